@@ -1,5 +1,6 @@
 //! A whole system in this process, on ports of its own.
 
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +49,7 @@ pub fn settings() -> Settings {
     settings.boat.session.ack_wait = Duration::from_secs(1);
     settings.boat.session.mail_retry = Duration::from_millis(100);
     settings.boat.retry_pause = Duration::from_millis(100);
-    settings.boat.drain_pause = Duration::from_millis(1);
+    settings.boat.drain_pace = NonZeroU32::MAX;
     settings.boat.trace_share = 0.0;
     settings.boat.close_grace = Duration::from_millis(200);
     settings.carrier.ack_wait = Duration::from_secs(1);

@@ -7,8 +7,10 @@ use Role::{Backend, Boat, Carrier, Desk, Horn, Station};
 
 /// Methods and the roles that may call them; a method that is not here is nobody's. The operators' `DeskService` is
 /// served elsewhere, to operators' tokens.
-const METHODS: [(&str, &[Role]); 22] = [
+const METHODS: [(&str, &[Role]); 23] = [
     ("/packetboat.v1.BoatService/Deliver", &[Carrier]),
+    // A desk shows the certificate of its process: a station's may order a drain, a carrier's may not.
+    ("/packetboat.v1.BoatService/Drain", &[Station, Desk]),
     ("/packetboat.v1.BoatService/Notice", &[Carrier, Station]),
     (
         "/packetboat.v1.BoatService/Probe",
@@ -116,6 +118,7 @@ mod tests {
             Station,
             &[
                 "Check",
+                "Drain",
                 "Kickout",
                 "Notice",
                 "Online",

@@ -1,6 +1,9 @@
 //! What carriers and stations tell a boat, as values of the rules.
 
+use std::num::NonZeroU32;
+
 use bytes::Bytes;
+use protocol::drain::BoatState;
 use protocol::presence::BoatLife;
 use protocol::{MessageId, Refusal, SessionId, TraceContext};
 
@@ -67,4 +70,32 @@ pub enum NoticeKind {
 pub struct NoticeBatch {
     pub life: BoatLife,
     pub notices: Vec<Notice>,
+}
+
+/// To one boat, by an operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrainCommand {
+    /// The life that is meant; another one refuses.
+    pub life: BoatLife,
+    /// Unset: only asks how far it is.
+    pub order: Option<DrainOrder>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainOrder {
+    /// Sends its clients away, so many a second at most, and takes none until it is cancelled.
+    Drain {
+        pace: Option<NonZeroU32>,
+    },
+    Cancel,
+}
+
+/// Progress of a drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrainProgress {
+    pub state: BoatState,
+    /// Clients aboard.
+    pub connections: u64,
+    /// Other boats have no room, and the rest waits.
+    pub waits: bool,
 }

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use api::station::{Connect, MailPageRequest, RefreshToken, SyncCall};
 use api::trace::Spans;
 use backend::clock::{Clock, Entropy, TimerClock};
+use backend::discovery::Registry;
 use parking_lot::{Mutex, RwLock};
+use protocol::drain::{BoatLoad, BoatState, Drain};
 use protocol::frame::Hello;
 use protocol::presence::{BoatLife, Restoration};
 use protocol::proxy::TrustedNetworks;
@@ -17,7 +19,6 @@ use protocol::{Code, Refusal, SessionId, Timestamp};
 use rustls::ServerConfig;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::Config;
@@ -28,6 +29,7 @@ use crate::connection::Connection;
 use crate::connection_limit::ConnectionLimit;
 use crate::connection_loop::ConnectionLoops;
 use crate::connections::Connections;
+use crate::drain::DrainOrder;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
 use crate::pace::Pace;
@@ -48,6 +50,7 @@ pub(crate) struct Boat {
     pub(crate) connection_limit: Arc<ConnectionLimit>,
     pub(crate) connections: Connections,
     pub(crate) loops: ConnectionLoops,
+    pub(crate) registry: Arc<dyn Registry>,
     pub(crate) stations: Stations,
     pub(crate) lanes: Lanes,
     pub(crate) sources: Sources,
@@ -68,7 +71,12 @@ pub(crate) struct Boat {
     restoration: Mutex<Restoration>,
     pub(crate) urgent: UrgentAssertions,
     pub(crate) revocations: RevokedUsers,
-    draining: CancellationToken,
+    phase: watch::Sender<Phase>,
+    /// The last order of an operator.
+    pub(crate) drain_orders: watch::Sender<Option<DrainOrder>>,
+    pub(crate) drain: Mutex<Drain>,
+    /// Clients would go, and no other boat has room.
+    waits: AtomicBool,
     abandoned: AtomicBool,
     sessions: AtomicUsize,
     mail_calls: CallLimit,
@@ -81,6 +89,16 @@ pub(crate) struct Boat {
     /// Newcomers go elsewhere: memory is short, or no file is left to accept them.
     pressure: [AtomicBool; 3],
     tls: Option<ListenerTls>,
+}
+
+/// Whether clients come or go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Serving,
+    /// Not ready, for balancers to see; clients that come all the same are served.
+    Notice,
+    /// Clients are sent away, or all have gone.
+    Draining,
 }
 
 /// Reasons to keep newcomers away.
@@ -101,6 +119,7 @@ pub(crate) struct ListenerTls {
 impl Boat {
     pub(crate) fn new(
         config: Config,
+        registry: Arc<dyn Registry>,
         stations: Stations,
         clock: &dyn Clock,
         entropy: Arc<dyn Entropy>,
@@ -117,6 +136,7 @@ impl Boat {
             connection_limit: ConnectionLimit::new(&config),
             connections: Connections::new(),
             loops: ConnectionLoops::new(loops),
+            registry,
             stations,
             lanes: Lanes::new(&config),
             sources: Sources::new(spans.clone()),
@@ -131,7 +151,10 @@ impl Boat {
             restoration: Mutex::default(),
             urgent: UrgentAssertions::default(),
             revocations: RevokedUsers::default(),
-            draining: CancellationToken::new(),
+            phase: watch::Sender::new(Phase::Serving),
+            drain_orders: watch::Sender::new(None),
+            drain: Mutex::new(Drain::new(config.drain_bounds(config.drain_pace))),
+            waits: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             sessions: AtomicUsize::new(0),
             mail_calls: CallLimit::of_mail(&config),
@@ -186,18 +209,56 @@ impl Boat {
         self.lives.read().contains(life)
     }
 
+    pub(crate) fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// Newcomers are refused.
     pub(crate) fn is_draining(&self) -> bool {
-        self.draining.is_cancelled()
+        self.phase() == Phase::Draining
     }
 
-    /// Waits until the boat leaves.
+    /// Waits until the clients go.
     pub(crate) async fn draining(&self) {
-        self.draining.cancelled().await;
+        let mut phases = self.phase.subscribe();
+        if phases.wait_for(|it| *it == Phase::Draining).await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 
-    pub(crate) fn begin_drain(&self) {
-        self.draining.cancel();
+    pub(crate) fn set_phase(&self, phase: Phase) {
+        self.phase.send_replace(phase);
         self.refresh_ready();
+    }
+
+    pub(crate) fn phases(&self) -> watch::Receiver<Phase> {
+        self.phase.subscribe()
+    }
+
+    pub(crate) fn set_waits(&self, waits: bool) {
+        self.waits.store(waits, Ordering::Relaxed);
+        self.metrics.drain_waits.set(f64::from(u8::from(waits)));
+    }
+
+    pub(crate) fn waits(&self) -> bool {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    /// Room for clients, as others learn it.
+    pub(crate) fn load(&self) -> BoatLoad {
+        BoatLoad {
+            state: match self.phase() {
+                Phase::Notice | Phase::Draining => BoatState::Draining,
+                Phase::Serving if *self.ready.borrow() => BoatState::Open,
+                Phase::Serving => BoatState::Tight,
+            },
+            connections: self.connections.len(),
+            seats: self.config.connections_max,
+            accepts_per_second: self.config.accepts_on(cores()) as usize,
+            leaving: self.drain.lock().leaving(self.now()),
+            zone: self.config.zone.clone(),
+            url: self.config.public_url.clone(),
+        }
     }
 
     /// Begins or ends a shortage.
@@ -215,7 +276,7 @@ impl Boat {
         // Looked at under its lock: of several who come at a time the last one sees all.
         self.ready.send_if_modified(|ready| {
             let short = (self.pressure.iter()).any(|it| it.load(Ordering::Acquire));
-            let is_ready = self.has_lease() && !self.is_draining() && !short;
+            let is_ready = self.has_lease() && self.phase() == Phase::Serving && !short;
             std::mem::replace(ready, is_ready) != is_ready
         });
     }

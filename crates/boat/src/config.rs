@@ -8,9 +8,10 @@ use std::time::Duration;
 use backend::clock::{Clock, SystemClock};
 use backend::tls::TlsConfig;
 use ipnet::IpNet;
+use protocol::drain::DrainBounds;
 use protocol::read_pace::ReadBounds;
 use protocol::session::Limits;
-use protocol::settings::{Problems, is_http_address};
+use protocol::settings::{Problems, is_client_address, is_http_address};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +45,13 @@ pub struct Config {
     /// it was bound.
     #[schemars(extend("examples" = ["http://10.0.0.7:9110"]))]
     pub advertise: Option<String>,
+    /// Address at which clients reach this boat, among those that stations name to clients (`/v1/edges`). Unset: it is
+    /// not named.
+    #[schemars(extend("examples" = ["wss://boat-1.chat.example.com"]))]
+    pub public_url: Option<String>,
+    /// Zone of this boat, for clients that prefer their own.
+    #[schemars(extend("examples" = ["eu-central-1a"]))]
+    pub zone: Option<String>,
     /// Answers to reflection on `listen`: backends and desks may ask what there is to call.
     pub reflection: bool,
     /// Connections at a time; further ones are closed with `full`. No more than the files that the
@@ -182,15 +190,19 @@ pub struct Config {
     pub reconnect_percent: u8,
     /// Clients of one batch when the boat leaves.
     pub drain_batch: usize,
-    /// Pause between two such batches.
+    /// Clients that are sent away in a second at most when the boat leaves; fewer where other boats have little room,
+    /// more where the deadline comes near.
+    pub drain_pace: NonZeroU32,
+    /// Pause between a boat that is not ready any more and its first client that goes: time for balancers that ask
+    /// `/readyz`, and for other boats that drain.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
-    pub drain_pause: Duration,
+    pub drain_notice: Duration,
     /// Time within which clients that are sent away come back elsewhere, at random.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub drain_spread: Duration,
-    /// Time for leaving; then what is left is dropped.
+    /// Time for leaving, `drain_notice` included; then what is left is dropped.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub drain_deadline: Duration,
@@ -238,6 +250,8 @@ impl Default for Config {
             tcp: SocketAddr::from((Ipv4Addr::LOCALHOST, 9001)),
             listen: None,
             advertise: None,
+            public_url: None,
+            zone: None,
             reflection: false,
             connections_max: 100_000,
             connections_per_address_max: 1024,
@@ -279,9 +293,10 @@ impl Default for Config {
             pause_max: Duration::from_secs(10),
             reconnect_percent: 10,
             drain_batch: 256,
-            drain_pause: Duration::from_millis(50),
+            drain_pace: count(2000),
+            drain_notice: Duration::ZERO,
             drain_spread: Duration::from_secs(10),
-            drain_deadline: Duration::from_secs(20),
+            drain_deadline: Duration::from_secs(60),
         }
     }
 }
@@ -319,6 +334,14 @@ impl Config {
         (self.accepts_per_second).min(ACCEPTS_PER_CORE.saturating_mul(cores))
     }
 
+    pub(crate) fn drain_bounds(&self, pace: NonZeroU32) -> DrainBounds {
+        DrainBounds {
+            pace,
+            spread: self.drain_spread,
+            batch: (self.drain_batch).clamp(1, self.batch_items_max.max(1)),
+        }
+    }
+
     pub(crate) fn read_bounds(&self) -> ReadBounds {
         ReadBounds {
             per_second: self.read_bytes_per_second.get(),
@@ -342,6 +365,21 @@ impl Config {
         if self.origins.iter().any(|origin| origin.trim().is_empty()) {
             let reason = "one is empty, and no page has it";
             problems.refuse("origins", "", reason, "Such as https://chat.example.com");
+        }
+        if let Some(url) = self
+            .public_url
+            .as_deref()
+            .filter(|url| !is_client_address(url))
+        {
+            let reason = "clients could not connect to it";
+            let remedy = "wss://host, ws://host:port, tls://host:port or tcp://host:port";
+            problems.refuse("public_url", url, reason, remedy);
+        }
+        if self.drain_notice > self.drain_deadline / 2 {
+            let reason = "no time would be left for the clients";
+            let remedy = "No more than half of boat.drain_deadline";
+            let value = format!("{:?}", self.drain_notice);
+            problems.refuse("drain_notice", value, reason, remedy);
         }
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let open = |address: &&SocketAddr| !address.ip().is_loopback();

@@ -13,6 +13,8 @@ pub(crate) struct Metrics {
     pub(crate) accept_pauses: Counter,
     pub(crate) proxy_headers_refused: Counter,
     pub(crate) tls_handshakes_failed: Counter,
+    /// 1 while a drain waits for room.
+    pub(crate) drain_waits: Gauge,
     pub(crate) sessions: Gauge,
     pub(crate) outgoing_bytes: Gauge,
     /// Turns of the loops, and their system calls that moved bytes.
@@ -58,6 +60,7 @@ impl Metrics {
             accept_pauses: counter!("boat_accept_pauses_total"),
             proxy_headers_refused: counter!("boat_proxy_headers_refused_total"),
             tls_handshakes_failed: counter!("boat_tls_handshakes_failed_total"),
+            drain_waits: gauge!("boat_drain_waits"),
             sessions: gauge!("boat_sessions"),
             outgoing_bytes: gauge!("boat_outbound_queue_bytes"),
             turns: counter!("boat_connection_turns_total"),

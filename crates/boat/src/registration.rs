@@ -8,14 +8,15 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backend::discovery::{Registration, Registry, Role};
+use backend::discovery::{Registration, Role};
 use backend::{Error, Result};
+use protocol::drain::{PUBLISH_EVERY, ROOM_EVERY};
 use protocol::{Code, Refusal};
 use tokio::time::{sleep, timeout};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::Config;
-use crate::boat::Boat;
+use crate::boat::{Boat, Phase};
 use crate::drain::send_away;
 use crate::sweep::{jittered, pass};
 
@@ -23,19 +24,20 @@ use crate::sweep::{jittered, pass};
 /// the second.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 const ASK_AGAIN_MAX: Duration = Duration::from_secs(4);
+/// Shortest pause between two publications of the load.
+const PUBLISH_REST: Duration = Duration::from_secs(1);
 /// Everything is said anew within about this time after a lost lease.
 pub(crate) const REASSERT_WITHIN: Duration = Duration::from_secs(2);
 
 pub(crate) struct Lease {
-    pub(crate) registry: Arc<dyn Registry>,
     pub(crate) address: String,
     pub(crate) held: Registration,
 }
 
 /// Keeps the boat registered until dropped; the lease is given up then.
 pub(crate) async fn keep(boat: Arc<Boat>, mut lease: Lease) {
+    publish(&boat, &lease.held).await;
     loop {
-        lease.held.lost.cancelled().await;
         warn!(life = ?lease.held.instance.life, "the lease is lost; clients stay, new ones go elsewhere");
         boat.metrics.leases_lost.increment(1);
         boat.lose_lease();
@@ -48,8 +50,35 @@ pub(crate) async fn keep(boat: Arc<Boat>, mut lease: Lease) {
         let lost = &lease.held.lost;
         let spreading = lost.run_until_cancelled(spread(&boat));
         let asserting = pass(&boat, REASSERT_WITHIN, || lost.is_cancelled());
-        tokio::join!(spreading, asserting);
+        tokio::join!(spreading, asserting, publish(&boat, &lease.held));
     }
+}
+
+/// Publishes the boat's load until the lease is lost: now and then, and soon after its state changed.
+async fn publish(boat: &Boat, held: &Registration) {
+    let publishing = async {
+        let (mut ready, mut phases) = (boat.ready(), boat.phases());
+        loop {
+            ready.mark_unchanged();
+            let phase = *phases.borrow_and_update();
+            let load = boat.load();
+            if let Err(error) = within(&boat.config, held.lease.publish(&load)).await {
+                debug!(%error, source = %error.source, "the load is not published; it is tried again");
+            }
+            // One that flaps is no load for discovery.
+            sleep(PUBLISH_REST).await;
+            let pause = match phase {
+                Phase::Serving => jittered(&*boat.entropy, PUBLISH_EVERY * 2 / 3),
+                Phase::Notice | Phase::Draining => ROOM_EVERY,
+            };
+            tokio::select! {
+                () = sleep(pause.saturating_sub(PUBLISH_REST)) => {}
+                _ = ready.changed() => {}
+                _ = phases.changed() => {}
+            }
+        }
+    };
+    held.lost.run_until_cancelled(publishing).await;
 }
 
 /// A call to the registry, for no longer than it may take. Whether it was done is unknown then; a lease
@@ -67,7 +96,7 @@ pub(crate) async fn within<T>(config: &Config, call: impl Future<Output = Result
 async fn regain(boat: &Boat, lease: &Lease) -> Registration {
     let mut pause = ASK_AGAIN;
     loop {
-        let registering = (lease.registry).register(Role::Boat, &boat.config.name, &lease.address);
+        let registering = (boat.registry).register(Role::Boat, &boat.config.name, &lease.address);
         match within(&boat.config, registering).await {
             Ok(registration) => return registration,
             Err(error) => {
@@ -92,13 +121,16 @@ fn close_all(boat: &Boat) {
     }
 }
 
-/// A share of the clients goes, so that a boat that was away for others is not the fullest one.
+/// A share of the clients goes as far as others have room, so that a boat that was away for others is not the fullest one.
 pub(crate) async fn spread(boat: &Boat) {
     let share = u64::from(boat.config.reconnect_percent);
     let mut connections = boat.connections.all();
     connections.retain(|_| boat.entropy.next() % 100 < share);
     let text = "this boat was cut off for a while; reconnect and sync";
-    send_away(boat, &connections, &refusal(boat, text)).await;
+    let refusal = refusal(boat, text);
+    let pace = boat.config.drain_pace;
+    let sending = send_away(boat, connections, &refusal, pace, None);
+    let _ = timeout(boat.config.drain_deadline, sending).await;
 }
 
 fn refusal(boat: &Boat, text: &str) -> Refusal {

@@ -163,14 +163,22 @@ pub async fn start(
     let (certificates, tls) = certificates::load(&config, Arc::clone(&parts.clock))?.unzip();
     let loops = parts.connections.metrics().num_workers();
     let entropy = Arc::clone(&parts.entropy);
-    let boat = Boat::new(config, stations, &*parts.clock, entropy, loops, tls);
+    let registry = Arc::clone(&parts.registry);
+    let boat = Boat::new(
+        config,
+        registry,
+        stations,
+        &*parts.clock,
+        entropy,
+        loops,
+        tls,
+    );
 
     let (served, address) = serve(&boat, &parts, grpc, grpc_at, &shutdown);
     let registering = (parts.registry).register(Role::Boat, &boat.config.name, &address);
     let held = within(&boat.config, registering).await?;
     boat.begin_life(held.instance.life.clone());
     let lease = Lease {
-        registry: parts.registry,
         address: address.clone(),
         held,
     };
@@ -212,10 +220,9 @@ pub async fn start(
     );
     let ended = tokio::spawn(async move {
         let (boat, shutdown, _left) = leaving;
-        shutdown.cancelled().await;
-        boat.begin_drain();
-        drop(acceptors);
-        drain::empty(&boat).await;
+        let orders = drain::obey(&boat);
+        let _ = shutdown.run_until_cancelled(orders).await;
+        drain::leave(&boat, acceptors).await;
         drop((watched, carried, driven));
         // The lease is given up last of what others see, then the name is free.
         drop(kept);

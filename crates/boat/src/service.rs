@@ -3,23 +3,29 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use api::boat::{DeliverBatch, Notice, NoticeBatch, NoticeKind};
+use api::boat::{DeliverBatch, DrainCommand, DrainProgress, Notice, NoticeBatch, NoticeKind};
 use api::status::from_refusal;
 use api::v1;
 use api::v1::boat_service_server::{BoatService, BoatServiceServer};
 use futures_util::Stream;
-use protocol::SessionId;
 use protocol::session::{Outcome, Push};
+use protocol::{Code, Refusal, SessionId};
+use tokio::time::timeout;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::warn;
 
-use crate::boat::{Boat, Shortage};
+use crate::boat::{Boat, Phase, Shortage};
+use crate::drain::DrainOrder;
 use crate::sources::Source;
 
 /// Batches taken from a stream before its outcomes are looked after.
 const BATCHES_A_TURN: usize = 16;
+
+/// For an order to begin to work.
+const ORDER_WITHIN: Duration = Duration::from_secs(1);
 
 /// The gRPC side of a boat.
 pub(crate) fn routes(boat: Arc<Boat>) -> Routes {
@@ -71,9 +77,51 @@ impl BoatService for Service {
         let alive = life.is_some_and(|life| self.0.is_mine(&life));
         Ok(Response::new(v1::ProbeResponse { alive }))
     }
+
+    async fn drain(
+        &self,
+        request: Request<v1::DrainRequest>,
+    ) -> Result<Response<v1::DrainResponse>, Status> {
+        let command = DrainCommand::try_from(request.into_inner())
+            .map_err(|refusal| from_refusal(&refusal))?;
+        let ordered = self.0.order_drain(&command);
+        ordered.map_err(|refusal| from_refusal(&refusal))?;
+        let progress = self.0.drain_progress(command.order).await;
+        Ok(Response::new(progress.into()))
+    }
 }
 
 impl Boat {
+    fn order_drain(&self, command: &DrainCommand) -> Result<(), Refusal> {
+        if !self.is_mine(&command.life) {
+            let text = "another boat is at this address by now; look again";
+            return Err(Refusal::new(Code::NotFound, text));
+        }
+        if let Some(order) = command.order {
+            self.drain_orders.send_replace(match order {
+                api::boat::DrainOrder::Drain { pace } => Some(DrainOrder { pace }),
+                api::boat::DrainOrder::Cancel => None,
+            });
+        }
+        Ok(())
+    }
+
+    /// Progress once the order has begun to work; a boat that ends follows none.
+    async fn drain_progress(&self, order: Option<api::boat::DrainOrder>) -> DrainProgress {
+        let begins = |phase: &Phase| match order {
+            None => true,
+            Some(api::boat::DrainOrder::Drain { .. }) => *phase != Phase::Serving,
+            Some(api::boat::DrainOrder::Cancel) => *phase == Phase::Serving,
+        };
+        let mut phases = self.phases();
+        let _ = timeout(ORDER_WITHIN, phases.wait_for(begins)).await;
+        DrainProgress {
+            state: self.load().state,
+            connections: self.connections.len() as u64,
+            waits: self.waits(),
+        }
+    }
+
     /// False: there is no such session here.
     fn notify(&self, notice: Notice) -> bool {
         let Some(connection) = self.connections.get(notice.session) else {

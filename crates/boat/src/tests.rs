@@ -4,6 +4,7 @@ mod arriving;
 mod client;
 mod counting;
 mod delivering;
+mod draining;
 mod dual_stack;
 mod failover;
 mod harbour;

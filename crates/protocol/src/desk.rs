@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::keys::Topic;
-use crate::{Code, Platform, Refusal, Timestamp, UserId};
+use crate::{BoatId, Code, Platform, Refusal, Timestamp, UserId};
 
 pub use self::cause::Cause;
 pub use self::edit::{Edit, Edited, NotEdited, Spot, Version};
@@ -107,6 +107,12 @@ pub enum Act {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         outcome: Option<String>,
     },
+    /// An operator has a boat emptied, or lets it take clients again.
+    Drained {
+        boat: BoatId,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        cancel: bool,
+    },
     /// An operator changed what a letter holds; the new bytes are in the log already.
     Edited(Edited),
     /// The log has dropped these letters.
@@ -126,6 +132,7 @@ impl Act {
             | Act::Exported { .. }
             | Act::Imported { .. }
             | Act::Repaired { .. }
+            | Act::Drained { .. }
             | Act::Edited(_) => true,
             Act::Paused { by_itself, .. } => !*by_itself,
             Act::SignedOut { outcome, .. } => outcome.is_none(),
@@ -283,7 +290,8 @@ impl Desk {
             | Act::Exported { .. }
             | Act::Imported { .. }
             | Act::Repaired { .. }
-            | Act::SignedOut { .. } => {}
+            | Act::SignedOut { .. }
+            | Act::Drained { .. } => {}
         }
     }
 

@@ -77,6 +77,11 @@ impl Drain {
         }
     }
 
+    /// Another pace, for the same departures.
+    pub fn set_bounds(&mut self, bounds: DrainBounds) {
+        self.bounds = bounds;
+    }
+
     /// The next batch, which counts as sent.
     ///
     /// The rate is the smallest of three: `pace`; free seats of others over the time until a departure shows in their

@@ -116,6 +116,25 @@ pub fn is_http_address(text: &str) -> bool {
     is_address(rest.strip_suffix('/').unwrap_or(rest))
 }
 
+/// `wss://host/path`, `ws://host:port`, `tls://host:port` or `tcp://host:port`: where clients reach a boat.
+#[must_use]
+pub fn is_client_address(text: &str) -> bool {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return false;
+    };
+    let host = rest.split('/').next().unwrap_or_default();
+    let port = host
+        .rsplit_once(':')
+        .map(|(_, port)| port.trim_end_matches(']'));
+    let has_port = port.is_some_and(|port| port.parse::<u16>().is_ok());
+    let is_plain = !text.contains(|letter: char| letter.is_whitespace() || letter.is_control());
+    match scheme {
+        "ws" | "wss" => is_plain && !host.is_empty() && !host.starts_with(':'),
+        "tcp" | "tls" => is_plain && has_port && host == rest && !host.starts_with(':'),
+        _ => false,
+    }
+}
+
 /// Says that an address, with or without a scheme, may be one of another machine; names other than `localhost` may.
 #[must_use]
 pub fn is_far(address: &str) -> bool {

@@ -1,6 +1,7 @@
 //! Values of every kind, for tests that what is said is what is understood.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use protocol::bounds::Bounds;
 use protocol::change::{
     Arranged, Asked, Change, ChangeKind, ChangeOf, Changed, Done, Marks, Reaction,
 };
+use protocol::drain::BoatState;
 use protocol::frame::{
     Accepted, Ack, AckItem, Acked, ChangePage, ClientFrame, CountSince, Hello, HiddenPage,
     HistoryPage, HistoryRange, ListDeed, ListPage, ListWord, MemberPage, MessageStatus, MissedPage,
@@ -34,7 +36,10 @@ use protocol::{
     TraceContext, UserId,
 };
 
-use crate::boat::{DeliverBatch, Delivery, Notice, NoticeBatch, NoticeKind, Outcome, OutcomeKind};
+use crate::boat::{
+    DeliverBatch, Delivery, DrainCommand, DrainOrder, DrainProgress, Notice, NoticeBatch,
+    NoticeKind, Outcome, OutcomeKind,
+};
 use crate::dead_letter::{DeadLetter, Origin};
 use crate::station::{
     Admission, Connect, Disconnect, Kickout, MailAck, MailItem, MailPage, MailPageRequest,
@@ -685,6 +690,29 @@ pub(crate) fn deliver_batch() -> impl Strategy<Value = DeliverBatch> {
             deliveries,
             notices,
         }
+    })
+}
+
+pub(crate) fn drain_command() -> impl Strategy<Value = DrainCommand> {
+    let pace = any::<u32>().prop_map(NonZeroU32::new);
+    let order = prop_oneof![
+        pace.prop_map(|pace| DrainOrder::Drain { pace }),
+        Just(DrainOrder::Cancel)
+    ];
+    (life(), option::of(order)).prop_map(|(life, order)| DrainCommand { life, order })
+}
+
+pub(crate) fn drain_progress() -> impl Strategy<Value = DrainProgress> {
+    let state = prop_oneof![
+        Just(BoatState::Open),
+        Just(BoatState::Tight),
+        Just(BoatState::Draining),
+        Just(BoatState::Unknown)
+    ];
+    (state, any::<u64>(), any::<bool>()).prop_map(|(state, connections, waits)| DrainProgress {
+        state,
+        connections,
+        waits,
     })
 }
 

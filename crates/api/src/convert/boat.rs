@@ -1,11 +1,19 @@
 //! Deliveries, outcomes and notices of a boat.
 
+use std::num::NonZeroU32;
+
+use protocol::drain::BoatState;
 use protocol::{MessageId, Refusal, SessionId, TraceContext};
 
 use super::{by_value, field, invalid, life, list, present};
-use crate::boat::{DeliverBatch, Delivery, Notice, NoticeBatch, NoticeKind, Outcome, OutcomeKind};
+use crate::boat::{
+    DeliverBatch, Delivery, DrainCommand, DrainOrder, DrainProgress, Notice, NoticeBatch,
+    NoticeKind, Outcome, OutcomeKind,
+};
 use crate::trace::trace_text;
 use crate::v1;
+use crate::v1::drain_request::Order as WireOrder;
+use crate::v1::drain_response::State as WireState;
 use crate::v1::outcome::Kind;
 
 impl TryFrom<v1::DeliverBatch> for DeliverBatch {
@@ -148,4 +156,72 @@ by_value! {
     Delivery => v1::Delivery,
     Notice => v1::Notice,
     NoticeBatch => v1::NoticeRequest,
+}
+
+impl TryFrom<v1::DrainRequest> for DrainCommand {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::DrainRequest) -> Result<Self, Refusal> {
+        let order = match WireOrder::try_from(wire.order) {
+            Ok(WireOrder::Unspecified) => None,
+            Ok(WireOrder::Drain) => Some(DrainOrder::Drain {
+                pace: NonZeroU32::new(wire.pace),
+            }),
+            Ok(WireOrder::Cancel) => Some(DrainOrder::Cancel),
+            Err(_) => {
+                return Err(invalid(format!("drain.order: no order is {}", wire.order)));
+            }
+        };
+        Ok(DrainCommand {
+            life: life(wire.life)?,
+            order,
+        })
+    }
+}
+
+impl From<&DrainCommand> for v1::DrainRequest {
+    fn from(command: &DrainCommand) -> Self {
+        let (order, pace) = match command.order {
+            None => (WireOrder::Unspecified, None),
+            Some(DrainOrder::Drain { pace }) => (WireOrder::Drain, pace),
+            Some(DrainOrder::Cancel) => (WireOrder::Cancel, None),
+        };
+        v1::DrainRequest {
+            life: Some((&command.life).into()),
+            order: order.into(),
+            pace: pace.map_or(0, NonZeroU32::get),
+        }
+    }
+}
+
+impl From<v1::DrainResponse> for DrainProgress {
+    fn from(wire: v1::DrainResponse) -> Self {
+        let state = match wire.state() {
+            WireState::Unspecified => BoatState::Unknown,
+            WireState::Open => BoatState::Open,
+            WireState::Tight => BoatState::Tight,
+            WireState::Draining => BoatState::Draining,
+        };
+        DrainProgress {
+            state,
+            connections: wire.connections,
+            waits: wire.waits,
+        }
+    }
+}
+
+impl From<DrainProgress> for v1::DrainResponse {
+    fn from(progress: DrainProgress) -> Self {
+        let state = match progress.state {
+            BoatState::Unknown => WireState::Unspecified,
+            BoatState::Open => WireState::Open,
+            BoatState::Tight => WireState::Tight,
+            BoatState::Draining => WireState::Draining,
+        };
+        v1::DrainResponse {
+            state: state.into(),
+            connections: progress.connections,
+            waits: progress.waits,
+        }
+    }
 }

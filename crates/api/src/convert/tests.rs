@@ -8,7 +8,7 @@ use protocol::revocation::PageStart;
 use protocol::{Message, Placed, Recipient};
 
 use super::*;
-use crate::boat::{DeliverBatch, NoticeBatch, Outcome};
+use crate::boat::{DeliverBatch, DrainCommand, DrainProgress, NoticeBatch, Outcome};
 use crate::station::{
     Admission, Connect, Disconnect, Kickout, MailAck, MailPage, MailPageRequest, OnlineMembers,
     OnlineUser, Reassert, Reasserted, ReceiptItem, RefreshToken, Refreshment, ResumeSession,
@@ -69,6 +69,8 @@ round_trips! {
     page_starts: page_start, PageStart, v1::RevokedRequest;
     revoked_pages: revoked_page, RevokedPage, v1::RevokedResponse;
     deliver_batches: deliver_batch, DeliverBatch, v1::DeliverBatch;
+    drain_commands: drain_command, DrainCommand, v1::DrainRequest;
+    drains: drain_progress, DrainProgress, v1::DrainResponse;
     notice_batches: notice_batch, NoticeBatch, v1::NoticeRequest;
     outcomes: outcome, Outcome, v1::Outcome;
 }

@@ -26,8 +26,8 @@ use crate::trace;
 use crate::v1::boat_service_client::BoatServiceClient;
 use crate::v1::boat_service_server::{BoatService, BoatServiceServer};
 use crate::v1::{
-    BoatLife, DeliverBatch, Delivery, Notice, NoticeRequest, NoticeResponse, Outcome, OutcomeBatch,
-    ProbeRequest, ProbeResponse, notice,
+    BoatLife, DeliverBatch, Delivery, DrainRequest, DrainResponse, Notice, NoticeRequest,
+    NoticeResponse, Outcome, OutcomeBatch, ProbeRequest, ProbeResponse, notice,
 };
 
 /// Does as the name of the boat in a request says.
@@ -138,6 +138,10 @@ impl BoatService for Obedient {
             }
             _ => Ok(Response::new(ProbeResponse { alive: true })),
         }
+    }
+
+    async fn drain(&self, _: Request<DrainRequest>) -> Result<Response<DrainResponse>, Status> {
+        Ok(Response::new(DrainResponse::default()))
     }
 }
 

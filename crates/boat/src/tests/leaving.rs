@@ -94,7 +94,7 @@ async fn a_boat_leaves_without_tickets_where_stations_are_silent() {
         assert_eq!((refusal.code, resume), (Code::Draining, None));
     }
     // Each lane is asked once.
-    let pace = 60 * harbour.running.boat.config.drain_pause;
+    let pace = 60 * Duration::from_secs(1) / harbour.running.boat.config.drain_pace.get();
     assert!(began.elapsed() < Duration::from_secs(3) + pace);
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use backend::Error;
 use backend::queue::NewRecord;
 use protocol::desk::{Act, Begun, Desk, Entry, NotEdited, Pace, Progress, Task, TaskId, Work};
-use protocol::{Code, Platform, Refusal, Timestamp, UserId};
+use protocol::{BoatId, Code, Platform, Refusal, Timestamp, UserId};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
@@ -257,6 +257,13 @@ impl DeadLetters {
             outcome,
         }];
         self.say(by, signed_out).await.map(drop)
+    }
+
+    /// Writes down that a boat is emptied, or takes clients again, before it is asked to.
+    pub async fn drained(&self, by: &str, boat: &BoatId, cancel: bool) -> Result<()> {
+        let boat = boat.clone();
+        let drained = vec![Act::Drained { boat, cancel }];
+        self.say(by, drained).await.map(drop)
     }
 
     /// Writes entries; answers the offset of the last.

@@ -83,6 +83,7 @@ pub(super) fn record(entry: &Entry) -> Result<NewRecord> {
         Act::Exported { from, .. } => from.clone(),
         Act::Imported { letters, .. } => letters.first().cloned().unwrap_or_default(),
         Act::Repaired { user, .. } | Act::SignedOut { user, .. } => user.to_string(),
+        Act::Drained { boat, .. } => boat.to_string(),
         Act::Edited(edited) => edited.letter.clone(),
         Act::Forgotten { letters } => letters.first().cloned().unwrap_or_default(),
     };

@@ -18,6 +18,7 @@ use protocol::access::{Caller, Role};
 use tokio_util::sync::CancellationToken;
 
 use super::auditor::{self, Auditor};
+use super::drain::{self, Boats};
 use super::keep::keep;
 use super::kick::{self, Stations};
 use super::log::{Busy, Log};
@@ -35,6 +36,7 @@ pub struct Desk {
     audit: Arc<dyn AuditStore>,
     pub(super) registry: Arc<dyn Registry>,
     pub(super) stations: Stations,
+    pub(super) boats: Boats,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) operators: Arc<Operators>,
 }
@@ -42,6 +44,8 @@ pub struct Desk {
 impl Desk {
     pub fn new(seams: &Seams, station: &station::Config, operators: Operators) -> Desk {
         let (queue, ledger) = (seams.queue.clone(), seams.ledger.clone());
+        let caller = Caller::new(Role::Desk, "desk");
+        let connector = seams.connector.clone().with_caller(caller);
         let parts = DeskParts {
             queue: queue.clone(),
             ledger: ledger.clone(),
@@ -60,12 +64,10 @@ impl Desk {
             registry: seams.registry.clone(),
             stations: Stations::new(
                 seams.registry.clone(),
-                seams
-                    .connector
-                    .clone()
-                    .with_caller(Caller::new(Role::Desk, "desk")),
+                connector.clone(),
                 seams.entropy.clone(),
             ),
+            boats: Boats::new(seams.registry.clone(), connector),
             clock: seams.clock.clone(),
             operators: Arc::new(operators),
         }
@@ -122,6 +124,9 @@ pub(super) fn routes(desk: Arc<Desk>) -> Router {
         .route("/audit", get(audit_all))
         .route("/audit/verify", get(verify_chain))
         .route("/users/{user}/kick", post(kick::kick))
+        .route("/boats", get(drain::list))
+        .route("/boats/{boat}", get(drain::progress))
+        .route("/boats/{boat}/drain", post(drain::drain))
         .nest("/dead-letters", letters::routes())
         .layer(middleware::from_fn_with_state(operators, authenticate))
         .with_state(desk)

@@ -257,7 +257,9 @@ impl Stations {
             let client = Client::new(self.connector.channel(Role::Station, &station.address));
             why = match timeout_at(end.min(now + STATION_WITHIN), ask(client)).await {
                 Ok(Ok(answer)) => return Ok(answer.into_inner()),
-                Ok(Err(status)) if is_of_another_role(&status) => return Err(elsewhere(&status)),
+                Ok(Err(status)) if is_of_another_role(&status) => {
+                    return Err(elsewhere("sign users out", &status));
+                }
                 Ok(Err(status)) => to_refusal(&status),
                 Err(_) => away(format!("a station gave no answer in {STATION_WITHIN:?}")),
             };
@@ -269,18 +271,18 @@ impl Stations {
     }
 }
 
-fn away(text: String) -> Refusal {
+pub(super) fn away(text: String) -> Refusal {
     Refusal::new(Code::Unavailable, text)
 }
 
 /// The table of calls refused this process, not a station what was asked.
-fn is_of_another_role(status: &Status) -> bool {
+pub(super) fn is_of_another_role(status: &Status) -> bool {
     status.code() == Grpc::PermissionDenied && !carries_refusal(status)
 }
 
-fn elsewhere(status: &Status) -> Refused {
+pub(super) fn elsewhere(deed: &str, status: &Status) -> Refused {
     let text = format!(
-        "this desk's process may not sign users out: ask the desk of a station (--admin or PACKETBOAT_ADMIN names its \
+        "this desk's process may not {deed}: ask the desk of a station (--admin or PACKETBOAT_ADMIN names its \
          admin port). Its certificate was refused: {}\n",
         status.message()
     );
@@ -297,10 +299,11 @@ fn readable<T: std::str::FromStr<Err: std::fmt::Display>>(
     })
 }
 
-fn refused(refusal: Refusal) -> Refused {
+pub(super) fn refused(refusal: Refusal) -> Refused {
     let status = match refusal.code {
         Code::InvalidArgument | Code::TooLarge => StatusCode::BAD_REQUEST,
         Code::Forbidden => StatusCode::CONFLICT,
+        Code::NotFound => StatusCode::NOT_FOUND,
         _ => StatusCode::SERVICE_UNAVAILABLE,
     };
     (status, refusal.to_string())

@@ -9,6 +9,7 @@ pub mod auditor;
 mod console;
 pub mod desk;
 pub mod doctor;
+pub mod drain;
 mod find;
 mod grpc;
 mod guard;

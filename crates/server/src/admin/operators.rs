@@ -45,10 +45,12 @@ pub enum Role {
     Edit,
     /// Sessions and tokens of users.
     SignOut,
+    /// Boats: their clients are sent away.
+    Drain,
 }
 
 impl Role {
-    pub(super) const ALL: [Role; 8] = [
+    pub(super) const ALL: [Role; 9] = [
         Role::View,
         Role::ViewBody,
         Role::Redrive,
@@ -57,6 +59,7 @@ impl Role {
         Role::Import,
         Role::Edit,
         Role::SignOut,
+        Role::Drain,
     ];
 
     const fn name(self) -> &'static str {
@@ -69,6 +72,7 @@ impl Role {
             Role::Import => "import",
             Role::Edit => "edit",
             Role::SignOut => "sign-out",
+            Role::Drain => "drain",
         }
     }
 }

@@ -10,6 +10,7 @@ mod connection;
 mod desk;
 mod dlq;
 mod doctor;
+mod drain;
 mod group;
 mod keys;
 mod kick;
@@ -93,6 +94,8 @@ pub enum Command {
     Group(group::Group),
     /// Look into the dead letters, and send them on their way again.
     Dlq(dlq::Dlq),
+    /// Empty a boat, let it take clients again, or list boats.
+    Drain(drain::Drain),
     /// End the sessions of a user, and revoke tokens.
     Kick(kick::Kick),
     /// Tell the life of one message.
@@ -148,6 +151,7 @@ pub fn run_around(cli: Cli, around: &dyn Around) -> Result<ExitCode> {
         Command::Chat(command) => on_runtime(command.run(file)),
         Command::Group(command) => on_runtime(command.run(file)),
         Command::Dlq(command) => on_runtime(command.run(file)),
+        Command::Drain(command) => on_runtime(command.run(file)),
         Command::Kick(command) => on_runtime(command.run(file)),
         Command::Trace(command) => on_runtime(command.run(file)),
         Command::Doctor(command) => on_runtime(command.run(file)),

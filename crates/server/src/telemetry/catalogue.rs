@@ -37,6 +37,7 @@ const METRICS: &[Metric] = &[
     metric(Counter, "boat_connections_dropped_total", "Sockets that were closed at once, as there was no place even to say why"),
     metric(Counter, "boat_deliveries_total", "Pushes to sessions, by outcome: done, no_ack, no_session or full"),
     metric(Counter, "boat_disconnects_total", "Ends of connections, by code; client: the client went"),
+    metric(Gauge, "boat_drain_waits", "1 while clients have to go and no other boat has room for them"),
     metric(Counter, "boat_frames_received_total", "Frames that clients sent"),
     metric(Counter, "boat_frames_sent_total", "Frames that were sent to clients"),
     metric(Counter, "boat_lane_drops_total", "Items that a station refused for good and nobody waits for, by call"),

@@ -139,6 +139,15 @@ pub fn etcd_leader() -> String {
     (index + 1).to_string()
 }
 
+/// Forgets all revisions of etcd but the present one.
+pub fn compact_etcd() {
+    let status = etcd_says(&["endpoint", "status"]);
+    let revision = &status[0]["Status"]["header"]["revision"];
+    let revision = revision.as_i64().expect("a revision").to_string();
+    let compacted = etcdctl(&["compact", &revision]);
+    assert!(compacted.contains("compacted"), "{compacted}");
+}
+
 pub fn revoke_lease_of(fleet: &Fleet, boat: &str) {
     let prefix = format!("/{}", fleet.name());
     let told = etcd_says(&["get", "--prefix", &prefix]);

@@ -1,7 +1,11 @@
 //! The four services as processes on the real parts. Needs `make real-up`; run by `make e2e`.
 
+mod draining;
 mod identity;
 mod resuming;
+mod revoking;
+
+pub use self::identity::count_at;
 
 use std::collections::BTreeSet;
 

@@ -51,6 +51,11 @@ impl Fleet {
 
     /// With more settings, as `section.key = value` lines.
     pub fn with(redis: &str, more: &str) -> Fleet {
+        Fleet::of_boats(redis, 2, more)
+    }
+
+    /// With so many boats, and two of each other service.
+    pub fn of_boats(redis: &str, boats: u32, more: &str) -> Fleet {
         let dir = tempfile::Builder::new()
             .prefix("packetboat-")
             .tempdir()
@@ -61,7 +66,8 @@ impl Fleet {
         std::fs::write(dir.path().join("packetboat.toml"), settings).expect("a file");
         let mut members = BTreeMap::new();
         for service in SERVICES {
-            for number in 1..=2 {
+            let count = if service == "boat" { boats } else { 2 };
+            for number in 1..=count {
                 members.insert(format!("{service}-{number}"), Member::of(service));
             }
         }

@@ -13,6 +13,7 @@ mod dead_letters;
 mod deployment;
 mod doctor;
 mod door;
+mod draining;
 mod failpoints;
 mod files;
 mod garbage;
@@ -48,5 +49,7 @@ mod one_away;
 mod page;
 #[cfg(feature = "cluster")]
 mod real;
+#[cfg(feature = "cluster")]
+mod rolling;
 #[cfg(feature = "cluster")]
 mod secured;

@@ -81,7 +81,8 @@ pub fn message(to: i64, send_id: [u8; 16], bytes: usize) -> ClientFrame {
     })
 }
 
-fn signed(user: i64) -> String {
+/// A token of the development key.
+pub fn signed(user: i64) -> String {
     let user = UserId::new(user).expect("a user");
     let claims = Claims::new(user, SystemClock.now(), Duration::from_secs(3600));
     let token = Signer::default().sign(&claims);

@@ -795,4 +795,11 @@ impl BoatService for Peer {
     ) -> Result<Response<v1::ProbeResponse>, Status> {
         Ok(Response::new(v1::ProbeResponse { alive: true }))
     }
+
+    async fn drain(
+        &self,
+        _: Request<v1::DrainRequest>,
+    ) -> Result<Response<v1::DrainResponse>, Status> {
+        Ok(Response::new(v1::DrainResponse::default()))
+    }
 }

@@ -15,6 +15,7 @@ export type Act =
   | { exported: { from: string; letters: number; why: string } }
   | { imported: { letters: string[]; why: string } }
   | { repaired: { user: number | string; what: string[]; why: string } }
+  | { drained: { boat: string; cancel?: boolean } }
   | { signed_out: { user: number | string; platform?: string; revoked_before?: number; why: string; outcome?: string } }
   | { edited: { letter: string; fields: string[]; why: string } }
   | { died_again: { task: string; letters: string[] } }

@@ -2,7 +2,7 @@
 
 import { ask } from './desk';
 
-export const ROLES = ['view', 'view-body', 'redrive', 'discard', 'repair', 'import', 'edit', 'sign-out'] as const;
+export const ROLES = ['view', 'view-body', 'redrive', 'discard', 'repair', 'import', 'edit', 'sign-out', 'drain'] as const;
 export type Role = (typeof ROLES)[number];
 
 export interface Operator {

@@ -31,6 +31,10 @@ export function told(act: Act): Told {
     return { verb: 'exported', letter: from, text: counted(letters, 'letter'), why };
   }
   if ('imported' in act) return { verb: 'imported', text: counted(act.imported.letters.length, 'letter'), why: act.imported.why };
+  if ('drained' in act) {
+    const { boat, cancel } = act.drained;
+    return { verb: cancel ? 'reopens' : 'empties', text: boat };
+  }
   if ('signed_out' in act) {
     const { user, platform, revoked_before, why, outcome } = act.signed_out;
     const on = platform === undefined ? '' : ` on ${platform}`;

@@ -257,6 +257,11 @@ fn act(act: &Act) -> String {
         Act::Repaired { user, what, why } => {
             format!("repairs user {user}: {}. {why}", what.join("; "))
         }
+        Act::Drained {
+            boat,
+            cancel: false,
+        } => format!("empties {boat}"),
+        Act::Drained { boat, cancel: true } => format!("lets {boat} take clients again"),
         Act::SignedOut {
             user,
             platform,

@@ -23,7 +23,7 @@ use crate::process::{Process, packetboat, run};
 use crate::real::eventually;
 
 /// Calls as the service whose certificate is `NAME.crt` in the fleet's folder, or as nobody.
-fn caller(fleet: &Fleet, service: Option<(Role, &str)>) -> Connector {
+pub(super) fn caller(fleet: &Fleet, service: Option<(Role, &str)>) -> Connector {
     let connector = Connector::new(Config::default());
     let Some((role, name)) = service else {
         return connector;
@@ -193,7 +193,7 @@ pub(super) fn count(fleet: &Fleet, start: &str) -> u64 {
 }
 
 /// The sum of a counter over these processes.
-pub(super) fn count_at(admins: &[String], start: &str) -> u64 {
+pub fn count_at(admins: &[String], start: &str) -> u64 {
     let metrics = admins.iter().map(|admin| get(admin, "/metrics").1);
     let value = |line: &str| -> Option<u64> {
         let value = line.starts_with(start).then(|| line.rsplit(' ').next())??;

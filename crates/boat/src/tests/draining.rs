@@ -1,0 +1,213 @@
+//! Drains that an operator orders, and the room of other boats.
+
+use std::time::Duration;
+
+use api::v1::drain_request::Order;
+use api::v1::drain_response::State;
+use api::v1::{DrainRequest, DrainResponse};
+use backend::discovery::{Registration, Registry, Role};
+use protocol::Code;
+use protocol::drain::{BoatLoad, BoatState};
+use tokio::time::Instant;
+
+use super::eventually;
+use super::harbour::{Harbour, settle};
+
+/// Asks the boat as a station's desk does.
+async fn drain(harbour: &Harbour, order: Order, pace: u32) -> DrainResponse {
+    let request = DrainRequest {
+        life: Some(harbour.life()),
+        order: order.into(),
+        pace,
+    };
+    let mut boat = harbour.carrier();
+    boat.drain(request).await.expect("an answer").into_inner()
+}
+
+/// Another boat, with so many free seats.
+async fn other_boat(harbour: &Harbour, free: usize) -> Registration {
+    let registering = harbour.registry.register(Role::Boat, "boat-2", "inproc:b");
+    let other = registering.await.expect("registered");
+    publish(&other, free).await;
+    other
+}
+
+async fn publish(boat: &Registration, free: usize) {
+    let load = BoatLoad {
+        state: BoatState::Open,
+        connections: 100,
+        seats: 100 + free,
+        accepts_per_second: 5000,
+        ..BoatLoad::default()
+    };
+    boat.lease.publish(&load).await.expect("published");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_boat_is_emptied_by_order_and_takes_clients_again() {
+    let harbour = Harbour::open().await;
+    let mut clients = harbour.crew(1..=20).await;
+    let asked = drain(&harbour, Order::Unspecified, 0).await;
+    assert_eq!((asked.state(), asked.connections), (State::Open, 20));
+    let ordered = drain(&harbour, Order::Drain, 0).await;
+    assert_eq!(ordered.state(), State::Draining);
+    for client in &mut clients {
+        assert_eq!(client.closing().await, Some(Code::Draining));
+    }
+    drop(clients);
+    assert!(!*harbour.running.ready().borrow());
+    // The port answers still: a balancer may not have noticed yet.
+    assert_eq!(harbour.tcp().await.closing().await, Some(Code::Draining));
+    eventually("empty", || harbour.running.connections() == 0).await;
+    let stays = drain(&harbour, Order::Unspecified, 0).await;
+    assert_eq!((stays.state(), stays.connections), (State::Draining, 0));
+    // It is still registered, and serves whom carriers ask for.
+    let boats = harbour.registry.watch(Role::Boat).await.expect("watches");
+    assert_eq!(boats.borrow().len(), 1);
+
+    drain(&harbour, Order::Cancel, 0).await;
+    let mut ready = harbour.running.ready();
+    ready.wait_for(|ready| *ready).await.expect("alive");
+    harbour.tcp().await.hello(1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_wait_aboard_until_another_boat_has_room() {
+    let harbour = Harbour::open().await;
+    let other = other_boat(&harbour, 0).await;
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    drain(&harbour, Order::Drain, 0).await;
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_secs(12)).await;
+        client.ping().await;
+    }
+    let waits = drain(&harbour, Order::Unspecified, 0).await;
+    assert!(waits.waits && waits.connections == 1, "{waits:?}");
+    publish(&other, 10).await;
+    assert_eq!(client.closing().await, Some(Code::Draining));
+    eventually("done", || harbour.running.connections() == 0).await;
+    assert!(!drain(&harbour, Order::Unspecified, 0).await.waits);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_aboard_stays_when_the_order_is_cancelled() {
+    let harbour = Harbour::open().await;
+    let _full = other_boat(&harbour, 0).await;
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    drain(&harbour, Order::Drain, 0).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let cancelled = drain(&harbour, Order::Cancel, 0).await;
+    settle().await;
+    assert_eq!(cancelled.connections, 1);
+    assert!(*harbour.running.ready().borrow());
+    client.ping().await;
+}
+
+// R18: the last word reaches everybody before the deadline, room or not.
+#[tokio::test(start_paused = true)]
+async fn a_boat_that_has_to_leave_sends_its_clients_away_at_last() {
+    let harbour = Harbour::with(|config| config.drain_deadline = Duration::from_secs(8)).await;
+    let _full = other_boat(&harbour, 0).await;
+    let mut clients = harbour.crew(1..=20).await;
+    let began = Instant::now();
+    harbour.running.drain();
+    for client in &mut clients {
+        assert_eq!(client.closing().await, Some(Code::Draining));
+    }
+    let took = began.elapsed();
+    // A quarter is for those who finish something.
+    let expected = Duration::from_millis(5500)..Duration::from_millis(6100);
+    assert!(expected.contains(&took), "{took:?}");
+    drop(clients);
+    harbour.running.drained().await;
+    assert!(began.elapsed() < Duration::from_secs(8));
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_go_at_the_pace_of_the_order() {
+    let harbour = Harbour::open().await;
+    let mut clients = harbour.crew(1..=20).await;
+    let began = Instant::now();
+    drain(&harbour, Order::Drain, 4).await;
+    for client in &mut clients {
+        assert_eq!(client.closing().await, Some(Code::Draining));
+    }
+    let took = began.elapsed().as_millis();
+    assert!((4500..5500).contains(&took), "{took}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn balancers_have_time_to_notice() {
+    let harbour = Harbour::with(|config| config.drain_notice = Duration::from_secs(5)).await;
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    let began = Instant::now();
+    harbour.running.drain();
+    settle().await;
+    assert!(!*harbour.running.ready().borrow());
+    harbour.tcp().await.hello(2).await;
+    assert_eq!(client.closing().await, Some(Code::Draining));
+    let took = began.elapsed().as_millis();
+    assert!((5000..5200).contains(&took), "{took}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_life_is_not_drained() {
+    let harbour = Harbour::open().await;
+    let mut life = harbour.life();
+    life.incarnation += 1;
+    let request = DrainRequest {
+        life: Some(life),
+        order: Order::Drain.into(),
+        pace: 0,
+    };
+    let refused = harbour.carrier().drain(request).await.expect_err("another");
+    let refusal = api::status::to_refusal(&refused);
+    assert_eq!(refusal.code, Code::NotFound);
+    assert!(*harbour.running.ready().borrow());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_boat_publishes_its_load() {
+    let harbour = Harbour::with(|config| {
+        config.zone = Some("a".to_owned());
+        config.public_url = Some("wss://boat-1.example".to_owned());
+        config.connections_max = 50;
+    })
+    .await;
+    let _clients = harbour.crew(1..=3).await;
+    let began = Instant::now();
+    let load = async |wanted: &dyn Fn(&BoatLoad) -> bool| {
+        loop {
+            let loads = harbour.registry.loads().await.expect("loads");
+            if let Some(load) = loads.first().filter(|load| wanted(&load.load)) {
+                return load.clone();
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let published = load(&|load| load.connections == 3).await;
+    assert!(began.elapsed() <= Duration::from_secs(10));
+    assert_eq!(api::v1::BoatLife::from(&published.life), harbour.life());
+    let expected = BoatLoad {
+        state: BoatState::Open,
+        connections: 3,
+        seats: 50,
+        accepts_per_second: published.load.accepts_per_second,
+        leaving: 0,
+        zone: Some("a".to_owned()),
+        url: Some("wss://boat-1.example".to_owned()),
+    };
+    assert_eq!(published.load, expected);
+    // A change of state is not kept until the next turn.
+    let began = Instant::now();
+    drain(&harbour, Order::Drain, 0).await;
+    load(&|load| load.state == BoatState::Draining).await;
+    assert!(began.elapsed() <= Duration::from_millis(1100));
+    let gone = load(&|load| load.connections == 0).await;
+    assert_eq!(gone.load.leaving, 3, "others may not count them yet");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    load(&|load| load.leaving == 0).await;
+}

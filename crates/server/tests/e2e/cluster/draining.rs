@@ -1,0 +1,86 @@
+//! Boats of a fleet that are emptied, by the room that the others have.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use protocol::Code;
+use protocol::frame::{ClientFrame, ServerFrame};
+use serde_json::Value;
+
+use crate::fleet::Fleet;
+use crate::process::{SOON, run};
+use crate::raw::RawClient;
+
+const SEATS: usize = 20;
+
+fn drain(fleet: &Fleet, arguments: &[&str]) -> Value {
+    let mut drain = fleet.operator(&["drain"]);
+    drain.args(arguments).args(["--output", "json"]);
+    run(&mut drain).ok().json_lines().remove(0)
+}
+
+/// Clients aboard each boat, as published.
+fn aboard(fleet: &Fleet) -> Vec<u64> {
+    let boats = drain(fleet, &[]);
+    let boats = boats.as_array().expect("boats");
+    let count = |boat: &Value| boat["connections"].as_u64();
+    boats.iter().filter_map(count).collect()
+}
+
+fn until_aboard(fleet: &Fleet, expected: [u64; 2]) {
+    let began = Instant::now();
+    while aboard(fleet) != expected {
+        assert!(began.elapsed() < SOON, "{:?}", aboard(fleet));
+        sleep(Duration::from_millis(200));
+    }
+}
+
+fn is_aboard(client: &mut RawClient) -> bool {
+    client.send(&ClientFrame::Ping { nonce: 1 });
+    match client.next() {
+        Some(ServerFrame::Closing { refusal, .. }) => {
+            assert_eq!(refusal.code, Code::Draining);
+            false
+        }
+        Some(ServerFrame::Pong { .. }) => true,
+        other => panic!("{other:?}"),
+    }
+}
+
+// R18: nobody is sent where no seat is.
+#[test]
+#[ignore = "needs the real parts: make e2e"]
+fn a_boat_sends_away_as_many_as_the_other_has_seats_for() {
+    let more = format!("boat.connections_max = {SEATS}\nboat.drain_spread = \"1s\"\n");
+    let fleet = Fleet::with("single", &more);
+    let (first, second) = (fleet.boat("boat-1"), fleet.boat("boat-2"));
+    let sign_in = |url: &str, user| RawClient::websocket(url).signed_in(user);
+    let mut theirs: Vec<RawClient> = (1..=17).map(|user| sign_in(&second, user)).collect();
+    let mut clients: Vec<RawClient> = (101..=110).map(|user| sign_in(&first, user)).collect();
+    until_aboard(&fleet, [10, 17]);
+    assert_eq!(drain(&fleet, &["boat-1"])["state"], "draining");
+    let began = Instant::now();
+    while theirs.len() < SEATS {
+        assert!(began.elapsed() < SOON * 2, "{} found a seat", theirs.len());
+        sleep(Duration::from_millis(100));
+        let before = clients.len();
+        clients.retain_mut(is_aboard);
+        for _ in clients.len()..before {
+            theirs.push(sign_in(&second, 200 + theirs.len() as i64));
+        }
+    }
+    // Every seat is taken, and who has none stays.
+    sleep(Duration::from_secs(5));
+    assert!(clients.iter_mut().all(is_aboard));
+    assert_eq!((clients.len(), theirs.len()), (7, SEATS));
+    assert_eq!(aboard(&fleet), [7, 20]);
+    drop(theirs);
+    // There is room now.
+    let drained = drain(&fleet, &["boat-1", "--wait"]);
+    assert_eq!(drained["connections"], 0, "{drained}");
+    for client in &mut clients {
+        assert_eq!(client.closing(), Some(Code::Draining));
+    }
+    assert_eq!(drain(&fleet, &["boat-1", "--cancel"])["state"], "open");
+    sign_in(&first, 101).ping();
+}

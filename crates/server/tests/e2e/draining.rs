@@ -1,0 +1,65 @@
+//! An operator empties a boat and lets it take clients again.
+
+use protocol::Code;
+use protocol::frame::ServerFrame;
+use serde_json::Value;
+
+use crate::all::All;
+use crate::process::run;
+use crate::raw::{RawClient, hello};
+
+const CLIENTS: i64 = 30;
+
+fn boat_of(all: &All) -> Value {
+    let listed = run(&mut all.operator(&["drain", "--output", "json"])).ok();
+    listed.json_lines().remove(0)[0].clone()
+}
+
+/// The answer to a hello: a welcome, or the code of a refusal.
+fn sign_in(all: &All, user: i64) -> Option<Code> {
+    let mut client = RawClient::tcp(all.tcp());
+    client.send(&hello(user));
+    match client.next() {
+        Some(ServerFrame::Welcome(_)) => None,
+        Some(ServerFrame::Closing { refusal, .. }) => Some(refusal.code),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_boat_is_emptied_and_takes_clients_again() {
+    let all = All::start();
+    let mut clients: Vec<RawClient> = (1..=CLIENTS)
+        .map(|user| RawClient::tcp(all.tcp()).signed_in(user))
+        .collect();
+    let boat = boat_of(&all);
+    let name = boat["name"].as_str().expect("a name");
+    assert_eq!(boat["state"], "open", "{boat}");
+
+    let drain = ["drain", name, "--wait", "--output", "json"];
+    let drained = run(&mut all.operator(&drain)).ok();
+    let progress = drained.json_lines().remove(0);
+    assert_eq!(progress["state"], "draining", "{progress}");
+    assert_eq!(progress["connections"], 0, "{progress}");
+    for client in &mut clients {
+        assert_eq!(client.closing(), Some(Code::Draining));
+    }
+    assert_eq!(sign_in(&all, 1), Some(Code::Draining));
+    assert_eq!(all.metric("boat_drain_waits"), 0);
+
+    let cancelled = run(&mut all.operator(&["drain", name, "--cancel"])).ok();
+    assert!(cancelled.stdout.contains("is open"), "{}", cancelled.stdout);
+    assert_eq!(sign_in(&all, 1), None);
+
+    let unknown = run(&mut all.operator(&["drain", "boat-x"]));
+    assert_ne!(unknown.code, Some(0));
+    assert!(unknown.stderr.contains(name), "{}", unknown.stderr);
+    let log = run(&mut all.operator(&["dlq", "log", "--decisions"])).ok();
+    for line in ["empties", "lets"] {
+        assert!(
+            log.stdout.contains(&format!("{line} {name}")),
+            "{}",
+            log.stdout
+        );
+    }
+}

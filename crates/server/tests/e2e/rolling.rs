@@ -1,0 +1,160 @@
+//! Every boat of a fleet is restarted, one after another, under a crowd: nobody's token is asked for twice, nearly
+//! everybody is back within ten seconds, and nothing is lost. Needs `make real-up`; run by `make campaign`.
+
+mod balancer;
+mod crowd;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::cluster::count_at;
+use crate::fleet::Fleet;
+use crate::process::{Process, run};
+use crate::real::{eventually, within};
+use crate::rolling::crowd::{CROWD, Plan};
+
+const BOATS: u32 = 6;
+/// Clients of all crowds; PACKETBOAT_CROWD_CLIENTS says otherwise.
+const CLIENTS: u32 = 20_000;
+/// Clients of one process, which holds three sockets for each.
+const PER_CROWD: u32 = 5_000;
+/// Messages a second over all crowds.
+const RATE: f64 = 40.0;
+/// Time for a crowd to sign in, or to come back.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// Bound for nearly everybody, from a client's last word from its boat to its next welcome.
+const BACK_WITHIN_MS: u64 = 10_000;
+
+struct Crowds(Vec<Process>);
+
+impl Crowds {
+    fn begin(fleet: &Fleet, clients: u32) -> Crowds {
+        let boats: Vec<[String; 2]> = (1..=BOATS)
+            .map(|number| format!("boat-{number}"))
+            .map(|name| [fleet.boat(&name), fleet.admin_of(&name)])
+            .collect();
+        let count = clients.div_ceil(PER_CROWD);
+        let crowds = (0..count).map(|number| {
+            let plan = Plan {
+                boats: boats.clone(),
+                first_user: i64::from(1 + number * PER_CROWD),
+                clients: PER_CROWD.min(clients - number * PER_CROWD),
+                rate: RATE / f64::from(count),
+            };
+            let program = std::env::current_exe().expect("this program");
+            let mut crowd = Command::new(program);
+            crowd.args([
+                "--ignored",
+                "--exact",
+                "--nocapture",
+                "rolling::crowd::gathers",
+            ]);
+            crowd.env(CROWD, serde_json::to_string(&plan).expect("JSON"));
+            Process::start(&mut crowd)
+        });
+        Crowds(crowds.collect())
+    }
+
+    /// The answers of all to one word.
+    fn ask(&mut self, word: &str) -> Vec<Value> {
+        for crowd in &mut self.0 {
+            crowd.type_line(word);
+        }
+        let answers = self.0.iter().map(|crowd| {
+            loop {
+                let line = crowd.line_within(PATIENCE).expect("it answers");
+                // The harness prints lines of its own.
+                if line.starts_with('{') {
+                    break serde_json::from_str(&line).expect("JSON");
+                }
+            }
+        });
+        answers.collect()
+    }
+
+    fn sum(&mut self, word: &str, field: &str) -> u64 {
+        let answers = self.ask(word);
+        let number = |answer: &Value| answer[field].as_u64().expect("a number");
+        answers.iter().map(number).sum()
+    }
+}
+
+// R18
+#[test]
+#[ignore = "needs the real parts: make campaign"]
+fn a_rolling_restart_costs_nobody_a_sign_in() {
+    let clients = std::env::var("PACKETBOAT_CROWD_CLIENTS");
+    let clients = clients.map_or(CLIENTS, |text| text.parse().expect("a number"));
+    let mut fleet = Fleet::of_boats("single", BOATS, "boat.drain_notice = \"2s\"\n");
+    let audited = Instant::now();
+    let mut crowds = Crowds::begin(&fleet, clients);
+    let all = u64::from(clients);
+    within(PATIENCE, "all have signed in", || {
+        (crowds.sum("count", "ready") == all).then_some(())
+    });
+    println!("{clients} clients after {:?}", audited.elapsed());
+
+    for number in 1..=BOATS {
+        let name = format!("boat-{number}");
+        let began = Instant::now();
+        fleet.process(&name).signal("TERM");
+        assert!(fleet.process(&name).ended(PATIENCE).success(), "{name}");
+        let left = began.elapsed();
+        fleet.restart(&name);
+        within(PATIENCE, &format!("all are back after {name}"), || {
+            (crowds.sum("count", "ready") == all).then_some(())
+        });
+        println!(
+            "{name} left in {left:.1?}, all back after {:.1?}",
+            began.elapsed()
+        );
+    }
+
+    let mut back_ms = Vec::new();
+    for found in crowds.ask("end") {
+        let mut found = found;
+        let times = found["back_ms"].take();
+        back_ms.extend(
+            times
+                .as_array()
+                .expect("times")
+                .iter()
+                .filter_map(Value::as_u64),
+        );
+        println!("a crowd found {found}");
+        assert_eq!(found["missing"], 0, "{found}");
+        assert_eq!(found["twice"], 0, "{found}");
+        assert!(found["shown"].as_u64() > Some(0), "{found}");
+        assert_eq!(found["open"], 0, "{found}");
+    }
+    let stations = ["station-1", "station-2"].map(|name| fleet.admin_of(name));
+    let admitted = count_at(&stations, "station_connects_total{result=\"admitted\"}");
+    let resumed = count_at(&stations, "station_sessions_resumed_total");
+    println!("{admitted} sign-ins, {resumed} of them with a ticket");
+    assert_eq!(
+        admitted - resumed,
+        all,
+        "nobody's token was looked at twice"
+    );
+    back_ms.sort_unstable();
+    let share = |percent: usize| back_ms[(back_ms.len() * percent / 100).min(back_ms.len() - 1)];
+    println!(
+        "{} returns; back after ms: half {}, 99 of 100 {}, all {}",
+        back_ms.len(),
+        share(50),
+        share(99),
+        share(100)
+    );
+    // Whoever came aboard a boat whose turn was still to come has moved more than once.
+    assert!(back_ms.len() as u64 >= all);
+    assert!(share(99) <= BACK_WITHIN_MS, "{}", share(99));
+
+    eventually("the books balance", || {
+        let since = format!("{}s", audited.elapsed().as_secs() + 1);
+        let audit = run(&mut fleet.operator(&["audit", "--deep", "--last", &since]));
+        println!("{}", audit.stdout.lines().next().unwrap_or_default());
+        (audit.code == Some(0)).then_some(())
+    });
+}
