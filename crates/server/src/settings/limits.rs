@@ -68,6 +68,7 @@ const LIMITS: &[Limit] = &[
     boat("arrivals_per_address", "arrivals from one address; further ones are dropped before anything is said", &["boat.arrivals_per_address", "boat.arrivals_per_address_burst"], Code::RateLimited),
     boat("sign_in_failures_per_address", "sign-ins of one address that fail in a minute", &["boat.sign_in_failures_per_address", "boat.sign_in_failures_per_address_burst"], Code::RateLimited),
     boat("sign_in_calls", "sign-ins that stations are asked about at a time", &["boat.sign_in_calls_max"], Code::Unavailable),
+    boat("resume_calls", "clients that resume, about whom stations are asked at a time", &["boat.sign_in_calls_max"], Code::Unavailable),
     boat("calls", "questions that stations are asked at a time, and as many pages of mailboxes beside them", &["boat.calls_max"], Code::Unavailable),
     boat("arriving", "arrivals that wait for a hello", &["boat.arriving_max", "boat.arrival_timeout"], Code::HandshakeTimeout),
     boat("memory", "memory of the process, for those for whom most waits; newcomers get `full`", &["boat.memory_max"], Code::Slow),
