@@ -15,7 +15,6 @@ pub struct Config {
     /// Sessions of a user on a platform, by its name: `ios`, `web` … At most 64; 16 of `bot` and 1 of any other that is
     /// not named. A sign-in beyond it ends the oldest session as `displaced`; one of `bot` is refused as
     /// `too_many_sessions`. A smaller number than before ends sessions at the next sign-in.
-    #[schemars(extend("examples" = [{ "web": 3 }]))]
     pub per_platform: BTreeMap<String, u32>,
 }
 
