@@ -159,7 +159,14 @@ impl Vandal {
 async fn cluster_over(settings: &Settings, engine: &Engine) -> Cluster {
     Cluster::with(settings.clone(), |_| {
         let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
-        Seams::over(engine.clone(), &settings.embedded, clock, entropy).expect("stores")
+        Seams::over(
+            engine.clone(),
+            &settings.embedded,
+            settings.station.sessions.capacity(),
+            clock,
+            entropy,
+        )
+        .expect("stores")
     })
     .await
 }
@@ -403,7 +410,8 @@ async fn a_store_that_is_away_and_what_waits_for_it_are_told() {
 #[tokio::test(start_paused = true)]
 async fn a_part_that_hangs_holds_up_no_other() {
     let settings = tests::settings();
-    let mut seams = Seams::in_memory(&settings.embedded).expect("stores in memory");
+    let mut seams = Seams::in_memory(&settings.embedded, settings.station.sessions.capacity())
+        .expect("stores in memory");
     let mailbox = FaultyMailbox::around(seams.mailbox.clone());
     mailbox.sessions_hang.on();
     seams.mailbox = mailbox;
@@ -471,7 +479,8 @@ async fn what_cannot_be_read_is_named_and_the_rest_is_examined() {
 #[tokio::test(start_paused = true)]
 async fn more_holes_than_there_is_time_for_end_in_a_report() {
     let settings = tests::settings();
-    let mut seams = Seams::in_memory(&settings.embedded).expect("stores in memory");
+    let mut seams = Seams::in_memory(&settings.embedded, settings.station.sessions.capacity())
+        .expect("stores in memory");
     let history = FaultyHistory::around(seams.history.clone());
     history.slow.on();
     seams.history = history;

@@ -47,6 +47,73 @@ async fn a_second_sign_in_on_a_platform_ends_the_first_for_good() {
     cluster.stop().await;
 }
 
+// proves S1-20
+#[tokio::test]
+async fn three_browsers_stay_signed_in_and_the_fourth_ends_the_first() {
+    let mut settings = tests::settings();
+    settings.station.sessions.per_platform = [("web".to_owned(), 3)].into();
+    let cluster = Cluster::with(settings, |seams| seams).await;
+    let ada = cluster.device(1).ready().await;
+    let first = cluster.device_on(2, Platform::Web, "first").await;
+    let mut second = cluster.device_on(2, Platform::Web, "second").await;
+    let mut third = cluster.device_on(2, Platform::Web, "third").await;
+    // Another platform has one, as before.
+    let phone = cluster.device_on(2, Platform::Ios, "phone").await;
+    let mut other = cluster.device_on(2, Platform::Ios, "other").await;
+    assert_eq!(phone.ended().await, Code::Displaced);
+
+    first
+        .client
+        .ready()
+        .await
+        .expect("three stand side by side");
+    let mut fourth = cluster.device_on(2, Platform::Web, "fourth").await;
+    assert_eq!(first.ended().await, Code::Displaced);
+    ada.say(2, "who is there?").await;
+    for device in [&mut second, &mut third, &mut fourth, &mut other] {
+        assert_eq!(device.hear_texts(1).await, ["who is there?"]);
+    }
+    let refused = first
+        .client
+        .ready()
+        .await
+        .expect_err("it does not come back");
+    assert_eq!(refused.code, Code::Displaced);
+    cluster.assert_settled(1).await;
+    cluster.stop().await;
+}
+
+// The boat sends its client away with a ticket, and the next one takes it: the client's token would not do any more.
+#[tokio::test]
+async fn a_client_comes_back_with_the_ticket_of_the_boat_that_left() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        path
+    };
+    let mut settings = tests::settings();
+    // The same key and the same port after the restart.
+    let keys = protocol::ticket::KeyFile::new(7, [7; 32]).to_text();
+    settings.station.tickets.keys_file = Some(file("tickets", &keys));
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    settings.boat.websocket = free.local_addr().expect("an address");
+    drop(free);
+    let mut cluster = Cluster::with(settings, |seams| seams).await;
+    let ada = cluster.device(1).ready().await;
+    ada.say(2, "before").await;
+
+    let other_key = file("token-key", "thirty-two bytes of another key.");
+    let change = |settings: &mut Settings| settings.station.auth.key_file = Some(other_key);
+    cluster.restart_with(change).await;
+    ada.say(2, "after").await;
+    let stranger = cluster.device(3).connect().await;
+    assert_eq!(stranger.ended().await, Code::Unauthenticated);
+    ada.client.ready().await.expect("it stays signed in");
+    cluster.assert_settled(2).await;
+    cluster.stop().await;
+}
+
 // However it ended: in order, without a word, displaced, or with the boat.
 // proves S1-34
 #[tokio::test]

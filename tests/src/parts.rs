@@ -30,7 +30,8 @@ pub(crate) async fn new(settings: &mut Settings) -> Seams {
     match std::env::var("PACKETBOAT_TESTS_ON").as_deref() {
         Ok("real") => Box::pin(real(settings)).await,
         Ok(other) => panic!("PACKETBOAT_TESTS_ON is `real` or not set, not {other:?}"),
-        Err(_) => Seams::in_memory(&settings.embedded).expect("stores in memory"),
+        Err(_) => Seams::in_memory(&settings.embedded, settings.station.sessions.capacity())
+            .expect("stores in memory"),
     }
 }
 

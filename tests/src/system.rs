@@ -89,7 +89,12 @@ impl Cluster {
 
     /// On a directory, as an earlier one may have left it.
     pub async fn on_disk(settings: Settings, dir: &Path) -> Cluster {
-        let seams = Seams::on_disk(dir, &settings.embedded).expect("stores on disk");
+        let seams = Seams::on_disk(
+            dir,
+            &settings.embedded,
+            settings.station.sessions.capacity(),
+        )
+        .expect("stores on disk");
         Box::pin(Cluster::over(settings, seams)).await
     }
 
@@ -216,7 +221,13 @@ impl Cluster {
 
     /// The services end in order, and others begin on what they leave. The ports are others.
     pub async fn restart(&mut self) {
+        self.restart_with(|_| ()).await;
+    }
+
+    /// The same with other settings.
+    pub async fn restart_with(&mut self, change: impl FnOnce(&mut Settings)) {
         self.end().await;
+        change(&mut self.settings);
         let (settings, seams) = (&self.settings, self.seams.clone());
         let begun = Box::pin(System::start(settings, seams, Handle::current())).await;
         self.system = Some(begun.expect("the system starts"));

@@ -27,7 +27,7 @@ impl CallLimit {
 
     /// Places of those who resume, apart from sign-ins: neither waits where the provider of tokens is slow.
     pub(crate) fn of_resumptions(config: &Config) -> CallLimit {
-        CallLimit::of_sign_ins(config)
+        CallLimit::new("resume_calls", config.sign_in_calls_max, config)
     }
 
     /// Places of pages from mailboxes, apart from questions: history that is slow keeps nobody's mail back.

@@ -244,20 +244,6 @@ impl Platform {
         Platform::ALL.into_iter().find(|p| p.number() == number)
     }
 
-    /// One session at a time: a later one signs the earlier out. A bot is a program that may run several
-    /// times side by side.
-    pub const fn is_exclusive(self) -> bool {
-        self.sessions_max() == 1
-    }
-
-    /// Sessions that one user may have on it: 22 on all platforms.
-    pub const fn sessions_max(self) -> usize {
-        match self {
-            Platform::Bot => 16,
-            _ => 1,
-        }
-    }
-
     /// Is mail kept for it while it is away? A bot asks for what it wants by sync.
     pub const fn keeps_mail(self) -> bool {
         !matches!(self, Platform::Bot)

@@ -23,6 +23,7 @@ pub mod delivery;
 pub mod desk;
 pub mod doctor;
 pub mod drain;
+pub mod edges;
 pub mod frame;
 pub mod group;
 pub mod hidden;

@@ -9,6 +9,7 @@
 
 mod acked;
 mod bodies;
+mod capacity;
 mod dedupe;
 #[cfg(test)]
 mod interleavings;
@@ -25,6 +26,7 @@ use bytes::Bytes;
 
 pub use self::acked::{ACKED_KEEP, ACKED_MAX, RecentlyAcked};
 pub use self::bodies::Bodies;
+pub use self::capacity::{CAPACITY_MAX, Overflow, SessionCapacity};
 pub use self::dedupe::Dedupe;
 pub use self::policy::{MailboxPolicy, Policies};
 pub use self::presence::{Placement, Presence};
@@ -112,7 +114,7 @@ pub struct NewSession {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectAnswer {
     pub login: u64,
-    /// Other devices' sessions on the same platform that are registered no longer; to be kicked.
+    /// Other devices' sessions on the same platform that are registered no longer, the oldest first; to be kicked.
     pub displaced: Vec<SessionKey>,
     /// Those of the same device, likewise. The device may hold such a one: its sign-ins reach the store in
     /// any order. So it may come again.
@@ -131,7 +133,7 @@ pub enum ReassertAnswer {
     /// It was missing, or under an earlier life of its boat, and is registered again: what happened
     /// meanwhile may have been stored, so drain and resync.
     Restored { marker: u64, mail_waits: bool },
-    /// A later login of another device holds the platform: close this session for good.
+    /// Later logins of other devices hold the platform: close this session for good.
     Displaced,
     /// A later login of the same device holds the platform: close this session; it may come again.
     Replaced,

@@ -12,7 +12,7 @@ use backend::devices::{DeviceStore, Seen};
 use backend::groups::GroupStore;
 use backend::mailbox::MailboxStore;
 use protocol::access::Caller;
-use protocol::mailbox::{ConnectRequest, NewSession, ReassertAnswer};
+use protocol::mailbox::{ConnectRequest, NewSession, Overflow, ReassertAnswer, SessionCapacity};
 use protocol::presence::{SessionEntry, SessionKey};
 use protocol::ticket::{Renewal, SignIn};
 use protocol::{Code, GroupId, Refusal, Timestamp, UserId};
@@ -39,9 +39,14 @@ enum Verdict {
 }
 
 /// A later sign-in must not be thrown out by one that comes back by itself.
-fn without_entry(sign_in: &SignIn, others: &[SessionEntry]) -> ReassertOutcome {
-    let is_displaced = sign_in.platform.is_exclusive()
-        && (others.iter()).any(|other| other.platform == sign_in.platform);
+fn without_entry(
+    sign_in: &SignIn,
+    others: &[SessionEntry],
+    capacity: &SessionCapacity,
+) -> ReassertOutcome {
+    let rivals = (others.iter()).filter(|other| other.platform == sign_in.platform);
+    let is_displaced = SessionCapacity::overflow(sign_in.platform) == Overflow::Displace
+        && rivals.count() >= capacity.of(sign_in.platform);
     match is_displaced {
         true => ReassertOutcome::Answer(ReassertAnswer::Displaced),
         false => ReassertOutcome::Unproved,
@@ -62,6 +67,8 @@ pub(crate) struct Admissions {
     pub(crate) authenticator: Arc<dyn Authenticator>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) mailbox: Arc<dyn MailboxStore>,
+    /// As the mailbox has it.
+    pub(crate) capacity: SessionCapacity,
     pub(crate) devices: Arc<dyn DeviceStore>,
     pub(crate) groups: Arc<dyn GroupStore>,
     pub(crate) boats: Arc<Boats>,
@@ -76,7 +83,7 @@ pub(crate) struct Admissions {
 }
 
 impl Admissions {
-    /// Registers a session and tells the others of its platform to go. Repeating it changes nothing. Where the
+    /// Registers a session and tells those to go whose place it takes. Repeating it changes nothing. Where the
     /// mailbox does not answer, the session is admitted all the same: it sends, and reads from history.
     pub(crate) async fn connect(
         &self,
@@ -303,7 +310,7 @@ impl Admissions {
                 Some(entries) if entries.iter().any(|of| of.session == sign_in.session) => {
                     self.unless_revoked_since(&session, sign_in)
                 }
-                Some(entries) => Verdict::Ended(without_entry(&sign_in, entries)),
+                Some(entries) => Verdict::Ended(without_entry(&sign_in, entries, &self.capacity)),
             };
             (place, session, verdict)
         };

@@ -33,6 +33,7 @@ mod renewal;
 mod revocations;
 mod seen;
 mod service;
+pub mod sessions;
 mod start;
 mod sync;
 mod tell;

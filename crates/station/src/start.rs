@@ -320,6 +320,7 @@ async fn assemble(
             authenticator,
             limits: limits.clone(),
             mailbox: parts.mailbox.clone(),
+            capacity: config.sessions.capacity(),
             devices: parts.devices.clone(),
             groups: parts.groups.clone(),
             boats: boats.clone(),

@@ -13,7 +13,8 @@ use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, Mail, MailCursor, MailPage,
-    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, Whereabouts,
+    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, SessionCapacity,
+    Whereabouts,
 };
 use protocol::message::Target;
 use protocol::presence::{BoatLife, Denied, SessionKey};
@@ -32,6 +33,16 @@ pub(crate) const COUNT_MAX: u32 = 5;
 pub(crate) const EXPIRE: Duration = Duration::from_secs(3_600);
 /// … which keeps any number.
 pub(crate) const UNLIMITED: Platform = Platform::Web;
+
+/// Sessions of each platform in the store under test: one but for these.
+pub(crate) const ROOMY: [(Platform, u32); 2] = [(Platform::Desktop, 2), (Platform::Pad, 3)];
+
+pub(crate) fn capacity() -> SessionCapacity {
+    (ROOMY.into_iter()).fold(
+        SessionCapacity::default(),
+        |capacity, (platform, sessions)| capacity.with(platform, sessions).expect("in bounds"),
+    )
+}
 
 type LoseBody = Box<dyn Fn(MessageId, Lost) -> BoxFuture<'static, ()> + Send + Sync>;
 
@@ -260,6 +271,11 @@ macro_rules! checks {
             bots_stand_side_by_side
             a_platform_has_as_many_sessions_as_it_may
             sessions_of_the_denied_leave_room
+            a_login_beyond_the_capacity_displaces_the_oldest
+            a_session_comes_back_where_there_is_room
+            the_denied_are_not_displaced_for
+            all_sessions_of_a_platform_are_told
+            logins_at_once_leave_as_many_as_may_be
             logins_at_once_leave_one
             a_login_may_be_repeated
             login_numbers_only_grow

@@ -34,7 +34,7 @@ use parking_lot::{Mutex, MutexGuard};
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, Dedupe, DedupeAnswer, DedupeKey, FirstSend, Mail, MailCursor,
     MailPage, MailboxPolicy, NewSession, Policies, Presence, ReassertAnswer, Reasserted,
-    RouteAnswer, RouteRequest, TooManySessions, Whereabouts,
+    RouteAnswer, RouteRequest, SessionCapacity, TooManySessions, Whereabouts,
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
@@ -92,6 +92,13 @@ impl EmbeddedMailbox {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             sends: (0..DEDUPE_SHARDS).map(|_| sends()).collect(),
         })
+    }
+
+    /// The same with these sessions a platform, and not those that are usual.
+    #[must_use]
+    pub fn with_sessions(mut self, capacity: SessionCapacity) -> EmbeddedMailbox {
+        self.policies.sessions = capacity;
+        self
     }
 
     /// Trims what expired of the next `limit` mailboxes after `after`; answers where to go on, `None` at
@@ -235,7 +242,8 @@ impl EmbeddedMailbox {
             let mut shard = self.shard(user).lock();
             let session = shard.share_boat(session);
             shard.change(user, now, |presence| {
-                presence.sessions.reassert(&session, denied, now)
+                let sessions = &mut presence.sessions;
+                sessions.reassert(&session, &self.policies.sessions, denied, now)
             })
         };
         Ok(match reasserted {
@@ -454,7 +462,8 @@ impl MailboxStore for EmbeddedMailbox {
             let mut shard = self.shard(user).lock();
             let entry = shard.share_boat(entry);
             shard.change(user, now, |presence| {
-                presence.sessions.connect(user, &entry, &denied, now)
+                let (sessions, capacity) = (&mut presence.sessions, &self.policies.sessions);
+                sessions.connect(user, &entry, capacity, &denied, now)
             })
         };
         let registered = match registered {

@@ -40,17 +40,17 @@ pub trait MailboxStore: Send + Sync {
     /// platforms that have none or are forced. Requests for one user take effect in order.
     async fn route_or_store(&self, requests: Vec<RouteRequest>) -> Vec<Result<RouteAnswer>>;
 
-    /// Registers a session and removes the others of its platform, in one step; whatever was stored
-    /// before is told of by `mail_waits`, whatever is routed after finds the session. Sessions of the same
-    /// device are told apart from those of others. Refused where other devices have as many as the platform may have, on
-    /// boats that are not denied; then nothing is registered.
+    /// Registers a session and removes its device's earlier one and, where other devices have as many as the platform may
+    /// have, the oldest of those, in one step; whatever was stored before is told of by `mail_waits`, whatever
+    /// is routed after finds the session. Bots displace nobody: refused where other devices have as many as they
+    /// may have, on boats that are not denied; then nothing is registered.
     async fn connect(
         &self,
         request: ConnectRequest,
     ) -> Result<Result<ConnectAnswer, TooManySessions>>;
 
     /// A boat says again what it holds. One answer a session, in order. What is registered under an
-    /// earlier life of the same boat is its own, and goes over to the later one.
+    /// earlier life of the same boat is its own, and goes over to the later one. Displaces nobody.
     async fn reassert(
         &self,
         sessions: Vec<(UserId, NewSession)>,

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use protocol::mailbox::{
     Bodies, ConnectAnswer, ConnectRequest, Mail, Mailbox, MailboxPolicy, NewSession, Policies,
-    RouteAnswer, RouteRequest,
+    ReassertAnswer, Reasserted, RouteAnswer, RouteRequest, SessionCapacity,
 };
 use protocol::message::Target;
 use protocol::presence::{BoatLife, Denied, SessionKey};
@@ -26,6 +26,16 @@ use super::{Audit, MailboxStore, contract};
 const USERS: i64 = 2;
 const MESSAGES: i64 = 12;
 const PLATFORMS: [Platform; 2] = [Platform::Ios, contract::UNLIMITED];
+/// More than a platform may have; the last is the first one's device.
+const SESSIONS: i64 = 5;
+
+/// Sessions of the first platform: few, so that logins displace. The other one has one.
+pub(crate) fn capacities() -> impl Strategy<Value = SessionCapacity> {
+    (1..=3_u32).prop_map(|sessions| {
+        let capacity = SessionCapacity::default().with(PLATFORMS[0], sessions);
+        capacity.expect("in bounds")
+    })
+}
 
 /// A backend under test: new, with the contract's settings.
 #[async_trait]
@@ -55,6 +65,11 @@ pub(crate) enum Op {
         session: i64,
         incarnation: u64,
     },
+    Reassert {
+        target: Target,
+        session: i64,
+        incarnation: u64,
+    },
     Disconnect {
         target: Target,
         session: i64,
@@ -80,10 +95,13 @@ pub(crate) fn ops() -> impl Strategy<Value = Op> {
             |(user, message, forced, denied)| Op::Route { user, message, forced, denied }
         ),
         2 => messages.clone().prop_map(Op::RouteAll),
-        2 => (targets(), 1..4i64, 1..3u64).prop_map(|(target, session, incarnation)| {
+        3 => (targets(), 1..=SESSIONS, 1..3u64).prop_map(|(target, session, incarnation)| {
             Op::Connect { target, session, incarnation }
         }),
-        2 => (targets(), 1..4i64, 1..3u64).prop_map(|(target, session, incarnation)| {
+        2 => (targets(), 1..=SESSIONS, 1..3u64).prop_map(|(target, session, incarnation)| {
+            Op::Reassert { target, session, incarnation }
+        }),
+        2 => (targets(), 1..=SESSIONS, 1..3u64).prop_map(|(target, session, incarnation)| {
             Op::Disconnect { target, session, incarnation }
         }),
         3 => (targets(), prop::collection::vec(messages, 0..4))
@@ -118,7 +136,7 @@ fn new_session(target: Target, session: i64, incarnation: u64) -> NewSession {
             life: life(incarnation),
         },
         platform: target.platform,
-        device: DeviceId::new(&format!("phone-{session}")).expect("short"),
+        device: DeviceId::new(&format!("phone-{}", session % (SESSIONS - 1))).expect("short"),
     }
 }
 
@@ -203,6 +221,11 @@ impl<S: Subject> Both<S> {
                 session,
                 incarnation,
             } => self.connect(target, session, incarnation).await,
+            Op::Reassert {
+                target,
+                session,
+                incarnation,
+            } => self.reassert(target, session, incarnation).await,
             Op::Disconnect {
                 target,
                 session,
@@ -290,7 +313,7 @@ impl<S: Subject> Both<S> {
             let live: Vec<_> = live.into_iter().map(|e| (e.session, e.life)).collect();
             let there = self.reference.sessions_of(request.user);
             let there: Vec<_> = there
-                .map(|(key, _)| (key.session, key.life.clone()))
+                .map(|(key, ..)| (key.session, key.life.clone()))
                 .collect();
             assert_eq!(live, there);
         }
@@ -299,8 +322,9 @@ impl<S: Subject> Both<S> {
     async fn connect(&mut self, target: Target, session: i64, incarnation: u64) {
         let entry = new_session(target, session, incarnation);
         let mut known = self.reference.sessions.iter();
-        let known = known.any(|(k, _)| is(k, &entry.key));
-        let displaced = self.reference.connect(&entry, &Denied::default());
+        let known = known.any(|(k, ..)| is(k, &entry.key));
+        let room = self.subject.policies().sessions.of(target.platform);
+        let ended = self.reference.connect(&entry, room);
         let request = ConnectRequest {
             user: target.user,
             entry: entry.clone(),
@@ -313,7 +337,7 @@ impl<S: Subject> Both<S> {
         let rule = self.rule.get_mut(&target.user).expect("a user");
         let ruled = rule.connect(&request, self.subject.policies(), marker);
         let ruled = ruled.expect("room");
-        assert_eq!(answer.displaced, displaced);
+        assert_eq!((&answer.displaced, &answer.replaced), (&ended.0, &ended.1));
         let ruled = ConnectAnswer {
             login: answer.login,
             ..ruled
@@ -326,6 +350,39 @@ impl<S: Subject> Both<S> {
         let policy = self.policy(target.platform);
         let waits = !self.reference.page(target, policy, self.now).is_empty();
         assert_eq!(answer.mail_waits, waits);
+    }
+
+    async fn reassert(&mut self, target: Target, session: i64, incarnation: u64) {
+        let entry = new_session(target, session, incarnation);
+        let room = self.subject.policies().sessions.of(target.platform);
+        let expected = self.reference.reassert(&entry, room);
+        let asked = vec![(target.user, entry.clone())];
+        let answers = self
+            .subject
+            .store()
+            .reassert(asked, Denied::default(), self.now);
+        let answer = answers.await.remove(0).expect("answered");
+        if let ReassertAnswer::Restored { marker, .. } = answer {
+            self.marker.get_or_insert(marker);
+        }
+        let marker = self.marker.unwrap_or_default();
+        let rule = self.rule.get_mut(&target.user).expect("a user");
+        let (none, policies) = (Denied::default(), self.subject.policies());
+        let ruled = rule.reassert(&entry, &none, policies, marker, self.now);
+        assert_eq!(answer, ruled);
+        let answer = match answer {
+            ReassertAnswer::Known { .. } => Reasserted::Known,
+            ReassertAnswer::Restored { .. } => Reasserted::Restored,
+            ReassertAnswer::Displaced => Reasserted::Displaced,
+            ReassertAnswer::Replaced => Reasserted::Replaced,
+        };
+        assert_eq!(answer, expected);
+        // A session that is restored has a login of its own, which nobody is told.
+        let users = [target.user];
+        let sessions = self.subject.store().sessions(&users, Denied::default());
+        let live = sessions.await.remove(0).expect("answered");
+        let last = self.logins.entry(target.user).or_default();
+        *last = live.iter().map(|entry| entry.login).fold(*last, u64::max);
     }
 
     /// I10.

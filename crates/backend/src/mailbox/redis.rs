@@ -42,8 +42,8 @@ use async_trait::async_trait;
 use protocol::keys::bucket_of;
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
-    MailboxPolicy, NewSession, Policies, ReassertAnswer, RouteAnswer, RouteRequest,
-    TooManySessions, Whereabouts,
+    MailboxPolicy, NewSession, Overflow, Policies, ReassertAnswer, RouteAnswer, RouteRequest,
+    SessionCapacity, TooManySessions, Whereabouts,
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
@@ -51,7 +51,7 @@ use protocol::{MessageId, Platform, Timestamp, UserId};
 
 pub use self::config::{RedisConfig, RedisMode};
 use self::keys::Keys;
-use self::login::{Connected, Login};
+use self::login::{Connected, Lives, Login};
 use self::meetings::Meetings;
 use self::route::Routed;
 use super::{Audit, MailboxStore, ServerId};
@@ -62,6 +62,9 @@ use crate::redis::{Connection, connect, reply, slots};
 use crate::{Error, Result};
 
 const SEAM: &str = "mailbox";
+
+/// Questions of one login. Each names what the one before has met; of others' sessions, few come in between.
+const LOGIN_ROUNDS: usize = 4;
 
 /// [`MailboxStore`] on Redis.
 pub struct RedisMailbox {
@@ -84,6 +87,13 @@ impl RedisMailbox {
             entropy,
             connection: connect(SEAM, config).await?,
         })
+    }
+
+    /// The same with these sessions a platform, and not those that are usual.
+    #[must_use]
+    pub fn with_sessions(mut self, capacity: SessionCapacity) -> RedisMailbox {
+        self.policies.sessions = capacity;
+        self
     }
 
     fn pool(&self) -> &Arc<Pool> {
@@ -158,19 +168,24 @@ impl MailboxStore for RedisMailbox {
         request: ConnectRequest,
     ) -> Result<Result<ConnectAnswer, TooManySessions>> {
         let login = self.login(request.user, &request.entry, request.now);
-        let mut ended = Vec::new();
-        loop {
-            let call = login.connect(&self.keys, &self.policies, &ended);
+        let displaces = SessionCapacity::overflow(request.entry.platform) == Overflow::Displace;
+        let mut met = Lives::default();
+        for _ in 0..LOGIN_ROUNDS {
+            let call = login.connect(&self.keys, &self.policies, &met);
             let told = self.pool().ask(call).await?;
-            match login::connected(told, &request)? {
+            let now_met = match login::connected(told, &request)? {
                 Connected::Registered(answer) => return Ok(Ok(answer)),
-                // Their sessions leave room. Another life each time: it ends.
-                Connected::Full { denied } if denied.iter().any(|life| !ended.contains(life)) => {
-                    ended.extend(denied);
-                }
-                Connected::Full { .. } => return Ok(Err(TooManySessions)),
+                Connected::Full { met } => met,
+            };
+            // Sessions of ended lives leave room.
+            if !displaces && now_met.denied.is_empty() {
+                return Ok(Err(TooManySessions));
             }
+            met.denied.extend(now_met.denied);
+            met.living.extend(now_met.living);
         }
+        let why = "the sessions of a platform changed under a login again and again";
+        Err(Error::unavailable(SEAM, why))
     }
 
     async fn reassert(
@@ -189,9 +204,9 @@ impl MailboxStore for RedisMailbox {
             let calls: Vec<_> = round.iter().map(call).collect();
             for (n, told) in round.into_iter().zip(self.pool().run(&calls).await) {
                 match told.and_then(login::reasserted) {
-                    Ok((answer, holder)) => match login::met(&holder, &denied) {
-                        Some(life) => meetings.again(n, [life.clone()]),
-                        None => meetings.answer(n, Ok(answer)),
+                    Ok((answer, holders)) => match login::met(holders, &denied) {
+                        met if met.is_empty() => meetings.answer(n, Ok(answer)),
+                        met => meetings.again(n, met),
                     },
                     Err(failure) => meetings.answer(n, Err(failure.into())),
                 }

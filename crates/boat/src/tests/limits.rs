@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use metrics::LocalRecorderGuard;
-use protocol::frame::{ClientFrame, ServerFrame};
+use protocol::frame::{ClientFrame, Hello, ServerFrame};
+use protocol::ticket::{RESUME_TICKET_BYTES, ResumeTicket};
 use protocol::{Code, Refusal};
 use tokio::time::{Instant, sleep};
 
@@ -64,6 +65,40 @@ impl Client {
             other => panic!("{other:?}"),
         }
     }
+}
+
+// Those who resume have places of their own, and a count of their own.
+#[tokio::test]
+async fn sign_ins_that_wait_keep_nobody_from_resuming() {
+    let counts = Counts::default();
+    let (harbour, _neighbour, _recorded) = neighboured(&counts, |config| {
+        config.sign_in_calls_max = 1;
+        config.station_timeout = ANSWER_WITHIN;
+    })
+    .await;
+    harbour.peer.held.store(true, Ordering::Relaxed);
+    let ticket = ResumeTicket::from_bytes([7; RESUME_TICKET_BYTES]);
+    let mut clients = three(&harbour).await;
+    for (user, client) in (1..).zip(&mut clients) {
+        let resuming = Hello {
+            token: String::new(),
+            resume: Some(ticket),
+            ..hello(user)
+        };
+        client.send(&ClientFrame::Hello(resuming)).await;
+        sleep(ANSWER_WITHIN / 4).await;
+    }
+    // A sign-in finds the place of its kind free: it is a station that does not answer.
+    let mut stranger = harbour.tcp().await;
+    stranger.send(&ClientFrame::Hello(hello(4))).await;
+    let [_, _, mut third] = clients;
+    let last = third.closing().await;
+    assert_eq!(last, Some(Code::Unavailable));
+    assert_eq!(stranger.closing().await, Some(Code::DeadlineExceeded));
+    assert_eq!(counts.limit("resume_calls"), 1);
+    assert_eq!(counts.limit("sign_in_calls"), 0);
+    harbour.peer.held.store(false, Ordering::Relaxed);
+    harbour.peer.permits.add_permits(4);
 }
 
 // proves S1-05 in part: sign-ins that a slow station leaves without an answer hold places of their own.

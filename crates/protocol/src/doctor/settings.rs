@@ -76,6 +76,8 @@ pub struct SessionTickets {
     pub is_on: bool,
     /// Calls without a ticket are refused.
     pub required: bool,
+    /// Boats prove their names; a ticket is bound to its boat's.
+    pub names_proved: bool,
     /// Address for boats, where other machines reach it.
     pub open: Option<SocketAddr>,
 }
@@ -83,6 +85,13 @@ pub struct SessionTickets {
 impl SessionTickets {
     pub fn finding(self) -> Finding {
         match (self.is_on, self.required, self.open) {
+            (true, true, Some(open)) if !self.names_proved => Finding::warning(
+                Check::Tickets,
+                format!(
+                    "tickets are bound to the names of boats, and whoever reaches {open} may claim any name"
+                ),
+                "let section identity name certificates, with identity.required = true",
+            ),
             (true, true, _) => Finding::ok(
                 Check::Tickets,
                 "boats prove that the users they speak for have signed in",

@@ -97,17 +97,21 @@ fn services_that_prove_nothing_are_warned_of_where_others_reach_them() {
 
 #[test]
 fn boats_that_prove_nothing_are_warned_of_where_others_reach_the_station() {
-    for (is_on, required, open, wanted) in [
-        (true, true, Some("10.0.0.7:9100"), Verdict::Ok),
-        (true, false, Some("10.0.0.7:9100"), Verdict::Warning),
-        (true, false, None, Verdict::Ok),
-        (false, false, None, Verdict::Ok),
-        (false, false, Some("10.0.0.7:9100"), Verdict::Warning),
+    let far = Some("10.0.0.7:9100");
+    for (is_on, required, names_proved, open, wanted) in [
+        (true, true, true, far, Verdict::Ok),
+        (true, true, false, far, Verdict::Warning),
+        (true, true, false, None, Verdict::Ok),
+        (true, false, true, far, Verdict::Warning),
+        (true, false, false, None, Verdict::Ok),
+        (false, false, true, None, Verdict::Ok),
+        (false, false, true, far, Verdict::Warning),
     ] {
         let open = open.map(address);
         let tickets = SessionTickets {
             is_on,
             required,
+            names_proved,
             open,
         };
         let finding = tickets.finding();

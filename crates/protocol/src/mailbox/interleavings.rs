@@ -90,14 +90,18 @@ fn request() -> RouteRequest {
 }
 
 fn connect(mailbox: &mut Mailbox, n: i64) -> ConnectAnswer {
+    connect_under(&policies(), mailbox, n)
+}
+
+fn connect_under(policies: &Policies, mailbox: &mut Mailbox, n: i64) -> ConnectAnswer {
     let request = ConnectRequest {
         user: user(1),
         entry: session(n),
         denied: Denied::default(),
         now: NOW,
     };
-    let answer = mailbox.connect(&request, &policies(), 1);
-    answer.expect("one at a time")
+    let answer = mailbox.connect(&request, policies, 1);
+    answer.expect("people are never refused")
 }
 
 // R1 and R2: one message, one device that comes online.
@@ -348,7 +352,7 @@ fn counting_in_two_steps_loses_the_body() {
     assert!(orders.bad > 0, "{orders:?}");
 }
 
-// R4: three logins on one platform, and kicks that come late and in any order.
+// R4: logins on one platform, and kicks that come late and in any order.
 
 #[derive(Clone)]
 struct Logins {
@@ -356,26 +360,32 @@ struct Logins {
     /// Connections that are open, on whatever boat.
     open: Vec<SessionKey>,
     kicks: Vec<SessionKey>,
-    /// The last that was registered.
-    winner: Option<SessionKey>,
+    /// In the order of their registration.
+    logins: Vec<SessionKey>,
+    policies: Policies,
 }
 
 impl Logins {
-    fn new() -> Logins {
+    /// On a platform that may have so many sessions.
+    fn with_room_for(sessions: u32) -> Logins {
+        let mut policies = policies();
+        let capacity = policies.sessions.with(PLATFORM, sessions);
+        policies.sessions = capacity.expect("in bounds");
         Logins {
             mailbox: Mailbox::new(user(1)),
             open: Vec::new(),
             kicks: Vec::new(),
-            winner: None,
+            logins: Vec::new(),
+            policies,
         }
     }
 
     fn log_in(&mut self, n: i64) {
         // The boat has the session in its map before it calls.
         self.open.push(session(n).key);
-        let answer = connect(&mut self.mailbox, n);
+        let answer = connect_under(&self.policies, &mut self.mailbox, n);
         self.kicks.extend(answer.displaced);
-        self.winner = Some(session(n).key);
+        self.logins.push(session(n).key);
     }
 
     fn first(&mut self) {
@@ -388,6 +398,10 @@ impl Logins {
 
     fn third(&mut self) {
         self.log_in(3);
+    }
+
+    fn fourth(&mut self) {
+        self.log_in(4);
     }
 
     fn oldest_kick(&mut self) {
@@ -424,14 +438,14 @@ impl Logins {
         if self.open.contains(&first.key) {
             let answer = self
                 .mailbox
-                .reassert(&first, &Denied::default(), &policies(), 1, NOW);
+                .reassert(&first, &Denied::default(), &self.policies, 1, NOW);
             if answer == ReassertAnswer::Displaced {
                 self.close(&first.key);
             }
         }
     }
 
-    /// When all kicks have come, anything but the last login alone.
+    /// When all kicks have come, anything but the last logins, as many as may be.
     fn has_another_winner(mut self) -> bool {
         while !self.kicks.is_empty() {
             self.newest_kick();
@@ -440,8 +454,9 @@ impl Logins {
     }
 
     fn lacks_its_winner(self) -> bool {
-        let winner: Vec<SessionKey> = self.winner.into_iter().collect();
-        self.open != winner || registered(&self.mailbox) != winner
+        let room = self.policies.sessions.of(PLATFORM);
+        let winners = &self.logins[self.logins.len().saturating_sub(room)..];
+        self.open != winners || registered(&self.mailbox) != winners
     }
 }
 
@@ -459,8 +474,29 @@ fn no_order_of_kicks_and_logins_closes_the_newest() {
         &[Logins::newest_kick, Logins::oldest_kick],
         &[Logins::sweep],
     ];
-    let orders = explore(&Logins::new(), &parties, Logins::has_another_winner);
+    let orders = explore(
+        &Logins::with_room_for(1),
+        &parties,
+        Logins::has_another_winner,
+    );
     assert_eq!(orders, Orders { all: 360, bad: 0 });
+}
+
+#[test]
+fn no_order_of_kicks_and_logins_closes_more_than_the_oldest() {
+    let parties: [&[Step<Logins>]; 6] = [
+        &[Logins::first],
+        &[Logins::second],
+        &[Logins::third],
+        &[Logins::fourth],
+        &[Logins::newest_kick, Logins::oldest_kick],
+        &[Logins::sweep],
+    ];
+    for room in 1..=3 {
+        let world = Logins::with_room_for(room);
+        let orders = explore(&world, &parties, Logins::has_another_winner);
+        assert_eq!(orders, Orders { all: 2_520, bad: 0 }, "room for {room}");
+    }
 }
 
 #[test]
@@ -471,7 +507,11 @@ fn a_kick_without_a_session_closes_the_newest() {
         &[Logins::third],
         &[Logins::kick_of_the_platform, Logins::kick_of_the_platform],
     ];
-    let orders = explore(&Logins::new(), &parties, Logins::lacks_its_winner);
+    let orders = explore(
+        &Logins::with_room_for(1),
+        &parties,
+        Logins::lacks_its_winner,
+    );
     assert!(orders.bad > 0, "{orders:?}");
 }
 

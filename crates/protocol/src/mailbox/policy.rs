@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::SessionCapacity;
 use crate::{Platform, Timestamp};
 
 /// How long and how much a platform keeps.
@@ -32,14 +33,16 @@ pub struct Policies {
     /// For platforms that have none of their own.
     pub other: MailboxPolicy,
     pub own: BTreeMap<Platform, MailboxPolicy>,
+    pub sessions: SessionCapacity,
 }
 
 impl Policies {
-    /// The same for all platforms.
+    /// The same for all platforms, with the sessions that are usual.
     pub fn uniform(policy: MailboxPolicy) -> Policies {
         Policies {
             other: policy,
             own: BTreeMap::new(),
+            sessions: SessionCapacity::default(),
         }
     }
 

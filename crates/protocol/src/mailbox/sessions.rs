@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use super::NewSession;
+use super::{NewSession, Overflow, SessionCapacity};
 use crate::presence::{BoatLife, Denied, SessionEntry, SessionKey};
 use crate::{Code, DeviceId, Platform, Refusal, Timestamp, UserId};
 
 /// The pause of a sign-in that found too many sessions: silence ends one of a client that is gone about as late.
 const SESSIONS_PAUSE: Duration = Duration::from_secs(60);
 
-/// The sessions of one user: on an exclusive platform at most one, the one that logged in last.
+/// The sessions of one user: of each platform as many as it may have, those that logged in last. A device has one,
+/// but of bots, which stand side by side.
 ///
 /// A session belongs to a boat, whatever life the boat is in: one that lost its lease goes on holding its
 /// sessions and asserts them under a later life. The latest life that was heard of stands.
@@ -37,7 +38,8 @@ pub struct Registered {
     pub replaced: Vec<SessionKey>,
 }
 
-/// As many sessions as the platform may have are registered, of other devices and on boats that live.
+/// As many sessions as the platform may have are registered, of other devices and on boats that live; and it displaces
+/// none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManySessions;
 
@@ -59,18 +61,20 @@ impl Sessions {
         }
     }
 
-    /// Registers a session in the place of its platform's others. Bots stand side by side, up to
-    /// [`Platform::sessions_max`]; then one takes the place of its device's earliest. The login
-    /// number is larger than all before it, whatever the clock does; a session that is registered already,
-    /// under this life of its boat or another, keeps its own.
+    /// Registers a session in the place of its device's earlier one; and where other devices have as many as the platform
+    /// may have, of the oldest, by login. Bots displace nobody: full, one takes the place of its device's
+    /// earliest. The login number is larger than all before it, whatever the clock does; a session that is registered
+    /// already, under this life of its boat or another, keeps its own.
     ///
     /// # Errors
     ///
-    /// The platform is full of other devices' sessions; nothing changed but that ended lives are forgotten.
+    /// The platform is full of other devices' sessions, and displaces none; nothing changed but that ended lives are
+    /// forgotten.
     pub fn connect(
         &mut self,
         user: UserId,
         new: &NewSession,
+        capacity: &SessionCapacity,
         denied: &Denied,
         now: Timestamp,
     ) -> Result<Registered, TooManySessions> {
@@ -83,18 +87,27 @@ impl Sessions {
             });
         }
         self.forget_denied(denied);
+        let room = capacity.of(new.platform);
         let (mut displaced, mut replaced) = (Vec::new(), Vec::new());
-        if new.platform.is_exclusive() {
-            for Held { entry, device } in self.take(new.platform) {
-                let ended = match device == new.device {
-                    true => &mut replaced,
-                    false => &mut displaced,
-                };
-                ended.push(entry.into_key(user));
+        match SessionCapacity::overflow(new.platform) {
+            Overflow::Displace => {
+                let own = |held: &mut Held| held.is_of(new);
+                let own = self.held.extract_if(.., own);
+                replaced.extend(own.map(|held| held.entry.into_key(user)));
+                let mut excess = (self.count(new.platform) + 1).saturating_sub(room);
+                // The order of the list is that of the logins.
+                let oldest = self.held.extract_if(.., |held| {
+                    let is_oldest = excess > 0 && held.is_on(new.platform);
+                    excess -= usize::from(is_oldest);
+                    is_oldest
+                });
+                displaced.extend(oldest.map(|held| held.entry.into_key(user)));
             }
-        } else if self.is_full(new.platform) {
-            let earlier = self.earliest_of(new).ok_or(TooManySessions)?;
-            replaced.push(self.held.remove(earlier).entry.into_key(user));
+            Overflow::Refuse if self.count(new.platform) >= room => {
+                let earlier = self.earliest_of(new).ok_or(TooManySessions)?;
+                replaced.push(self.held.remove(earlier).entry.into_key(user));
+            }
+            Overflow::Refuse => {}
         }
         Ok(Registered {
             login: self.register(new, now),
@@ -103,10 +116,17 @@ impl Sessions {
         })
     }
 
-    /// A boat says that it holds this session. Missing, it is registered again, unless a session that a
-    /// living boat holds took the platform in the meantime. Under an earlier life of the boat, it is
-    /// registered anew: whoever took that life for over may have kept things from it.
-    pub fn reassert(&mut self, new: &NewSession, denied: &Denied, now: Timestamp) -> Reasserted {
+    /// A boat says that it holds this session. Missing, it is registered again, unless sessions that
+    /// living boats hold took its place in the meantime: one of its device, or as many as the platform may have. Under an
+    /// earlier life of the boat, it is registered anew: whoever took that life for over may have kept things from
+    /// it. Nothing is displaced, even where the platform had room for more once.
+    pub fn reassert(
+        &mut self,
+        new: &NewSession,
+        capacity: &SessionCapacity,
+        denied: &Denied,
+        now: Timestamp,
+    ) -> Reasserted {
         if let Some(entry) = self.find(&new.key) {
             return match hold(entry, &new.key.life) {
                 true => Reasserted::Restored,
@@ -114,13 +134,13 @@ impl Sessions {
             };
         }
         self.forget_denied(denied);
-        if new.platform.is_exclusive()
-            && let Some(later) = self.held.iter().find(|held| held.is_on(new.platform))
-        {
-            return match later.device == new.device {
-                true => Reasserted::Replaced,
-                false => Reasserted::Displaced,
-            };
+        if SessionCapacity::overflow(new.platform) == Overflow::Displace {
+            if self.held.iter().any(|held| held.is_of(new)) {
+                return Reasserted::Replaced;
+            }
+            if self.count(new.platform) >= capacity.of(new.platform) {
+                return Reasserted::Displaced;
+            }
         }
         self.register(new, now);
         Reasserted::Restored
@@ -170,21 +190,17 @@ impl Sessions {
         entries.find(|entry| is(entry, key))
     }
 
-    fn is_full(&self, platform: Platform) -> bool {
+    fn count(&self, platform: Platform) -> usize {
         let held = self.held.iter().filter(|held| held.is_on(platform));
-        held.count() >= platform.sessions_max()
+        held.count()
     }
 
     /// The place of the same device's earliest session: perhaps one whose connection is dead.
     fn earliest_of(&self, new: &NewSession) -> Option<usize> {
         let held = self.held.iter().enumerate();
-        let own = held.filter(|(_, held)| held.is_on(new.platform) && held.device == new.device);
+        let own = held.filter(|(_, held)| held.is_of(new));
         let earliest = own.min_by_key(|(_, held)| held.entry.login);
         earliest.map(|(place, _)| place)
-    }
-
-    fn take(&mut self, platform: Platform) -> impl Iterator<Item = Held> {
-        self.held.extract_if(.., move |held| held.is_on(platform))
     }
 
     fn register(&mut self, new: &NewSession, now: Timestamp) -> u64 {
@@ -215,6 +231,11 @@ impl From<TooManySessions> for Refusal {
 impl Held {
     fn is_on(&self, platform: Platform) -> bool {
         self.entry.platform == platform
+    }
+
+    /// A session of the same device, on the same platform.
+    fn is_of(&self, new: &NewSession) -> bool {
+        self.is_on(new.platform) && self.device == new.device
     }
 }
 
@@ -251,6 +272,10 @@ mod tests {
         UserId::new(1).expect("positive")
     }
 
+    fn usual() -> SessionCapacity {
+        SessionCapacity::default()
+    }
+
     fn session(n: i64) -> NewSession {
         NewSession {
             key: SessionKey {
@@ -268,7 +293,7 @@ mod tests {
 
     fn login(sessions: &mut Sessions, n: i64, now: i64) -> Registered {
         let now = Timestamp::from_millis(now);
-        let registered = sessions.connect(user(), &session(n), &Denied::default(), now);
+        let registered = sessions.connect(user(), &session(n), &usual(), &Denied::default(), now);
         registered.expect("one at a time")
     }
 
@@ -287,11 +312,11 @@ mod tests {
         let mut sessions = Sessions::default();
         assert_eq!(login(&mut sessions, 1, 1).displaced, []);
         assert_eq!(login(&mut sessions, 2, 1).displaced, [session(1).key]);
-        let again = sessions.reassert(&session(1), &Denied::default(), Timestamp::ZERO);
+        let again = sessions.reassert(&session(1), &usual(), &Denied::default(), Timestamp::ZERO);
         assert_eq!(again, Reasserted::Displaced);
         assert!(!sessions.disconnect(&session(1).key));
         assert!(sessions.disconnect(&session(2).key));
-        let again = sessions.reassert(&session(1), &Denied::default(), Timestamp::ZERO);
+        let again = sessions.reassert(&session(1), &usual(), &Denied::default(), Timestamp::ZERO);
         assert_eq!(again, Reasserted::Restored);
     }
 
@@ -307,6 +332,7 @@ mod tests {
         let later = sessions.connect(
             user(),
             &of_one_device(2),
+            &usual(),
             &Denied::default(),
             Timestamp::ZERO,
         );
@@ -315,14 +341,19 @@ mod tests {
             (later.displaced, later.replaced),
             (Vec::new(), vec![session(1).key])
         );
-        let again = sessions.reassert(&session(1), &Denied::default(), Timestamp::ZERO);
+        let again = sessions.reassert(&session(1), &usual(), &Denied::default(), Timestamp::ZERO);
         assert_eq!(again, Reasserted::Replaced);
         let other = login(&mut sessions, 3, 1);
         assert_eq!(
             (other.displaced, other.replaced),
             (vec![session(2).key], Vec::new())
         );
-        let again = sessions.reassert(&of_one_device(2), &Denied::default(), Timestamp::ZERO);
+        let again = sessions.reassert(
+            &of_one_device(2),
+            &usual(),
+            &Denied::default(),
+            Timestamp::ZERO,
+        );
         assert_eq!(again, Reasserted::Displaced);
     }
 
@@ -337,7 +368,12 @@ mod tests {
         };
         let mut sessions = Sessions::default();
         let again = |sessions: &mut Sessions, incarnation| {
-            sessions.reassert(&under(incarnation), &Denied::default(), Timestamp::ZERO)
+            sessions.reassert(
+                &under(incarnation),
+                &usual(),
+                &Denied::default(),
+                Timestamp::ZERO,
+            )
         };
         let first = login(&mut sessions, 1, 1).login;
         assert_eq!(again(&mut sessions, 2), Reasserted::Restored);
@@ -347,6 +383,7 @@ mod tests {
         let repeated = sessions.connect(
             user(),
             &under(3),
+            &usual(),
             &Denied::default(),
             Timestamp::from_millis(9),
         );
@@ -372,7 +409,7 @@ mod tests {
         let mut sessions = Sessions::default();
         let mut connect = |n, denied: &Denied| {
             sessions
-                .connect(user(), &bot(n), denied, Timestamp::ZERO)
+                .connect(user(), &bot(n), &usual(), denied, Timestamp::ZERO)
                 .map(|at| at.login)
         };
         for n in 1..=16 {
@@ -391,16 +428,110 @@ mod tests {
             device: bot(7).device,
             ..bot(21)
         };
-        let earliest = sessions.connect(user(), &again, &Denied::default(), Timestamp::ZERO);
+        let earliest = sessions.connect(
+            user(),
+            &again,
+            &usual(),
+            &Denied::default(),
+            Timestamp::ZERO,
+        );
         assert_eq!(earliest.expect("its own place").replaced, [bot(7).key]);
         assert!(sessions.disconnect(&bot(5).key));
-        let next = sessions.connect(user(), &bot(20), &Denied::default(), Timestamp::ZERO);
+        let next = sessions.connect(
+            user(),
+            &bot(20),
+            &usual(),
+            &Denied::default(),
+            Timestamp::ZERO,
+        );
         assert!(next.is_ok());
-        let all: usize = Platform::ALL.into_iter().map(Platform::sessions_max).sum();
-        assert_eq!(all, 22);
         let refusal = Refusal::from(TooManySessions);
         assert!(refusal.code.retryable());
         assert_eq!(refusal.retry_after, Some(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn a_login_beyond_the_capacity_displaces_the_oldest() {
+        for room in 1..=3_u32 {
+            let capacity = usual().with(Platform::Ios, room).expect("in bounds");
+            let none = Denied::default();
+            let mut sessions = Sessions::default();
+            let mut connect = |new: &NewSession, capacity: &SessionCapacity| {
+                let now = Timestamp::from_millis(1);
+                let registered = sessions.connect(user(), new, capacity, &none, now);
+                let registered = registered.expect("people are never refused");
+                (registered.displaced, registered.replaced)
+            };
+            let room = i64::from(room);
+            for n in 1..=room {
+                let ended = connect(&session(n), &capacity);
+                assert_eq!(ended, (vec![], vec![]), "{n} of {room}");
+            }
+            // Its own first, whatever the room.
+            let again = NewSession {
+                device: session(1).device,
+                ..session(10)
+            };
+            assert_eq!(
+                connect(&again, &capacity),
+                (vec![], vec![session(1).key]),
+                "room for {room}"
+            );
+            // Of one, of two: the oldest by login, which the replaced one is no longer.
+            let oldest = if room == 1 { again } else { session(2) };
+            let ended = connect(&session(11), &capacity);
+            assert_eq!(ended, (vec![oldest.key], vec![]), "room for {room}");
+            // Less room than before: all that are too many, oldest first.
+            let ended = connect(&session(12), &usual());
+            assert_eq!(ended.0.len() as i64, room);
+            assert_eq!(ended.0.last(), Some(&session(11).key));
+            assert_eq!(sessions.live(&none).count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_session_comes_back_where_there_is_room() {
+        let two = usual().with(Platform::Ios, 2).expect("in bounds");
+        let none = Denied::default();
+        let mut sessions = Sessions::default();
+        let mut again = |n, capacity: &SessionCapacity| {
+            sessions.reassert(&session(n), capacity, &none, Timestamp::ZERO)
+        };
+        assert_eq!(again(1, &two), Reasserted::Restored);
+        assert_eq!(again(2, &two), Reasserted::Restored);
+        assert_eq!(again(3, &two), Reasserted::Displaced);
+        // Less room displaces at the next login, and not here.
+        assert_eq!(
+            [again(1, &usual()), again(2, &usual())],
+            [Reasserted::Known; 2]
+        );
+        assert_eq!(again(3, &usual()), Reasserted::Displaced);
+        let own = NewSession {
+            device: session(1).device,
+            ..session(4)
+        };
+        let roomy = usual().with(Platform::Ios, 3).expect("in bounds");
+        let replaced = sessions.reassert(&own, &roomy, &none, Timestamp::ZERO);
+        assert_eq!(replaced, Reasserted::Replaced, "room or not");
+    }
+
+    // The room of a life that ended is there: nobody who lives is displaced for it.
+    #[test]
+    fn sessions_of_ended_lives_displace_nobody() {
+        let two = usual().with(Platform::Ios, 2).expect("in bounds");
+        let mut sessions = Sessions::default();
+        let mut connect = |n, denied: &Denied| {
+            let registered = sessions.connect(user(), &session(n), &two, denied, Timestamp::ZERO);
+            registered.expect("people are never refused").displaced
+        };
+        let ended: Denied = [session(2).key.life]
+            .into_iter()
+            .collect::<std::collections::BTreeSet<_>>()
+            .into();
+        assert_eq!(connect(1, &Denied::default()), []);
+        assert_eq!(connect(2, &Denied::default()), []);
+        assert_eq!(connect(3, &ended), []);
+        assert_eq!(connect(4, &ended), [session(1).key]);
     }
 
     #[test]

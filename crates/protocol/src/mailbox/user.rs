@@ -62,7 +62,7 @@ impl Mailbox {
     ///
     /// # Errors
     ///
-    /// As many sessions as the platform may have are registered.
+    /// As many sessions as the platform may have are registered, and it displaces none.
     pub fn connect(
         &mut self,
         request: &ConnectRequest,
@@ -71,7 +71,13 @@ impl Mailbox {
     ) -> Result<ConnectAnswer, TooManySessions> {
         let new = &request.entry;
         let sessions = &mut self.presence.sessions;
-        let registered = sessions.connect(self.user, new, &request.denied, request.now)?;
+        let registered = sessions.connect(
+            self.user,
+            new,
+            &policies.sessions,
+            &request.denied,
+            request.now,
+        )?;
         Ok(ConnectAnswer {
             login: registered.login,
             displaced: registered.displaced,
@@ -90,7 +96,8 @@ impl Mailbox {
         marker: u64,
         now: Timestamp,
     ) -> ReassertAnswer {
-        match self.presence.sessions.reassert(new, denied, now) {
+        let sessions = &mut self.presence.sessions;
+        match sessions.reassert(new, &policies.sessions, denied, now) {
             Reasserted::Known => ReassertAnswer::Known {
                 mail_waits: self.mail_waits(new.platform, policies, now),
             },

@@ -441,6 +441,7 @@ fn refused(refused: dead_letters::Refused) -> Refused {
 #[cfg(test)]
 mod tests {
     use protocol::desk::Version;
+    use protocol::mailbox::SessionCapacity;
 
     use super::*;
     use crate::admin::audit;
@@ -449,7 +450,8 @@ mod tests {
     use crate::compose::embedded::Config;
 
     fn desk() -> State<Arc<Desk>> {
-        let seams = Seams::in_memory(&Config::default()).expect("stores in memory");
+        let seams = Seams::in_memory(&Config::default(), SessionCapacity::default())
+            .expect("stores in memory");
         let station = station::Config::default();
         State(Arc::new(Desk::new(&seams, &station, Operators::default())))
     }

@@ -10,6 +10,7 @@ use backend::clock::{SystemClock, SystemEntropy};
 use backend::embedded::{Engine, Order, Table};
 use bytes::Bytes;
 use metrics_exporter_prometheus::PrometheusBuilder;
+use protocol::mailbox::SessionCapacity;
 use tokio::time::{Instant, advance};
 use tonic::codegen::Service;
 
@@ -45,7 +46,13 @@ impl Port {
     async fn of(names: &[(&str, &[Role])]) -> Port {
         let engine = Engine::memory();
         let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
-        let seams = Seams::over(engine.clone(), &embedded::Config::default(), clock, entropy);
+        let seams = Seams::over(
+            engine.clone(),
+            &embedded::Config::default(),
+            SessionCapacity::default(),
+            clock,
+            entropy,
+        );
         let seams = seams.expect("stores in memory");
         let letters = (0..3).map(|offset| dead_letter(offset, seams.clock.now()));
         for published in seams.queue.producer().publish(letters.collect()).await {

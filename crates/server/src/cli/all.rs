@@ -78,11 +78,15 @@ impl All {
         };
         let probes = admin::start_health(&settings.health, health.clone(), stop_admin.clone())?;
         let seams = if self.memory {
-            Seams::in_memory(&settings.embedded)?
+            Seams::in_memory(&settings.embedded, settings.station.sessions.capacity())?
         } else {
             let data = &settings.embedded.data;
             std::fs::create_dir_all(data).with_context(|| format!("making {}", data.display()))?;
-            Seams::on_disk(data, &settings.embedded)?
+            Seams::on_disk(
+                data,
+                &settings.embedded,
+                settings.station.sessions.capacity(),
+            )?
         };
         let seams = seams.with(around);
         let desk = Arc::new(Desk::new(&seams, &settings.station, operators.clone()));

@@ -134,5 +134,8 @@ async fn cache(settings: &Settings) -> Result<Arc<RedisCache>> {
 
 async fn mailbox(settings: &Settings) -> Result<Arc<RedisMailbox>> {
     let mailbox = RedisMailbox::connect(&settings.redis, Arc::new(SystemEntropy)).await;
-    Ok(Arc::new(mailbox.context("connecting to Redis")?))
+    let mailbox = mailbox.context("connecting to Redis")?;
+    Ok(Arc::new(
+        mailbox.with_sessions(settings.station.sessions.capacity()),
+    ))
 }

@@ -24,6 +24,7 @@ use backend::mailbox::{EmbeddedMailbox, MailboxConfig};
 use backend::queue::{EmbeddedQueue, QueueConfig};
 use backend::revocations::EmbeddedRevocations;
 use backend::timeline::{EmbeddedTimeline, TimelineConfig};
+use protocol::mailbox::SessionCapacity;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -70,22 +71,24 @@ impl Default for Config {
 
 impl Seams {
     /// On a directory that no other process uses.
-    pub fn on_disk(dir: &Path, config: &Config) -> Result<Seams> {
+    pub fn on_disk(dir: &Path, config: &Config, sessions: SessionCapacity) -> Result<Seams> {
         let engine = Engine::open(dir, config.engine.clone())
             .with_context(|| format!("opening the data in {}", dir.display()))?;
         Seams::over(
             engine,
             config,
+            sessions,
             Arc::new(SystemClock),
             Arc::new(SystemEntropy),
         )
     }
 
     /// Gone with the process.
-    pub fn in_memory(config: &Config) -> Result<Seams> {
+    pub fn in_memory(config: &Config, sessions: SessionCapacity) -> Result<Seams> {
         Seams::over(
             Engine::memory(),
             config,
+            sessions,
             Arc::new(SystemClock),
             Arc::new(SystemEntropy),
         )
@@ -94,11 +97,13 @@ impl Seams {
     pub fn over(
         engine: Engine,
         config: &Config,
+        sessions: SessionCapacity,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Result<Seams> {
         let queue = EmbeddedQueue::open(engine.clone(), config.queue.clone(), clock.clone())?;
         let mailbox = EmbeddedMailbox::open(engine.clone(), &config.mailbox, entropy.as_ref())?;
+        let mailbox = mailbox.with_sessions(sessions);
         let (queue, mailbox) = (Arc::new(queue), Arc::new(mailbox));
         let ledger = Arc::new(EmbeddedLedger::open(engine.clone())?);
         let groups = Arc::new(EmbeddedGroups::new(engine.clone(), clock.clone()));

@@ -52,6 +52,12 @@ pub fn prove(
     if !settings.identity.required {
         tracing::warn!("identity.required is false: services without a certificate are believed");
     }
+    if role == Role::Station && settings.station.tickets.required && !settings.identity.required {
+        tracing::warn!(
+            "station.tickets.required is true and identity.required is false: a ticket is bound to its boat's name, \
+             which anyone may claim"
+        );
+    }
     if !settings.identity.is_on() {
         return Ok(None);
     }

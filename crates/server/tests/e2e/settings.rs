@@ -38,6 +38,14 @@ fn settings_that_cannot_be_end_with_3_and_name_the_key() {
         ("[carrier]\nack_wait = \"soon\"\n", "ack_wait"),
         ("[boat]\nwebsocket = \"0.0.0.0:9000\"\n", "key_file"),
         ("[ferry]\n", "ferry"),
+        (
+            "[station.sessions.per_platform]\nweb = 65\n",
+            "station.sessions.per_platform.web",
+        ),
+        (
+            "[station.sessions.per_platform]\nphone = 2\n",
+            "station.sessions.per_platform.phone",
+        ),
         ("[station]\nlisten = \"0.0.0.0:9100\"\n", "station.listen"),
         ("[station.auth]\nleeway = \"1h\"\n", "leeway"),
         ("[log]\nlevel = \"[[\"\n", "log.level"),

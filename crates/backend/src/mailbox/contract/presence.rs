@@ -237,6 +237,154 @@ pub(crate) async fn sessions_of_the_denied_leave_room(scene: &Scene) {
     assert_eq!(live.len(), 16);
 }
 
+pub(crate) async fn a_login_beyond_the_capacity_displaces_the_oldest(scene: &Scene) {
+    for (user, (platform, room)) in (1..).zip(ROOMY) {
+        let at = scene.on(user, platform);
+        let room = i64::from(room);
+        let session = |n| scene.session(user * 100 + n, at);
+        for n in 1..=room {
+            let answer = scene.connect(&session(n)).await;
+            assert_eq!((answer.displaced, answer.replaced), (vec![], vec![]));
+        }
+        // A login that is repeated, or another platform, ends nobody.
+        let again = scene.connect(&session(1)).await;
+        assert_eq!((again.displaced, again.replaced), (vec![], vec![]));
+        scene
+            .connect(&scene.session(user * 100 + 50, scene.ios(user)))
+            .await;
+        // Its own session is the device's first to go, whatever the room.
+        let second = NewSession {
+            device: session(1).device,
+            ..session(20)
+        };
+        let answer = scene.connect(&second).await;
+        let ended = (answer.displaced, answer.replaced);
+        assert_eq!(ended, (vec![], vec![session(1).key]));
+        // Now the device's session is the newest, and the others are displaced before it, one a login.
+        for n in 2..=room {
+            let answer = scene.connect(&session(20 + n)).await;
+            let ended = (answer.displaced, answer.replaced);
+            assert_eq!(ended, (vec![session(n).key], vec![]));
+        }
+        let answer = scene.connect(&session(30)).await;
+        assert_eq!(answer.displaced, [second.key]);
+        let live = scene.live(at.user, Denied::default()).await;
+        assert_eq!(live.len() as i64, room + 1, "and the telephone");
+    }
+}
+
+pub(crate) async fn a_session_comes_back_where_there_is_room(scene: &Scene) {
+    let [(platform, room), _] = ROOMY;
+    assert_eq!(room, 2);
+    let session = |n| scene.session(n, scene.on(1, platform));
+    for n in 1..=3 {
+        scene.connect(&session(n)).await;
+    }
+    assert_eq!(scene.reassert(&session(1)).await, ReassertAnswer::Displaced);
+    let known = ReassertAnswer::Known { mail_waits: false };
+    assert_eq!(scene.reassert(&session(2)).await, known);
+    let own = NewSession {
+        device: session(3).device,
+        ..session(4)
+    };
+    assert_eq!(scene.reassert(&own).await, ReassertAnswer::Replaced);
+    scene.sign_off(vec![session(2).key]).await;
+    let again = scene.reassert(&session(1)).await;
+    assert!(
+        matches!(again, ReassertAnswer::Restored { .. }),
+        "{again:?}"
+    );
+    assert_eq!(scene.reassert(&session(2)).await, ReassertAnswer::Displaced);
+    // It came back, so it is the newest: the other one leaves.
+    let answer = scene.connect(&session(5)).await;
+    assert_eq!(answer.displaced, [session(3).key]);
+}
+
+pub(crate) async fn the_denied_are_not_displaced_for(scene: &Scene) {
+    for (user, (platform, room)) in (1..).zip(ROOMY) {
+        let at = scene.on(user, platform);
+        let session = |n: i64, boat| {
+            let mut session = scene.session(user * 100 + n, at);
+            session.key.life = life(boat, 1);
+            session
+        };
+        scene.connect(&session(1, "boat")).await;
+        for n in 2..=i64::from(room) {
+            scene.connect(&session(n, "sunk")).await;
+        }
+        let sunk = denied([life("sunk", 1), life("elsewhere", 1)]);
+        let back = vec![(at.user, session(20, "boat"))];
+        let mut answers = scene.store.reassert(back, sunk.clone(), scene.now).await;
+        let back = answers.remove(0).expect("answered");
+        assert!(matches!(back, ReassertAnswer::Restored { .. }), "{back:?}");
+        for n in 3..=i64::from(room) {
+            let next = session(30 + n, "boat");
+            let answer = scene.connect_with(&next, sunk.clone(), scene.now).await;
+            assert_eq!(answer.displaced, []);
+        }
+        let next = session(40, "boat");
+        let answer = scene.connect_with(&next, sunk.clone(), scene.now).await;
+        assert_eq!(answer.displaced, [session(1, "boat").key]);
+        assert_eq!(scene.live(at.user, sunk).await.len(), room as usize);
+    }
+}
+
+pub(crate) async fn all_sessions_of_a_platform_are_told(scene: &Scene) {
+    let [_, (platform, room)] = ROOMY;
+    let at = scene.on(1, platform);
+    for n in 1..=i64::from(room) {
+        scene.connect(&scene.session(n, at)).await;
+    }
+    let answer = scene.put(at, 1, seconds(1)).await;
+    assert_eq!(answer.live.len(), room as usize);
+    assert_eq!(answer.stored, [], "somebody is there");
+    // The platform's mail is one: what one session acknowledges is owed to none of them.
+    let mut forced = scene.request(at, scene.mail(2, seconds(1)));
+    forced.forced = vec![platform];
+    assert_eq!(scene.route(forced.clone()).await.stored, [platform]);
+    assert_eq!(scene.acknowledge(at, scene.ids([2])).await, scene.ids([2]));
+    let answer = scene.route(forced).await;
+    assert_eq!(answer.acknowledged, [platform]);
+    // One that leaves leaves the others there.
+    scene.sign_off(vec![scene.session(1, at).key]).await;
+    let answer = scene.put(at, 3, seconds(1)).await;
+    assert_eq!((answer.live.len(), answer.stored), (2, vec![]));
+}
+
+pub(crate) async fn logins_at_once_leave_as_many_as_may_be(scene: &Scene) {
+    let [_, (platform, room)] = ROOMY;
+    let at = scene.on(1, platform);
+    let logins = (1..=40).map(|n| {
+        let session = scene.session(n, at);
+        let store = scene.store.clone();
+        let request = ConnectRequest {
+            user: at.user,
+            entry: session.clone(),
+            denied: Denied::default(),
+            now: scene.now,
+        };
+        tokio::spawn(async move { (session.key.session, store.connect(request).await) })
+    });
+    let (mut by_login, mut displaced) = (std::collections::BTreeMap::new(), BTreeSet::new());
+    for login in join_all(logins).await {
+        let (session, answer) = login.expect("no panic");
+        let answer = answer
+            .expect("connected")
+            .expect("people are never refused");
+        assert_eq!(by_login.insert(answer.login, session), None);
+        for key in answer.displaced {
+            assert!(displaced.insert(key.session), "displaced twice: {key:?}");
+        }
+    }
+    let mut newest: Vec<SessionId> = by_login.into_values().collect();
+    let live = newest.split_off(newest.len() - room as usize);
+    assert_eq!(displaced.into_iter().collect::<Vec<_>>(), {
+        newest.sort_unstable();
+        newest
+    });
+    assert_eq!(scene.live(at.user, Denied::default()).await, live);
+}
+
 /// Many logins at once leave one session, the one with the largest number; each other is displaced once.
 pub(crate) async fn logins_at_once_leave_one(scene: &Scene) {
     let phone = scene.ios(1);

@@ -31,7 +31,8 @@ fn config() -> MailboxConfig {
 }
 
 fn open(engine: Engine) -> EmbeddedMailbox {
-    EmbeddedMailbox::open(engine, &config(), &SeededEntropy::new(7)).expect("opened")
+    let mailbox = EmbeddedMailbox::open(engine, &config(), &SeededEntropy::new(7));
+    mailbox.expect("opened").with_sessions(contract::capacity())
 }
 
 fn lose(engine: &Engine, id: MessageId, lost: Lost) {

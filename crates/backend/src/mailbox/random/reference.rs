@@ -2,15 +2,16 @@
 
 use bytes::Bytes;
 use protocol::mailbox::{
-    ACKED_KEEP, ACKED_MAX, Mail, MailboxPolicy, NewSession, RouteAnswer, RouteRequest,
+    ACKED_KEEP, ACKED_MAX, Mail, MailboxPolicy, NewSession, Reasserted, RouteAnswer, RouteRequest,
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionKey};
-use protocol::{MessageId, Platform, Timestamp, UserId};
+use protocol::{DeviceId, MessageId, Platform, Timestamp, UserId};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reference {
-    pub(super) sessions: Vec<(SessionKey, Platform)>,
+    /// In the order of their logins.
+    pub(super) sessions: Vec<(SessionKey, Platform, DeviceId)>,
     /// Sorted by time and id within a target.
     waiting: Vec<(Target, Mail)>,
     acked: Vec<(Target, MessageId, Timestamp)>,
@@ -37,7 +38,9 @@ impl Reference {
                 answer.acknowledged.push(platform);
                 continue;
             }
-            let here = self.sessions_of(request.user).any(|(_, p)| *p == platform);
+            let here = self
+                .sessions_of(request.user)
+                .any(|(_, p, _)| *p == platform);
             if here && !request.forced.contains(&platform) {
                 continue;
             }
@@ -52,24 +55,69 @@ impl Reference {
         answer
     }
 
-    pub(super) fn connect(&mut self, new: &NewSession, denied: &Denied) -> Vec<SessionKey> {
-        if let Some((key, _)) = self.sessions.iter_mut().find(|(key, _)| is(key, &new.key)) {
-            key.life = key.life.clone().max(new.key.life.clone());
-            return Vec::new();
+    /// Answers whom it displaced, and whom it replaced.
+    pub(super) fn connect(
+        &mut self,
+        new: &NewSession,
+        room: usize,
+    ) -> (Vec<SessionKey>, Vec<SessionKey>) {
+        let (mut displaced, mut replaced) = (Vec::new(), Vec::new());
+        if self.find(new) {
+            return (displaced, replaced);
         }
-        self.bury(new.key.user, denied);
-        let rival =
-            |(key, p): &(SessionKey, Platform)| key.user == new.key.user && *p == new.platform;
-        let displaced = self.sessions.iter().filter(|s| rival(s));
-        let displaced: Vec<SessionKey> = displaced.map(|(key, _)| key.clone()).collect();
-        self.sessions.retain(|session| !rival(session));
-        self.sessions.push((new.key.clone(), new.platform));
-        displaced
+        while let Some(at) = self.first(|s| is_rival(s, new) && s.2 == new.device) {
+            replaced.push(self.sessions.remove(at).0);
+        }
+        while self.sessions.iter().filter(|s| is_rival(s, new)).count() >= room {
+            let at = self.first(|s| is_rival(s, new));
+            displaced.push(self.sessions.remove(at.expect("a rival")).0);
+        }
+        self.sign_in(new);
+        (displaced, replaced)
+    }
+
+    pub(super) fn reassert(&mut self, new: &NewSession, room: usize) -> Reasserted {
+        let life = self.sessions.iter().find(|s| is(&s.0, &new.key));
+        let life = life.map(|s| s.0.life.clone());
+        if self.find(new) {
+            return match life < Some(new.key.life.clone()) {
+                true => Reasserted::Restored,
+                false => Reasserted::Known,
+            };
+        }
+        let rivals: Vec<_> = self.sessions.iter().filter(|s| is_rival(s, new)).collect();
+        if rivals.iter().any(|s| s.2 == new.device) {
+            return Reasserted::Replaced;
+        }
+        if rivals.len() >= room {
+            return Reasserted::Displaced;
+        }
+        self.sign_in(new);
+        Reasserted::Restored
+    }
+
+    /// Registered already, perhaps under an earlier life of its boat.
+    fn find(&mut self, new: &NewSession) -> bool {
+        let known = self.sessions.iter_mut().find(|s| is(&s.0, &new.key));
+        let is_known = known.is_some();
+        if let Some((key, ..)) = known {
+            key.life = key.life.clone().max(new.key.life.clone());
+        }
+        is_known
+    }
+
+    fn first(&self, wanted: impl Fn(&(SessionKey, Platform, DeviceId)) -> bool) -> Option<usize> {
+        self.sessions.iter().position(wanted)
+    }
+
+    fn sign_in(&mut self, new: &NewSession) {
+        let session = (new.key.clone(), new.platform, new.device.clone());
+        self.sessions.push(session);
     }
 
     pub(super) fn disconnect(&mut self, key: &SessionKey) {
         self.sessions
-            .retain(|(known, _)| !is(known, key) || known.life > key.life);
+            .retain(|(known, ..)| !is(known, key) || known.life > key.life);
     }
 
     pub(super) fn acknowledge(
@@ -130,10 +178,10 @@ impl Reference {
     pub(super) fn sessions_of(
         &self,
         user: UserId,
-    ) -> impl Iterator<Item = &(SessionKey, Platform)> {
+    ) -> impl Iterator<Item = &(SessionKey, Platform, DeviceId)> {
         self.sessions
             .iter()
-            .filter(move |(key, _)| key.user == user)
+            .filter(move |(key, ..)| key.user == user)
     }
 
     pub(super) fn bodies(&self) -> Vec<Bytes> {
@@ -151,8 +199,13 @@ impl Reference {
 
     fn bury(&mut self, user: UserId, denied: &Denied) {
         self.sessions
-            .retain(|(key, _)| key.user != user || !denied.contains(&key.life));
+            .retain(|(key, ..)| key.user != user || !denied.contains(&key.life));
     }
+}
+
+/// Of the same user, on the same platform.
+fn is_rival((key, platform, _): &(SessionKey, Platform, DeviceId), new: &NewSession) -> bool {
+    key.user == new.key.user && *platform == new.platform
 }
 
 /// Of the same boat, whichever life of it.

@@ -1,6 +1,10 @@
 //! Sessions come, are said again, and go.
 
-use protocol::mailbox::{ConnectAnswer, ConnectRequest, NewSession, Policies, ReassertAnswer};
+use std::collections::BTreeSet;
+
+use protocol::mailbox::{
+    ConnectAnswer, ConnectRequest, NewSession, Overflow, Policies, ReassertAnswer, SessionCapacity,
+};
 use protocol::message::Target;
 use protocol::presence::{BoatLife, Denied, SessionEntry, SessionKey};
 use protocol::{Timestamp, UserId, keys};
@@ -17,6 +21,13 @@ use crate::redis::scripts::Name;
 /// In the place of a login number.
 const FULL: &str = "full";
 
+/// Lives of a platform's sessions, as far as a login has met them.
+#[derive(Default)]
+pub(super) struct Lives {
+    pub(super) denied: Vec<BoatLife>,
+    pub(super) living: Vec<BoatLife>,
+}
+
 /// What a login and a reassertion are made of.
 pub(super) struct Login<'a> {
     pub(super) user: UserId,
@@ -27,7 +38,14 @@ pub(super) struct Login<'a> {
 }
 
 impl Login<'_> {
-    fn call(&self, name: Name, keys: &Keys, policies: &Policies, denied: &[BoatLife]) -> Call {
+    fn call(
+        &self,
+        name: Name,
+        keys: &Keys,
+        policies: &Policies,
+        denied: &[BoatLife],
+        living: &[BoatLife],
+    ) -> Call {
         let NewSession {
             key,
             platform,
@@ -38,40 +56,45 @@ impl Login<'_> {
             user: self.user,
             platform: *platform,
         };
+        let overflow = match SessionCapacity::overflow(*platform) {
+            Overflow::Displace => "displace",
+            Overflow::Refuse => "refuse",
+        };
         Call::script(bucket, name)
             .key(keys.sessions(self.user))
             .key(keys.waiting(target))
             .key(keys.epoch(bucket))
             .arg(score(self.now))
-            .arg(session::denied_text(denied))
+            .arg(session::lives_text(denied))
             .arg(key.session)
             .arg(platform.number())
-            .arg(platform.sessions_max())
+            .arg(policies.sessions.of(*platform))
             .arg(session::incarnation(&key.life))
             .arg(&key.life.boat)
             .arg(device)
             .arg(oldest_kept(policies.of(*platform), self.now))
             // Zero is what a client without a marker says.
             .arg(self.marker.max(1))
+            .arg(overflow)
+            .arg(session::lives_text(living))
+    }
+
+    pub(super) fn connect(&self, keys: &Keys, policies: &Policies, met: &Lives) -> Call {
+        self.call(Name::Connect, keys, policies, &met.denied, &met.living)
     }
 
     /// `denied` are lives that were met and have ended.
-    pub(super) fn connect(&self, keys: &Keys, policies: &Policies, denied: &[BoatLife]) -> Call {
-        self.call(Name::Connect, keys, policies, denied)
-    }
-
-    /// As for `connect`.
     pub(super) fn reassert(&self, keys: &Keys, policies: &Policies, denied: &[BoatLife]) -> Call {
-        self.call(Name::Reassert, keys, policies, denied)
+        self.call(Name::Reassert, keys, policies, denied, &[])
     }
 }
 
 /// The outcome of a login.
 pub(super) enum Connected {
     Registered(ConnectAnswer),
-    /// The platform has as many sessions as it may; some are perhaps of lives that have ended.
+    /// The platform has as many sessions as it may, of these lives; some have ended, perhaps.
     Full {
-        denied: Vec<BoatLife>,
+        met: Lives,
     },
 }
 
@@ -80,11 +103,10 @@ pub(super) fn connected(told: Value, request: &ConnectRequest) -> Result<Connect
     let [login, marker, mail_waits, displaced, replaced] = reply::items(told)?;
     if reply::text(login.clone())? == FULL {
         let held = session::read_all(displaced)?.into_iter();
-        let mut denied: Vec<BoatLife> = held.map(|entry| entry.life).collect();
-        denied.retain(|life| request.denied.contains(life));
-        denied.sort_unstable();
-        denied.dedup();
-        return Ok(Connected::Full { denied });
+        let lives: BTreeSet<BoatLife> = held.map(|entry| entry.life).collect();
+        let (denied, living) = (lives.into_iter()).partition(|life| request.denied.contains(life));
+        let met = Lives { denied, living };
+        return Ok(Connected::Full { met });
     }
     let keys = |told| -> Result<Vec<SessionKey>, Failure> {
         let ended = session::living(session::read_all(told)?, &request.denied);
@@ -100,8 +122,8 @@ pub(super) fn connected(told: Value, request: &ConnectRequest) -> Result<Connect
     }))
 }
 
-/// What a boat is told, and the session that holds the platform in its place.
-pub(super) fn reasserted(told: Value) -> Result<(ReassertAnswer, Option<SessionEntry>), Failure> {
+/// What a boat is told, and the sessions that hold its place.
+pub(super) fn reasserted(told: Value) -> Result<(ReassertAnswer, Vec<SessionEntry>), Failure> {
     let mut told = reply::list(told)?.into_iter();
     let mut next = || told.next().unwrap_or(Value::Nil);
     let outcome = reply::text(next())?;
@@ -114,14 +136,15 @@ pub(super) fn reasserted(told: Value) -> Result<(ReassertAnswer, Option<SessionE
         "replaced" => ReassertAnswer::Replaced,
         other => return Err(Failure::Reply(format!("a session cannot be {other:?}"))),
     };
-    let holder = session::read_all(Value::Array(told.collect()))?.pop();
-    Ok((answer, holder))
+    let holders = session::read_all(Value::Array(told.collect()))?;
+    Ok((answer, holders))
 }
 
-/// The life that must be known to have ended for this to be decided anew.
-pub(super) fn met<'a>(holder: &'a Option<SessionEntry>, denied: &Denied) -> Option<&'a BoatLife> {
-    let life = holder.as_ref().map(|holder| &holder.life);
-    life.filter(|life| denied.contains(*life))
+/// The lives that must be known to have ended for this to be decided anew.
+pub(super) fn met(holders: Vec<SessionEntry>, denied: &Denied) -> Vec<BoatLife> {
+    let lives = holders.into_iter().map(|holder| holder.life);
+    let ended: BTreeSet<BoatLife> = lives.filter(|life| denied.contains(life)).collect();
+    ended.into_iter().collect()
 }
 
 pub(super) fn disconnect(keys: &Keys, key: &SessionKey) -> Call {

@@ -31,7 +31,7 @@ pub(super) fn call(
     let mut call = Call::script(bucket, Name::RouteOrStore)
         .key(keys.sessions(request.user))
         .arg(score(request.now))
-        .arg(session::denied_text(denied))
+        .arg(session::lives_text(denied))
         .arg(ACKED_KEEP.as_millis());
     let Some(mail) = &request.mail else {
         return call;

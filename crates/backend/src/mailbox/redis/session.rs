@@ -24,7 +24,7 @@ pub(super) fn incarnation(life: &BoatLife) -> String {
 }
 
 /// Lives as scripts look for them.
-pub(super) fn denied_text<'a>(lives: impl IntoIterator<Item = &'a BoatLife>) -> String {
+pub(super) fn lives_text<'a>(lives: impl IntoIterator<Item = &'a BoatLife>) -> String {
     let life = |life: &BoatLife| format!("\u{1}{}\n{}\u{1}", life.boat, incarnation(life));
     lives.into_iter().map(life).collect()
 }

@@ -51,7 +51,9 @@ fn config(mode: RedisMode, addresses: Vec<String>) -> RedisConfig {
 
 async fn open(config: &RedisConfig) -> RedisMailbox {
     let mailbox = RedisMailbox::connect(config, Arc::new(SystemEntropy)).await;
-    mailbox.expect("connected")
+    mailbox
+        .expect("connected")
+        .with_sessions(contract::capacity())
 }
 
 /// On the parts of this machine, with what they want.

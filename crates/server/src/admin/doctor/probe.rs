@@ -45,6 +45,7 @@ mod tests {
     use backend::embedded::Engine;
     use metrics_exporter_prometheus::PrometheusBuilder;
     use protocol::doctor::Check;
+    use protocol::mailbox::SessionCapacity;
 
     use super::*;
     use crate::admin::Operators;
@@ -66,7 +67,13 @@ mod tests {
     #[test]
     fn each_part_that_answers_is_up() {
         let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SeededEntropy::new(1)));
-        let seams = Seams::over(Engine::memory(), &Config::default(), clock, entropy);
+        let seams = Seams::over(
+            Engine::memory(),
+            &Config::default(),
+            SessionCapacity::default(),
+            clock,
+            entropy,
+        );
         let doctor = Doctor::new(Parts {
             settings: Settings::default(),
             role: None,

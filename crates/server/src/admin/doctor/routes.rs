@@ -96,6 +96,7 @@ fn elsewhere() -> Refused {
 
 #[cfg(test)]
 mod tests {
+    use protocol::mailbox::SessionCapacity;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
     use tokio_util::sync::CancellationToken;
@@ -109,7 +110,8 @@ mod tests {
     use crate::settings::Settings;
 
     fn doctor_with(access: impl FnOnce(&Seams) -> Access) -> State<Arc<Doctor>> {
-        let seams = Seams::in_memory(&Config::default()).expect("stores in memory");
+        let seams = Seams::in_memory(&Config::default(), SessionCapacity::default())
+            .expect("stores in memory");
         let station = station::Config::default();
         let desk = Desk::new(&seams, &station, Operators::default());
         State(Arc::new(Doctor::new(doctor::Parts {

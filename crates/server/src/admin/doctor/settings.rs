@@ -74,6 +74,7 @@ impl Doctor {
         SessionTickets {
             is_on: station.listen.is_none() || station.tickets.keys_file.is_some(),
             required: station.tickets.required,
+            names_proved: self.parts.settings.identity.required,
             open,
         }
     }

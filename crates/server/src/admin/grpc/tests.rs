@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use api::v1::desk_service_client::DeskServiceClient;
+use protocol::mailbox::SessionCapacity;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -17,7 +18,8 @@ use crate::compose::embedded;
 
 /// An admin port with three letters behind it, and a worker.
 async fn port(operators: Operators) -> (DeskServiceClient<Channel>, SocketAddr, DropGuard) {
-    let seams = Seams::in_memory(&embedded::Config::default()).expect("stores in memory");
+    let seams = Seams::in_memory(&embedded::Config::default(), SessionCapacity::default())
+        .expect("stores in memory");
     let letters = (0..3).map(|offset| dead_letter(offset, seams.clock.now()));
     for published in seams.queue.producer().publish(letters.collect()).await {
         published.expect("published");

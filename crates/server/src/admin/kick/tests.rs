@@ -11,6 +11,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use protocol::access::Caller;
 use protocol::desk::Act;
+use protocol::mailbox::SessionCapacity;
 use tokio::time::sleep;
 use tonic::service::Routes;
 
@@ -77,7 +78,8 @@ impl World {
     }
 
     async fn called_by(stations: &[Fake], caller: Option<Caller>) -> World {
-        let seams = Seams::in_memory(&Config::default()).expect("stores in memory");
+        let seams = Seams::in_memory(&Config::default(), SessionCapacity::default())
+            .expect("stores in memory");
         let mut held = Vec::new();
         for (number, fake) in stations.iter().cloned().enumerate() {
             let name = format!("station-{number}");

@@ -95,7 +95,14 @@ impl Pages {
         );
         let store = match self.real {
             true => history(settings).await?,
-            false => Seams::on_disk(data, &settings.embedded)?.history,
+            false => {
+                Seams::on_disk(
+                    data,
+                    &settings.embedded,
+                    settings.station.sessions.capacity(),
+                )?
+                .history
+            }
         };
         let mut chance = StdRng::from_os_rng();
         let small = Talk::new(&mut chance, self.small)?;

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use proptest::prelude::*;
 
 use super::*;
-use crate::mailbox::random::{Both, Subject, ops};
+use crate::mailbox::random::{Both, Subject, capacities, ops};
 
 struct Embedded {
     engine: Engine,
@@ -26,7 +26,8 @@ impl Subject for Embedded {
     }
 
     fn restart(&mut self) -> bool {
-        self.mailbox = open(self.engine.clone());
+        let capacity = self.mailbox.policies.sessions;
+        self.mailbox = open(self.engine.clone()).with_sessions(capacity);
         true
     }
 }
@@ -34,11 +35,14 @@ impl Subject for Embedded {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
-    fn random_operations_agree_with_the_reference(ops in prop::collection::vec(ops(), 1..60)) {
+    fn random_operations_agree_with_the_reference(
+        capacity in capacities(),
+        ops in prop::collection::vec(ops(), 1..60),
+    ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(async {
             let engine = Engine::memory();
-            let mailbox = open(engine.clone());
+            let mailbox = open(engine.clone()).with_sessions(capacity);
             let mut both = Both::new(Embedded { engine, mailbox }, NOW);
             for op in ops {
                 both.step(op).await;

@@ -1,14 +1,16 @@
 -- Part: what a login and a boat that says again what it holds have in common.
 -- KEYS: sessions, waiting of the platform, epoch
--- ARGV: now, denied, session, platform, how many sessions it may have, incarnation, boat, device,
---       oldest time that is kept, a new marker, and the master's replid
+-- ARGV: now, denied, session, platform, sessions that it may have, incarnation, boat, device,
+--       oldest time that is kept, a new marker, displace or refuse, lives that are not denied, and the
+--       master's replid
 
 local function read_request()
   return {
     now = tonumber(ARGV[1]),
     denied = ARGV[2],
-    sessions_max = tonumber(ARGV[5]),
-    exclusive = ARGV[5] == '1',
+    room = tonumber(ARGV[5]),
+    displaces = ARGV[11] == 'displace',
+    living = ARGV[12],
     field = ARGV[3],
     platform = ARGV[4],
     incarnation = ARGV[6],
@@ -54,16 +56,27 @@ local function on_platform(held, platform)
   return found
 end
 
--- The session of this device that logged in first.
-local function earliest_of(sessions, device)
-  local earliest
+-- Parts sessions of one device from those of others, each in the order of their logins.
+local function part_by_device(sessions, device)
+  local own, others = {}, {}
+  table.sort(sessions, function(one, other)
+    return tonumber(one.login) < tonumber(other.login)
+  end)
   for _, session in ipairs(sessions) do
-    local is_earlier = not earliest or tonumber(session.login) < tonumber(earliest.login)
-    if session.device == device and is_earlier then
-      earliest = session
+    local side = session.device == device and own or others
+    side[#side + 1] = session
+  end
+  return own, others
+end
+
+-- True where the caller has named the life of each.
+local function all_live(sessions, lives)
+  for _, session in ipairs(sessions) do
+    if not has_life(session, lives) then
+      return false
     end
   end
-  return earliest
+  return true
 end
 
 -- Numbers grow, whatever the clock does.

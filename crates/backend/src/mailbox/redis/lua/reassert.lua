@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 -- A boat says that it holds this session.
--- Answers: known, restored, displaced or replaced; marker; whether mail waits; and the session that holds
--- the platform (session, value)
+-- Answers: known, restored, displaced or replaced; marker; whether mail waits; and the sessions that hold
+-- its place (session, value, …)
 
-local replid = ARGV[11]
+local replid = ARGV[13]
 local wanted = read_request()
 local held, last = read_sessions(KEYS[1])
 local marker, is_new = read_marker(replid)
@@ -29,10 +29,18 @@ end
 
 local live, gone = part_sessions(held, wanted.denied)
 remove_sessions(KEYS[1], gone)
-local later = wanted.exclusive and on_platform(live, wanted.platform)[1]
-if later then
-  return { later.device == wanted.device and 'replaced' or 'displaced', marker, waits,
-    later.field, later.value }
+if wanted.displaces then
+  local rivals = on_platform(live, wanted.platform)
+  local own, others = part_by_device(rivals, wanted.device)
+  local is_full = #others >= wanted.room
+  if own[1] or is_full then
+    local answer = { own[1] and 'replaced' or 'displaced', marker, waits }
+    for _, session in ipairs(own[1] and own or others) do
+      table.insert(answer, session.field)
+      table.insert(answer, session.value)
+    end
+    return answer
+  end
 end
 register(wanted, last, marker)
 return { 'restored', marker, waits }

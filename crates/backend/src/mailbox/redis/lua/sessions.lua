@@ -37,17 +37,17 @@ local function read_sessions(key)
   return held, last
 end
 
--- `denied` holds each life as \1 boat \n incarnation \1.
-local function is_denied(session, denied)
+-- `lives` holds each as \1 boat \n incarnation \1.
+local function has_life(session, lives)
   local life = '\1' .. session.boat .. '\n' .. session.incarnation .. '\1'
-  return denied ~= '' and string.find(denied, life, 1, true) ~= nil
+  return lives ~= '' and string.find(lives, life, 1, true) ~= nil
 end
 
 -- Parts the living from those whose boat has ended.
 local function part_sessions(held, denied)
   local live, gone = {}, {}
   for _, session in ipairs(held) do
-    local side = is_denied(session, denied) and gone or live
+    local side = has_life(session, denied) and gone or live
     side[#side + 1] = session
   end
   return live, gone

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use super::*;
-use crate::mailbox::random::{Both, Subject, ops};
+use crate::mailbox::random::{Both, Subject, capacities, ops};
 
 struct OnRedis(Arc<RedisMailbox>);
 
@@ -39,9 +39,11 @@ fn agrees_on(mode: RedisMode, part: &str) {
         failure_persistence: None,
         ..ProptestConfig::with_cases(60)
     });
-    let agreed = runner.run(&prop::collection::vec(ops(), 1..60), |ops| {
+    let cases = (capacities(), prop::collection::vec(ops(), 1..60));
+    let agreed = runner.run(&cases, |(capacity, ops)| {
         runtime.block_on(async {
-            let mailbox = Arc::new(open_real(mode, part).await);
+            let mailbox = open_real(mode, part).await.with_sessions(capacity);
+            let mailbox = Arc::new(mailbox);
             let mut both = Both::new(OnRedis(Arc::clone(&mailbox)), SystemClock.now());
             for op in ops {
                 both.step(op).await;

@@ -1,0 +1,89 @@
+//! Sessions that one user may have on a platform at a time.
+
+use crate::Platform;
+
+/// Most sessions of a platform. A message goes to each of them, and a step on a user's mailbox reads them all.
+pub const CAPACITY_MAX: u8 = 64;
+
+/// Capacity of each platform: one, and 16 of bots, unless the station is set otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionCapacity {
+    /// By number of the platform, from 1 on.
+    per_platform: [u8; Platform::ALL.len()],
+}
+
+/// Outcome of a login that finds its platform full of other devices' sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overflow {
+    /// A person is where she signed in last: the oldest sessions end.
+    Displace,
+    /// A program runs where it was started, and nobody sits before it to start it again: the login is refused.
+    Refuse,
+}
+
+impl SessionCapacity {
+    /// `None` where `sessions` is not in 1..=[`CAPACITY_MAX`].
+    #[must_use]
+    pub fn with(mut self, platform: Platform, sessions: u32) -> Option<SessionCapacity> {
+        let sessions = u8::try_from(sessions).ok()?;
+        if !(1..=CAPACITY_MAX).contains(&sessions) {
+            return None;
+        }
+        self.per_platform[place(platform)] = sessions;
+        Some(self)
+    }
+
+    pub fn of(&self, platform: Platform) -> usize {
+        usize::from(self.per_platform[place(platform)])
+    }
+
+    pub const fn overflow(platform: Platform) -> Overflow {
+        match platform {
+            Platform::Bot => Overflow::Refuse,
+            _ => Overflow::Displace,
+        }
+    }
+}
+
+impl Default for SessionCapacity {
+    fn default() -> Self {
+        let mut per_platform = [1; Platform::ALL.len()];
+        per_platform[place(Platform::Bot)] = 16;
+        SessionCapacity { per_platform }
+    }
+}
+
+const fn place(platform: Platform) -> usize {
+    platform.number() as usize - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_session_a_platform_and_sixteen_bots() {
+        let capacity = SessionCapacity::default();
+        let each = Platform::ALL.map(|platform| capacity.of(platform));
+        assert_eq!(each, [1, 1, 1, 1, 1, 1, 16]);
+        assert_eq!(each.iter().sum::<usize>(), 22);
+    }
+
+    #[test]
+    fn a_capacity_has_bounds() {
+        let with = |sessions| SessionCapacity::default().with(Platform::Web, sessions);
+        assert_eq!([with(0), with(65), with(u32::MAX)], [None; 3]);
+        for sessions in [1, 64] {
+            let capacity = with(sessions).expect("within its bounds");
+            assert_eq!(capacity.of(Platform::Web), sessions as usize);
+            assert_eq!(capacity.of(Platform::Ios), 1);
+        }
+    }
+
+    #[test]
+    fn bots_alone_are_refused() {
+        let refused = Platform::ALL.into_iter();
+        let refused = refused.filter(|of| SessionCapacity::overflow(*of) == Overflow::Refuse);
+        assert_eq!(refused.collect::<Vec<_>>(), [Platform::Bot]);
+    }
+}
