@@ -94,7 +94,7 @@ mod tests {
         BoatId, ConversationId, DeviceId, Incarnation, Platform, SendId, SessionId, Timestamp,
     };
 
-    use super::super::login::{self, Login};
+    use super::super::login::{self, Lives, Login};
     use super::super::{mail, route, send, session};
     use super::*;
     use crate::mailbox::MailboxConfig;
@@ -165,7 +165,8 @@ mod tests {
             let (now, marker) = (Timestamp::from_millis(1_800_000_000_000), incarnation);
             let login = Login { user, new: &new, now, marker };
             let policies = MailboxConfig::default().policies().expect("fair settings");
-            let denied = [life];
+            let denied = [life.clone()];
+            let met = Lives { denied: vec![life.clone()], living: vec![life] };
             let request = RouteRequest {
                 user,
                 platforms: Platform::ALL.to_vec(),
@@ -181,7 +182,7 @@ mod tests {
             let target = Target { user, platform };
             let policy = policies.of(platform);
             let mut calls = vec![
-                login.connect(&keys, &policies, &denied),
+                login.connect(&keys, &policies, &met),
                 login.reassert(&keys, &policies, &denied),
                 login::disconnect(&keys, &key),
                 session::ask(&keys, user),
