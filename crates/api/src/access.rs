@@ -157,6 +157,7 @@ mod tests {
             Desk,
             &[
                 "Check",
+                "Drain",
                 "Kickout",
                 "Online",
                 "OnlineMembers",
