@@ -97,7 +97,7 @@ pub(crate) struct Boat {
     tls: Option<ListenerTls>,
 }
 
-/// Whether clients come or go.
+/// Stage of a boat's life with clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Serving,

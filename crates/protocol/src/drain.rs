@@ -86,7 +86,7 @@ impl Drain {
     /// drain at a time share all but the first, and no more clients are under way than there are seats. Once `pace` only
     /// just meets the deadline, the rest goes at the rate that meets it, room or not.
     ///
-    /// Where no other boat stays, room bounds nothing. Where discovery does not say, it bounds nothing either as long as
+    /// Room bounds nothing as long as no other boat stays. Where discovery does not say, it bounds nothing either as long as
     /// there is a deadline: a boat that has to leave does, and one that was only to be emptied waits.
     pub fn step(&mut self, bounds: &DrainBounds, facts: &DrainFacts, now: Timestamp) -> DrainStep {
         let pace = SECOND / bounds.pace.get();
@@ -382,7 +382,7 @@ mod tests {
     }
 
     proptest! {
-        /// Of those that were sent away in the time until it shows, no more than there were seats.
+        /// No more are sent away, in the time until it shows, than there were seats.
         #[test]
         fn no_more_are_under_way_than_there_are_seats(
             seats in 1_usize..3000,

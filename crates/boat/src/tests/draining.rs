@@ -64,7 +64,7 @@ async fn a_boat_is_emptied_by_order_and_takes_clients_again() {
     eventually("empty", || harbour.running.connections() == 0).await;
     let stays = drain(&harbour, Order::Unspecified, 0).await;
     assert_eq!((stays.state(), stays.connections), (State::Draining, 0));
-    // It is still registered, and serves whom carriers ask for.
+    // The boat is still registered, and serves whom carriers ask for.
     let boats = harbour.registry.watch(Role::Boat).await.expect("watches");
     assert_eq!(boats.borrow().len(), 1);
 

@@ -67,7 +67,7 @@ impl Client {
     }
 }
 
-// Those who resume have places of their own, and a count of their own.
+// Clients that resume have places of their own, and a count of their own.
 #[tokio::test]
 async fn sign_ins_that_wait_keep_nobody_from_resuming() {
     let counts = Counts::default();

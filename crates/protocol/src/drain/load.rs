@@ -30,7 +30,7 @@ pub struct BoatLoad {
     pub url: Option<String>,
 }
 
-/// Whether a boat takes clients.
+/// Readiness of a boat for clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BoatState {
@@ -39,7 +39,7 @@ pub enum BoatState {
     Tight,
     /// Leaves, or is emptied.
     Draining,
-    /// Of a later version.
+    /// A state of a later version.
     #[default]
     #[serde(other)]
     Unknown,

@@ -445,7 +445,7 @@ impl Logins {
         }
     }
 
-    /// When all kicks have come, anything but the last logins, as many as may be.
+    /// True after all kicks where anything but the last logins, as many as may be, is open.
     fn has_another_winner(mut self) -> bool {
         while !self.kicks.is_empty() {
             self.newest_kick();

@@ -477,7 +477,7 @@ mod tests {
                 (vec![], vec![session(1).key]),
                 "room for {room}"
             );
-            // Of one, of two: the oldest by login, which the replaced one is no longer.
+            // Oldest by login, which the replaced one is no longer.
             let oldest = if room == 1 { again } else { session(2) };
             let ended = connect(&session(11), &capacity);
             assert_eq!(ended, (vec![oldest.key], vec![]), "room for {room}");

@@ -237,7 +237,7 @@ fn whatever_clocks_and_etcd_do_nothing_accepted_is_lost() {
         thread::sleep(BREATH * 2);
         campaign.recovered(&format!("a step of station-1's clock to {step}"));
     }
-    // It makes no ids for an hour now: a process that starts anew takes another number.
+    // Station-1 makes no ids for an hour now: a process that starts anew takes another number.
     clock.set("+0");
     thread::sleep(BREATH);
     campaign.recovered("a step of station-1's clock back by an hour");

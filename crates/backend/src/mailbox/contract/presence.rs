@@ -295,7 +295,7 @@ pub(crate) async fn a_session_comes_back_where_there_is_room(scene: &Scene) {
         "{again:?}"
     );
     assert_eq!(scene.reassert(&session(2)).await, ReassertAnswer::Displaced);
-    // It came back, so it is the newest: the other one leaves.
+    // The one that came back is the newest: the other one leaves.
     let answer = scene.connect(&session(5)).await;
     assert_eq!(answer.displaced, [session(3).key]);
 }

@@ -203,7 +203,7 @@ impl Reference {
     }
 }
 
-/// Of the same user, on the same platform.
+/// A session of the same user, on the same platform.
 fn is_rival((key, platform, _): &(SessionKey, Platform, DeviceId), new: &NewSession) -> bool {
     key.user == new.key.user && *platform == new.platform
 }

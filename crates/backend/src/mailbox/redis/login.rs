@@ -122,7 +122,7 @@ pub(super) fn connected(told: Value, request: &ConnectRequest) -> Result<Connect
     }))
 }
 
-/// What a boat is told, and the sessions that hold its place.
+/// Answer for a boat, and the sessions that hold its place.
 pub(super) fn reasserted(told: Value) -> Result<(ReassertAnswer, Vec<SessionEntry>), Failure> {
     let mut told = reply::list(told)?.into_iter();
     let mut next = || told.next().unwrap_or(Value::Nil);

@@ -76,7 +76,7 @@ fn a_boat_sends_away_as_many_as_the_other_has_seats_for() {
     assert_eq!((clients.len(), theirs.len()), (7, SEATS));
     until_aboard(&fleet, [7, 20]);
     drop(theirs);
-    // There is room now.
+    // Seats are free now.
     let drained = drain(&fleet, &["boat-1", "--wait"]);
     assert_eq!(drained["connections"], 0, "{drained}");
     for client in &mut clients {

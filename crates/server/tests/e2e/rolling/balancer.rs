@@ -54,7 +54,7 @@ pub(super) async fn balance(boats: &[[String; 2]]) -> String {
 async fn look(backend: Arc<Backend>) {
     loop {
         let admin = backend.admin.clone();
-        // It panics where nobody listens.
+        // The call panics where nobody listens.
         let asked = spawn_blocking(move || get(&admin, "/readyz").0).await;
         backend
             .ready
