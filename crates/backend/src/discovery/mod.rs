@@ -1,4 +1,4 @@
-//! Who runs where: leases, incarnations, loads of boats, and the node numbers of message ids.
+//! Discovery: leases, incarnations, loads of boats, and the node numbers of message ids.
 
 #[cfg(test)]
 pub(crate) mod contract;
