@@ -38,7 +38,7 @@ pub use certificates::{CertificateError, Certificates};
 ))]
 pub(crate) use client::{ClientTls, advice, ended};
 pub use client::{ClientTlsConfig, ServerNames};
-pub use config::{CertificateFiles, TlsConfig, TlsVersion};
+pub use config::{CertificateFiles, HttpTlsConfig, TlsConfig, TlsVersion};
 pub use identity::{Identity, IdentityConfig, IdentityError};
 
 pub(crate) fn provider() -> Arc<CryptoProvider> {

@@ -51,7 +51,8 @@ pub(crate) async fn connect(seam: &'static str, config: &RedisConfig) -> Result<
             access: access(&config.sentinel_username, SENTINEL_PASSWORD),
         },
     };
-    let pool = Pool::open(manner, finder, config.pipeline_max).await;
+    // Boxed: the futures of a start are nested deeper than the compiler likes.
+    let pool = Box::pin(Pool::open(manner, finder, config.pipeline_max)).await;
     let pool = Arc::new(pool.map_err(|failure| failure.at(seam))?);
     let changes = credentials.changes();
     let watch = tokio::spawn(Arc::clone(&pool).watch(config.watch_interval, changes));

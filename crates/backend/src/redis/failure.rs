@@ -112,6 +112,15 @@ impl Failure {
         }
     }
 
+    /// Time ran out, and the same call may be in time later.
+    pub(crate) fn is_late(&self) -> bool {
+        match self {
+            Failure::Deadline { .. } => true,
+            Failure::Redis(error) => error.is_timeout(),
+            _ => false,
+        }
+    }
+
     /// Whether the server was not reached, rather than that it refused.
     pub(crate) fn is_silence(&self) -> bool {
         match self {

@@ -92,7 +92,10 @@ async fn find_master(
     let found = timeout(find_wait(manner.connect_wait), sentinels.async_get_client());
     let client = found
         .await
-        .map_err(|_| Failure::NoMaster(format!("no sentinel named {master:?} in time")))?
+        .map_err(|_| Failure::Deadline {
+            address: format!("sentinels asked for {master:?}"),
+            after: find_wait(manner.connect_wait),
+        })?
         .map_err(|error| {
             let reason = match access.failure("", error) {
                 Failure::Tls { advice, source, .. } => format!("{source}: {advice}"),
@@ -155,7 +158,10 @@ async fn find_slots(
             }
         }
     }
-    Err(Failure::NoMaster(last.to_string()))
+    match last {
+        late if late.is_late() => Err(late),
+        other => Err(Failure::NoMaster(other.to_string())),
+    }
 }
 
 async fn ask_slots(server: &Address, manner: &Manner) -> Result<Map, Failure> {

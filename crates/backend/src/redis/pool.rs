@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use parking_lot::{Mutex, RwLock};
 use redis::{Pipeline, Value};
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::call::Call;
 use super::failure::{Failure, Reaction};
@@ -26,6 +26,8 @@ use crate::mailbox::ServerId;
 const ATTEMPTS: u32 = 8;
 /// The pause before the second try; each further one is twice as long.
 const PAUSE: Duration = Duration::from_millis(4);
+/// Patience of a start with a server that is late: many processes start at once, and each handshake costs it.
+const OPEN_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes in one pipeline, unless one call has more.
 const PIPELINE_BYTES: usize = 1 << 20;
 
@@ -54,13 +56,14 @@ struct Open {
 }
 
 impl Pool {
-    /// `Unavailable` when nobody can say who the master is, or one cannot be reached.
+    /// `Unavailable` when nobody can say who the master is, or one cannot be reached, or is late for ten seconds.
     pub(crate) async fn open(
         manner: Manner,
         finder: Finder,
         pipeline_max: usize,
     ) -> Result<Pool, Failure> {
-        let map = finder.find(&[], &manner).await?;
+        let patience = Instant::now() + OPEN_WITHIN;
+        let map = patiently(patience, async || finder.find(&[], &manner).await).await?;
         let pool = Pool {
             manner: Arc::new(manner),
             finder,
@@ -70,9 +73,12 @@ impl Pool {
             doubt: Notify::new(),
             searches: watch::Sender::new(0),
         };
-        let until = Instant::now() + 2 * pool.manner.connect_wait;
         for address in pool.masters() {
-            pool.node(&address).live(&pool.manner, until).await?;
+            let reach = async || {
+                let until = Instant::now() + 2 * pool.manner.connect_wait;
+                pool.node(&address).live(&pool.manner, until).await
+            };
+            patiently(patience, reach).await?;
         }
         Ok(pool)
     }
@@ -374,4 +380,19 @@ fn part(failed: Vec<Open>) -> (Vec<Open>, Vec<Open>) {
         failure.is_none_or(|failure| failure.reaction() == Reaction::Final)
     };
     failed.into_iter().partition(|call| !is_final(call))
+}
+
+/// Repeats what came too late, until `patience` ends.
+async fn patiently<T>(
+    patience: Instant,
+    attempt: impl AsyncFn() -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    loop {
+        match attempt().await {
+            Err(failure) if failure.is_late() && Instant::now() < patience => {
+                sleep(PAUSE).await;
+            }
+            answer => return answer,
+        }
+    }
 }

@@ -9,8 +9,8 @@ use protocol::settings::Problems;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Certificates;
-use crate::clock::Clock;
+use super::{CertificateError, Certificates};
+use crate::clock::{Clock, SystemClock};
 
 /// Section `tls` of a listener.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
@@ -99,5 +99,68 @@ impl TlsConfig {
             }
         }
         problems
+    }
+}
+
+/// Section `tls` of a port that speaks HTTP.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HttpTlsConfig {
+    /// PEM: the certificate of this port, then those between it and a root; read again where it
+    /// changes, as its key is. What cannot be used changes nothing. Unset: no TLS.
+    #[schemars(extend("examples" = ["/etc/packetboat/http/tls.crt"]))]
+    pub cert_file: Option<PathBuf>,
+    /// PEM: its private key, without a passphrase.
+    #[schemars(extend("examples" = ["/etc/packetboat/http/tls.key"]))]
+    pub key_file: Option<PathBuf>,
+    /// Assurance that a proxy ends TLS in front of this port, or that the network between is
+    /// nobody else's.
+    pub offloaded: bool,
+}
+
+impl HttpTlsConfig {
+    pub fn is_on(&self) -> bool {
+        self.cert_file.is_some()
+    }
+
+    /// No TLS though others can reach this address, and no word that a proxy ends it.
+    pub fn is_missing_at(&self, address: SocketAddr) -> bool {
+        !address.ip().is_loopback() && !self.is_on() && !self.offloaded
+    }
+
+    fn files(&self) -> Option<CertificateFiles> {
+        Some(CertificateFiles {
+            cert_file: self.cert_file.clone()?,
+            key_file: self.key_file.clone()?,
+        })
+    }
+
+    /// Settings that cannot work, by names of this section, files that cannot be used included.
+    #[must_use]
+    pub fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        if self.cert_file.is_some() != self.key_file.is_some() {
+            let reason = "a certificate and its key need each other";
+            problems.refuse("cert_file", "", reason, "Name both files or none");
+        }
+        if self.is_on() && self.offloaded {
+            let reason = "there is a certificate, too, and only one of them can be meant";
+            let remedy = "Without cert_file and key_file, or false";
+            problems.refuse("offloaded", true, reason, remedy);
+        }
+        if let Err(error) = self.load() {
+            problems.refuse("cert_file", "", &error.to_string(), "");
+        }
+        problems
+    }
+
+    /// Reads the files; none where the port speaks no TLS.
+    ///
+    /// # Errors
+    /// A file that cannot be read, a key of another certificate, one that is over.
+    pub fn load(&self) -> Result<Option<Arc<Certificates>>, CertificateError> {
+        let files = self.files();
+        let load = |files| Certificates::load(&[files], Arc::new(SystemClock));
+        files.map(load).transpose()
     }
 }

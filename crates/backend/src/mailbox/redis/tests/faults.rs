@@ -62,6 +62,23 @@ async fn full_memory_refuses_what_would_be_stored_and_nothing_else() {
     );
 }
 
+#[tokio::test]
+#[ignore = "needs the real parts: make e2e"]
+async fn a_start_puts_up_with_a_server_that_is_late() {
+    let server = Server::start(&[]).await;
+    server.signal("STOP");
+    let connect_wait = Duration::from_millis(500);
+    let config = RedisConfig {
+        connect_wait,
+        ..config(RedisMode::Single, vec![server.address()])
+    };
+    let answers_late = async {
+        tokio::time::sleep(8 * connect_wait).await;
+        server.signal("CONT");
+    };
+    tokio::join!(open(&config), answers_late);
+}
+
 // proves S2-29 in part
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]

@@ -29,16 +29,18 @@ async fn a_place_reported_amid_a_search_is_searched_too() {
     assert_eq!(error.kind, Kind::Corrupt);
 }
 
-/// Steps until the group's offsets are there; nothing is assigned yet.
-async fn starts(consumer: &mut KafkaConsumer) -> Starts {
+/// Steps until the group's offsets are there; nothing is assigned yet. `None`: they came amid a step, and it went on.
+async fn starts(consumer: &mut KafkaConsumer) -> Option<Starts> {
     loop {
-        assert!(consumer.poll(10).now_or_never().is_none());
+        if consumer.poll(10).now_or_never().is_some() {
+            return None;
+        }
         if let Some(Placing { step, .. }) = &mut consumer.placing
             && let Step::Asked(asked) = step
         {
             let starts = asked.await.unwrap().unwrap();
             *step = Step::Ask;
-            return starts;
+            return Some(starts);
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -52,11 +54,15 @@ async fn a_place_reported_before_the_first_seek_keeps_back_no_other_partition() 
     producer.publish(numbered(at(0), 0..3)).await;
     producer.publish(numbered(at(1), 0..3)).await;
     mock::stand(&queue, 1000);
-    let (config, layout) = (queue.config.clone(), queue.layout.clone());
-    let renewals = queue.renewal.renewals();
-    let consumer = KafkaConsumer::join(config, layout, "carrier", Topic::Message, renewals);
-    let mut consumer = consumer.unwrap();
-    let starts = starts(&mut consumer).await;
+    let (mut consumer, starts) = loop {
+        let (config, layout) = (queue.config.clone(), queue.layout.clone());
+        let renewals = queue.renewal.renewals();
+        let consumer = KafkaConsumer::join(config, layout, "carrier", Topic::Message, renewals);
+        let mut consumer = consumer.unwrap();
+        if let Some(starts) = starts(&mut consumer).await {
+            break (consumer, starts);
+        }
+    };
     carry_out(consumer.client().unwrap().as_ref(), true, &starts);
     if let Some(placing) = &mut consumer.placing {
         let at = Instant::now() + Duration::from_secs(3);
