@@ -274,7 +274,8 @@ impl Boat {
         BoatLoad {
             state: match self.phase() {
                 Phase::Notice { .. } | Phase::Draining => BoatState::Draining,
-                Phase::Serving if *self.ready.borrow() => BoatState::Open,
+                // Not `ready`, which follows the phase a moment later.
+                Phase::Serving if self.lacks_nothing() => BoatState::Open,
                 Phase::Serving => BoatState::Tight,
             },
             connections: self.connections.len(),
@@ -300,10 +301,14 @@ impl Boat {
     pub(crate) fn refresh_ready(&self) {
         // Looked at under its lock: of several who come at a time the last one sees all.
         self.ready.send_if_modified(|ready| {
-            let short = (self.pressure.iter()).any(|it| it.load(Ordering::Acquire));
-            let is_ready = self.has_lease() && self.phase() == Phase::Serving && !short;
+            let is_ready = self.lacks_nothing() && self.phase() == Phase::Serving;
             std::mem::replace(ready, is_ready) != is_ready
         });
+    }
+
+    fn lacks_nothing(&self) -> bool {
+        let mut shortages = self.pressure.iter();
+        self.has_lease() && !shortages.any(|it| it.load(Ordering::Acquire))
     }
 
     /// Connections end when they are touched next.

@@ -183,11 +183,8 @@ async fn send_by_room(
                 pause
             }
         };
-        if rest.is_empty() {
-            break;
-        }
         let next = Instant::now() + pause;
-        loop {
+        while !rest.is_empty() {
             // Stations that are slow slow the pace down only where too many of their answers are out.
             let is_full = under_way.len() >= TICKETS_TOGETHER;
             tokio::select! {
@@ -196,9 +193,7 @@ async fn send_by_room(
             }
         }
     }
-    while let Some(silent) = under_way.next().await {
-        lanes.remove(silent);
-    }
+    while under_way.next().await.is_some() {}
 }
 
 /// Lanes whose stations make tickets.

@@ -182,7 +182,6 @@ pub async fn start(
         address: address.clone(),
         held,
     };
-    let kept = spawn(&shutdown, keep(Arc::clone(&boat), lease));
     let carried = carry(&boat, &shutdown);
     let mut watched = vec![
         spawn(&shutdown, sweep(Arc::clone(&boat))),
@@ -210,6 +209,8 @@ pub async fn start(
         ),
     ];
     boat.refresh_ready();
+    // Its first publication has the state of a boat that serves.
+    let kept = spawn(&shutdown, keep(Arc::clone(&boat), lease));
     tracing::info!(life = ?boat.life(), %websocket_at, %tcp_at, "a boat serves");
 
     let left = CancellationToken::new();

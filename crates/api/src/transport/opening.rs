@@ -16,18 +16,18 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A connection that fails where its peer does not begin in time: with a whole preface of HTTP/2, or with
 /// anything else.
-pub struct Opening<S> {
+pub struct Opening<S, P = OwnedSemaphorePermit> {
     stream: S,
     /// `None`: it has begun.
     due: Option<Pin<Box<Sleep>>>,
     /// Bytes of the preface that came.
     matched: usize,
     /// Its place among those of the listener.
-    _place: OwnedSemaphorePermit,
+    _place: P,
 }
 
-impl<S> Opening<S> {
-    pub fn new(stream: S, within: Duration, place: OwnedSemaphorePermit) -> Opening<S> {
+impl<S, P> Opening<S, P> {
+    pub fn new(stream: S, within: Duration, place: P) -> Opening<S, P> {
         Opening {
             stream,
             due: Some(Box::pin(sleep(within))),
@@ -46,7 +46,7 @@ impl<S> Opening<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Opening<S> {
+impl<S: AsyncRead + Unpin, P: Unpin> AsyncRead for Opening<S, P> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -70,7 +70,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Opening<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Opening<S> {
+impl<S: AsyncWrite + Unpin, P: Unpin> AsyncWrite for Opening<S, P> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -100,7 +100,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Opening<S> {
     }
 }
 
-impl<S: Connected> Connected for Opening<S> {
+impl<S: Connected, P> Connected for Opening<S, P> {
     type ConnectInfo = S::ConnectInfo;
 
     fn connect_info(&self) -> S::ConnectInfo {
