@@ -5,6 +5,6 @@ pub mod driver;
 pub mod store;
 
 pub use driver::{
-    Client, ClientConfig, ClientError, ConnectError, ConversationList, Event, Events, Handlers,
-    SendTicket, TokenSource,
+    Client, ClientConfig, ClientError, ConnectError, ConversationList, EdgeConfig, EdgeSource,
+    Event, Events, Handlers, SendTicket, TokenSource,
 };

@@ -1,13 +1,36 @@
 //! Edges: addresses at which clients reach boats, and the choice of one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::drain::{BoatState, Load};
+use crate::{Code, Timestamp};
 
 /// Most edges of a list; of more, those with the most room are named.
 pub const EDGES_MAX: usize = 256;
+
+/// Pause between two looks of a station at discovery, and age that readers may give to a list.
+pub const LIST_FRESH: Duration = Duration::from_secs(5);
+
+/// Age beyond which a station gives no list: its boats may all have gone.
+pub const LIST_AGE_MAX: Duration = Duration::from_secs(60);
+
+/// Bytes of the longest address that a client takes.
+pub const URL_BYTES_MAX: usize = 1024;
+
+/// Age of a list from which on a client asks for another one before it connects.
+pub const LIST_RENEWED_AFTER: Duration = Duration::from_secs(60 * 60);
+
+/// Age up to which a client uses a list where it gets no other.
+pub const LIST_KEPT_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Time for which an edge is left after a connection to it failed, or its boat sent the client away.
+pub const FAILED_FOR: Duration = Duration::from_secs(60);
+
+/// Pause between two questions for a list, while an edge is known.
+pub const ASK_PAUSE: Duration = Duration::from_secs(60);
 
 /// One address, of one boat or of several behind a balancer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -45,6 +68,80 @@ pub fn edges(loads: &[Load]) -> Vec<Edge> {
         edges.sort_unstable();
     }
     edges
+}
+
+/// A client's list of edges, which outlasts its process, and the edges that failed it lately.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EdgeBook {
+    list: Vec<Edge>,
+    listed_at: Timestamp,
+    /// Time of the last connection to each that failed, or whose boat sent it away.
+    #[serde(skip)]
+    failed: BTreeMap<String, Timestamp>,
+    #[serde(skip)]
+    asked_at: Option<Timestamp>,
+}
+
+impl EdgeBook {
+    /// A new list is worth asking for, and is asked for now: there is none of use; or it is an hour old, of a clock that
+    /// stood ahead, or each of its edges has failed, and the last question is a minute ago.
+    pub fn asks(&mut self, now: Timestamp) -> bool {
+        let is_old = self.listed_at > now || now.since(self.listed_at) >= LIST_RENEWED_AFTER;
+        let has_asked = |at: Timestamp| at <= now && now.since(at) < ASK_PAUSE;
+        let asks = match self.choose(None, now, 0) {
+            None => true,
+            Some(_) if self.asked_at.is_some_and(has_asked) => false,
+            Some(_) => is_old || self.all_failed(now),
+        };
+        if asks {
+            self.asked_at = Some(now);
+        }
+        asks
+    }
+
+    /// No edge is left that has not failed.
+    pub fn all_failed(&self, now: Timestamp) -> bool {
+        self.list.iter().all(|edge| self.has_failed(&edge.url, now))
+    }
+
+    /// Takes a list. An empty one says that discovery is new, not that clients must stay away: the list of before stays.
+    /// False: nothing changed that is worth keeping.
+    pub fn learn(&mut self, mut list: Vec<Edge>, now: Timestamp) -> bool {
+        list.retain(|edge| edge.url.len() <= URL_BYTES_MAX);
+        list.truncate(EDGES_MAX);
+        if list.is_empty() {
+            return false;
+        }
+        (self.list, self.listed_at) = (list, now);
+        true
+    }
+
+    /// The edge for the next connection; see [`choose`]. `None`: no list is younger than a day.
+    pub fn choose(&self, zone: Option<&str>, now: Timestamp, at_random: u64) -> Option<&Edge> {
+        if now.since(self.listed_at) > LIST_KEPT_FOR {
+            return None;
+        }
+        let failed = self.failed.keys().filter(|url| self.has_failed(url, now));
+        choose(&self.list, zone, &failed.cloned().collect(), at_random)
+    }
+
+    /// A connection to this edge failed, or its boat sent it away: see [`blames_edge`].
+    pub fn fail(&mut self, url: &str, now: Timestamp) {
+        self.failed
+            .retain(|_, at| now.since(*at) < FAILED_FOR && *at <= now);
+        self.failed.insert(url.to_owned(), now);
+    }
+
+    fn has_failed(&self, url: &str, now: Timestamp) -> bool {
+        let at = self.failed.get(url);
+        at.is_some_and(|at| now.since(*at) < FAILED_FOR)
+    }
+}
+
+/// The end of a connection speaks against its edge: the boat leaves or has no room. Others speak of the client or its
+/// network, and the same edge may do.
+pub const fn blames_edge(code: Code) -> bool {
+    matches!(code, Code::Draining | Code::Full | Code::Reconnect)
 }
 
 /// The edge to connect to: one that has not failed before one that has, then one of the client's own zone before others, and
@@ -205,6 +302,92 @@ mod tests {
         failed.insert("far".to_owned());
         assert_eq!(choose(&list, Some("west"), &failed, 0), Some(&list[0]));
         assert_eq!(choose(&[], Some("west"), &failed, 0), None);
+    }
+
+    const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+
+    fn book(list: &[Edge]) -> EdgeBook {
+        let mut book = EdgeBook::default();
+        assert!(book.learn(list.to_vec(), NOW));
+        book
+    }
+
+    #[test]
+    fn a_list_is_renewed_after_an_hour_and_good_for_a_day() {
+        let minutes = |n: u64| NOW + Duration::from_secs(n * 60);
+        let list = [edge("a", None, 1)];
+        let book = book(&list);
+        assert!(EdgeBook::default().asks(NOW));
+        assert_eq!(EdgeBook::default().choose(None, NOW, 0), None);
+        for (at, wants, is_good) in [
+            (NOW, false, true),
+            (minutes(59), false, true),
+            (minutes(60), true, true),
+            (minutes(24 * 60), true, true),
+            (minutes(24 * 60 + 1), true, false),
+        ] {
+            assert_eq!(book.clone().asks(at), wants, "{at:?}");
+            assert_eq!(book.choose(None, at, 0).is_some(), is_good, "{at:?}");
+        }
+        // A clock that was put back says nothing of the age, and the list may do.
+        let before = Timestamp::from_millis(NOW.millis() - 1);
+        assert!(book.clone().asks(before));
+        assert_eq!(book.choose(None, before, 0), Some(&list[0]));
+    }
+
+    #[test]
+    fn an_edge_that_failed_is_left_for_a_minute() {
+        let list = [edge("a", None, 1), edge("b", None, 1)];
+        let mut book = book(&list);
+        book.fail("a", NOW);
+        let at = |seconds: u64| NOW + Duration::from_secs(seconds);
+        assert_eq!(book.choose(None, at(59), 0), Some(&list[1]));
+        assert!(!book.asks(at(59)), "there is another");
+        assert_eq!(book.choose(None, at(60), 0), Some(&list[0]));
+        book.fail("a", at(1));
+        book.fail("b", at(2));
+        assert!(book.asks(at(60)), "each has failed");
+        assert_eq!(book.choose(None, at(60), 0), Some(&list[0]));
+        // Old failures take no memory.
+        book.fail("c", at(1000));
+        assert_eq!(book.failed.len(), 1);
+    }
+
+    // Clients of a station that does not answer waited for it before each connection.
+    #[test]
+    fn a_list_is_asked_for_once_a_minute_while_an_edge_is_known() {
+        let mut book = book(&[edge("a", None, 1)]);
+        let at = |seconds: u64| NOW + LIST_RENEWED_AFTER + Duration::from_secs(seconds);
+        let asked = [0, 1, 59, 60, 61].map(|seconds| book.asks(at(seconds)));
+        assert_eq!(asked, [true, false, false, true, false]);
+        let mut empty = EdgeBook::default();
+        assert!(empty.asks(NOW) && empty.asks(NOW), "nothing else is known");
+    }
+
+    #[test]
+    fn boats_that_leave_or_are_full_are_to_blame() {
+        let blamed: Vec<Code> = (Code::ALL.into_iter())
+            .filter(|code| blames_edge(*code))
+            .collect();
+        assert_eq!(blamed, [Code::Draining, Code::Reconnect, Code::Full]);
+    }
+
+    #[test]
+    fn a_list_of_nobody_or_of_monsters_is_none() {
+        let list = [edge("a", None, 1)];
+        let mut book = book(&list);
+        let later = NOW + Duration::from_secs(1);
+        let monster = edge(&"x".repeat(URL_BYTES_MAX + 1), None, 1);
+        for useless in [vec![], vec![monster]] {
+            assert!(!book.learn(useless, later));
+            assert_eq!(book.list, list);
+        }
+        let many = vec![list[0].clone(); EDGES_MAX + 1];
+        assert!(book.learn(many, later));
+        assert_eq!(book.list.len(), EDGES_MAX);
+        let text = serde_json::to_string(&book).expect("written");
+        let read: EdgeBook = serde_json::from_str(&text).expect("read");
+        assert_eq!(read, book);
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub enum HeaderError {
     #[error("a PROXY header whose length of {0} has no room for its addresses")]
     TooShort(usize),
     #[error(
-        "no X-Forwarded-For from a trusted network: let the balancer set it, or take its address out of boat.proxy.networks"
+        "no X-Forwarded-For from a trusted network: let the balancer set it, or take its address out of the networks of balancers (boat.proxy.networks, station.http.proxy_networks)"
     )]
     NoForwardedFor,
     #[error("X-Forwarded-For of a trusted network names {0:?}, which is no address")]

@@ -3,6 +3,8 @@
 pub mod admin;
 pub mod cli;
 pub mod compose;
+pub mod edges;
+mod http;
 pub mod phase;
 pub mod pulse;
 pub mod settings;

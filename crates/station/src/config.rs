@@ -9,7 +9,7 @@ use protocol::settings::{Problems, is_http_address};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{auth, pages, sessions, tickets};
+use crate::{auth, http, pages, sessions, tickets};
 
 /// Section `station`: admission of sessions, acceptance of messages, answers to questions.
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
@@ -29,6 +29,7 @@ pub struct Config {
     pub auth: auth::Config,
     pub tickets: tickets::Config,
     pub sessions: sessions::Config,
+    pub http: http::Config,
     /// Bytes of the largest body of a message; a larger one is refused as `too_large`.
     #[schemars(range(max = 16_777_216))]
     pub body_bytes_max: usize,
@@ -195,6 +196,7 @@ impl Default for Config {
             auth: auth::Config::default(),
             tickets: tickets::Config::default(),
             sessions: sessions::Config::default(),
+            http: http::Config::default(),
             body_bytes_max: 60 * 1024,
             record_bytes_max: bounds.record_bytes,
             group_size_max: bounds.group_members,
@@ -252,6 +254,7 @@ impl Config {
         problems.section("auth", self.auth.problems());
         problems.section("tickets", self.tickets.problems());
         problems.section("sessions", self.sessions.problems());
+        problems.section("http", self.http.problems());
         problems
     }
 }

@@ -15,6 +15,7 @@ mod current;
 mod deadline;
 mod groups;
 mod heads;
+pub mod http;
 mod ids;
 mod installation;
 mod kickout;

@@ -19,10 +19,10 @@ use uuid::Uuid;
 use super::clock::Clock;
 use super::connection::{Connection, lost};
 use super::events::Feed;
+use super::route::Route;
 use super::shelf::{Done, Shelf};
-use super::tls::Tls;
 use super::token::{Fetch, fetch};
-use super::{Address, ClientConfig, Command, ConversationList, Event, SendTicket};
+use super::{ClientConfig, Command, ConversationList, Event, SendTicket};
 use crate::core::{Account, Action, Core, Reset, Saved, SendStatus, State};
 use crate::store::Store;
 
@@ -37,8 +37,7 @@ type Dial = Pin<Box<dyn Future<Output = Result<Connection, Refusal>> + Send>>;
 pub(super) struct Engine {
     list: watch::Sender<ConversationList>,
     config: ClientConfig,
-    address: Address,
-    tls: Option<Tls>,
+    route: Route,
     core: Core,
     clock: Clock,
     jitter: StdRng,
@@ -80,7 +79,7 @@ enum Wake {
 impl Engine {
     pub(super) fn new(
         config: ClientConfig,
-        (address, tls): (Address, Option<Tls>),
+        route: Route,
         store: Store,
         saved: Saved,
         feed: Feed,
@@ -93,8 +92,7 @@ impl Engine {
             list,
             core,
             config,
-            address,
-            tls,
+            route,
             clock: Clock::start(),
             jitter: StdRng::from_os_rng(),
             shelf: Shelf::new(store),
@@ -195,9 +193,11 @@ impl Engine {
                 let jitter = self.jitter.next_u64();
                 self.core.handle_token(token, now, jitter);
             }
-            Wake::Dialed(Err(why)) | Wake::Frame(Err(why)) | Wake::Flushed(Err(why)) => {
+            Wake::Dialed(Err(why)) => {
+                self.route.fail(None, now);
                 self.disconnected(why);
             }
+            Wake::Frame(Err(why)) | Wake::Flushed(Err(why)) => self.disconnected(why),
             Wake::Frame(Ok(bytes)) => match decode_server(bytes, self.config.frame_bytes_max) {
                 Ok(frame) => self.core.handle_frame(frame, now),
                 Err(refusal) => self.disconnected(lost(refusal)),
@@ -214,7 +214,10 @@ impl Engine {
             && let Some(action) = self.core.poll_action()
         {
             match action {
-                Action::Connect => self.dial = Some(self.dial()),
+                Action::Connect => {
+                    let (now, jitter) = (self.clock.now(), self.jitter.next_u64());
+                    self.dial = Some(Box::pin(self.route.clone().open(now, jitter)));
+                }
                 Action::FetchToken => self.fetch = Some(fetch(&self.config)),
                 Action::Disconnect(why) => self.disconnected(why),
                 Action::Transmit(frame) => {
@@ -382,20 +385,18 @@ impl Engine {
         }
     }
 
-    fn dial(&self) -> Dial {
-        let (address, tls) = (self.address.clone(), self.tls.clone());
-        let (timeout, max) = (self.config.connect_timeout, self.config.frame_bytes_max);
-        Box::pin(async move { Connection::open(&address, tls.as_ref(), timeout, max).await })
-    }
-
     fn disconnected(&mut self, why: Refusal) {
         self.dial = None;
         self.connection = None;
         self.outgoing.clear();
         self.unflushed = false;
-        tracing::debug!(address = %self.address, code = %why.code, text = %why.text, "disconnected");
+        tracing::debug!(code = %why.code, text = %why.text, "disconnected");
         let (now, jitter) = (self.clock.now(), self.jitter.next_u64());
         self.core.handle_disconnected(why, now, jitter);
+        // The boat's last word counts, not how its socket ended.
+        if let State::Reconnecting { why, .. } = self.core.state() {
+            self.route.fail(Some(why.code), now);
+        }
     }
 
     /// Goes on with what is kept for another account.

@@ -23,6 +23,7 @@ mod connection;
 mod engine;
 mod events;
 mod handlers;
+mod route;
 mod shelf;
 #[cfg(test)]
 mod tests;
@@ -55,18 +56,23 @@ use tokio::sync::{mpsc, oneshot, watch};
 pub use address::{Address, AddressError};
 pub use events::{Event, Events};
 pub use handlers::Handlers;
+pub use route::{EdgeConfig, EdgeSource};
 pub use ticket::SendTicket;
 pub use token::TokenSource;
 
 use crate::core::{CatchUp, Limits, SendError, Settings, State};
 use crate::store::{self, Durability, Store, StoreError};
-use tls::Tls;
+use route::Route;
 
 /// Where to, as whom, and with what memory.
 #[derive(Clone)]
 pub struct ClientConfig {
-    /// `wss://host[:port]/ws` or `tls://host:port`; without TLS `ws://host:port` or `tcp://host:port`.
+    /// `wss://host[:port]/ws` or `tls://host:port`; without TLS `ws://host:port` or `tcp://host:port`. With `edges` it may
+    /// be empty.
     pub url: String,
+    /// Source of addresses, as stations name them. `url` then is for a client that knows of none, and takes turns with
+    /// edges that have all failed.
+    pub edges: Option<EdgeConfig>,
     /// Whom to trust, and with which cryptography, where the address asks for TLS. What it says of ALPN is replaced:
     /// `http/1.1` for `wss`, `packetboat.v1` for `tls`.
     pub tls: Option<Arc<rustls::ClientConfig>>,
@@ -98,6 +104,7 @@ impl fmt::Debug for ClientConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientConfig")
             .field("url", &self.url)
+            .field("edges", &self.edges.is_some())
             .field("tls", &self.tls.is_some())
             .field("token", &protocol::Hidden::of(&self.token))
             .field("token_source", &self.token_source.is_some())
@@ -122,6 +129,7 @@ impl ClientConfig {
     ) -> ClientConfig {
         ClientConfig {
             url: url.into(),
+            edges: None,
             tls: None,
             token: token.into(),
             token_source: None,
@@ -160,6 +168,8 @@ pub enum ConnectError {
     Trust(Address),
     #[error("{0} asks for TLS, and no certificate can be for such a host")]
     Host(Address),
+    #[error("{0} asks for no TLS, and the list of edges comes by TLS: use wss:// or tls://")]
+    Plain(Address),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("the thread that opens the state was ended")]
@@ -227,15 +237,7 @@ impl Client {
     /// An address that cannot be or that lacks what its TLS needs, or state that cannot be opened (in use by another
     /// process, …).
     pub async fn connect(config: ClientConfig) -> Result<(Client, Events), ConnectError> {
-        let address: Address = config.url.parse()?;
-        let tls = match (&config.tls, address.is_secure()) {
-            (_, false) => None,
-            (None, true) => return Err(ConnectError::Trust(address)),
-            (Some(trust), true) => match Tls::new(&address, trust) {
-                Some(tls) => Some(tls),
-                None => return Err(ConnectError::Host(address)),
-            },
-        };
+        let route = Route::new(&config).await?;
         let (state, platform, device) =
             (config.state.clone(), config.platform, config.device.clone());
         let durability = config.durability;
@@ -249,15 +251,8 @@ impl Client {
         let (feed, events) = events::channel(config.limits.untaken_max, config.handlers.clone());
         let (state_sender, state) = watch::channel(State::Idle);
         let (list_sender, list) = watch::channel(ConversationList::new());
-        let engine = engine::Engine::new(
-            config,
-            (address, tls),
-            store,
-            saved,
-            feed,
-            state_sender,
-            list_sender,
-        );
+        let engine =
+            engine::Engine::new(config, route, store, saved, feed, state_sender, list_sender);
         tokio::spawn(engine.run(command_queue));
         let client = Client {
             commands,

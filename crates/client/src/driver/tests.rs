@@ -1,6 +1,7 @@
 //! The driver against real sockets.
 
 mod boat;
+mod route;
 mod tls;
 
 use std::path::Path;

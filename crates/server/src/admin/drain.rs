@@ -11,13 +11,13 @@ use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use backend::discovery::{Instance, Registry, Role as Service};
 use protocol::access::Role;
-use protocol::sign_out::{LOG_WITHIN, STATION_WITHIN};
+use protocol::sign_out::STATION_WITHIN;
 use protocol::{Code, Refusal};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use super::desk::{Answer, Desk, Refused, failed};
-use super::kick::{away, elsewhere, is_of_another_role, refused};
+use super::desk::{Answer, Desk, Refused};
+use super::kick::{away, discovered, elsewhere, is_of_another_role, logged, refused};
 use super::operators::{Operator, Role as May};
 
 /// A boat as discovery knows it; figures are as old as ten seconds.
@@ -61,8 +61,7 @@ pub(super) async fn list(
 ) -> Answer<Vec<BoatRow>> {
     operator.may(May::View)?;
     let boats = desk.boats.all().await?;
-    let loads = timeout(STATION_WITHIN, desk.boats.registry.loads()).await;
-    let loads = loads.map_err(|_| silent())?.map_err(unread)?;
+    let loads = discovered(desk.boats.registry.loads()).await?;
     let row = |boat: &Instance| {
         let load = loads.iter().find(|load| load.life == boat.life);
         let load = load.map(|load| &load.load);
@@ -105,13 +104,7 @@ pub(super) async fn drain(
     // A request that breaks off leaves an entry without its order, and never the other way round.
     let DrainQuestion { cancel, pace } = question;
     let written = (desk.letters).drained(&operator.name, &boat.life.boat, cancel, pace);
-    match timeout(LOG_WITHIN, written).await {
-        Ok(written) => written.map_err(|error| failed(error.into()))?,
-        Err(_) => {
-            let text = format!("the log of operations gave no answer within {LOG_WITHIN:?}");
-            return Err(refused(away(text)));
-        }
-    }
+    logged(written).await?;
     desk.boats.ask(&boat, Some(order)).await.map(Json)
 }
 
@@ -130,8 +123,7 @@ impl Boats {
     }
 
     async fn all(&self) -> Result<Vec<Instance>, Refused> {
-        let watch = timeout(STATION_WITHIN, self.registry.watch(Service::Boat)).await;
-        let roster = watch.map_err(|_| silent())?.map_err(unread)?;
+        let roster = discovered(self.registry.watch(Service::Boat)).await?;
         let boats = roster.borrow().to_vec();
         Ok(boats)
     }
@@ -180,13 +172,4 @@ impl Boats {
             waits: progress.waits,
         })
     }
-}
-
-fn silent() -> Refused {
-    let text = format!("discovery gave no answer in {STATION_WITHIN:?}");
-    refused(away(text))
-}
-
-fn unread(error: backend::Error) -> Refused {
-    refused(away(format!("{error}: {}", error.source)))
 }

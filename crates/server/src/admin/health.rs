@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::serve::serve;
+use crate::http::Port;
 use crate::phase::{Phase, Phases, Standing};
 use crate::pulse::Pulse;
 
@@ -78,7 +78,11 @@ pub fn start_health(
     let serving = move || {
         runtime.block_on(async move {
             match TcpListener::from_std(listener) {
-                Ok(listener) => serve(listener, None, routes(health), stop, "health").await,
+                Ok(listener) => {
+                    Port::new("health", routes(health))
+                        .serve(listener, stop)
+                        .await
+                }
                 Err(error) => tracing::error!(%error, "the port of probes cannot be served"),
             }
         });

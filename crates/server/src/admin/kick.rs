@@ -149,10 +149,30 @@ async fn write_down(
 ) -> Result<(), Refused> {
     let of = (order.user, order.platform);
     let written = (desk.letters).signed_out(&order.by, of, before, &order.reason, outcome);
+    logged(written).await
+}
+
+/// An entry of the log of operations, within its time.
+pub(super) async fn logged<E: Into<anyhow::Error>>(
+    written: impl Future<Output = Result<(), E>>,
+) -> Result<(), Refused> {
     match timeout(LOG_WITHIN, written).await {
         Ok(written) => written.map_err(|error| failed(error.into())),
         Err(_) => {
             let text = format!("the log of operations gave no answer within {LOG_WITHIN:?}");
+            Err(refused(away(text)))
+        }
+    }
+}
+
+/// An answer of discovery, within its time.
+pub(super) async fn discovered<A>(
+    asked: impl Future<Output = backend::Result<A>>,
+) -> Result<A, Refused> {
+    match timeout(STATION_WITHIN, asked).await {
+        Ok(answer) => answer.map_err(|error| refused(away(format!("{error}: {}", error.source)))),
+        Err(_) => {
+            let text = format!("discovery gave no answer in {STATION_WITHIN:?}");
             Err(refused(away(text)))
         }
     }
@@ -237,14 +257,7 @@ impl Stations {
         F: Future<Output = Result<Response<A>, Status>>,
     {
         let end = Instant::now() + STEP_WITHIN;
-        let watch = timeout(STATION_WITHIN, self.registry.watch(Service::Station)).await;
-        let silent = |_| {
-            refused(away(format!(
-                "discovery gave no answer in {STATION_WITHIN:?}"
-            )))
-        };
-        let watch = watch.map_err(silent)?;
-        let roster = watch.map_err(|error| refused(away(format!("{error}: {}", error.source))))?;
+        let roster = discovered(self.registry.watch(Service::Station)).await?;
         let stations = roster.borrow().clone();
         let first = self.entropy.next() % stations.len().max(1) as u64;
         let (behind, from) = stations.split_at(first as usize);

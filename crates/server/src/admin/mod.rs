@@ -22,13 +22,10 @@ pub mod operators;
 #[cfg(test)]
 mod route_tests;
 mod rows;
-mod serve;
 mod shortlist;
 mod sign_ins;
-mod spare_files;
 #[cfg(test)]
 mod tests;
-mod tls;
 #[cfg(test)]
 mod tls_tests;
 pub mod trace;
@@ -45,7 +42,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::Response;
 use axum::routing::any;
-use backend::tls::Certificates;
+use backend::tls::{Certificates, HttpTlsConfig};
 use protocol::settings::Problems;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -59,11 +56,13 @@ pub use doctor::Doctor;
 use guard::Guard;
 pub use health::{Health, HealthConfig, start_health};
 pub use operators::{OperatorConfig, Operators};
-use serve::serve;
 pub use shortlist::Shortlist;
-use tls::Handshakes;
-pub use tls::TlsConfig;
 pub(crate) use utc::utc;
+
+use crate::http::{Handshakes, Port};
+
+/// Handshakes side by side: those of strangers, too, cost CPU.
+const HANDSHAKES_MAX: usize = 32;
 
 /// Section `admin`: the operators' desk and console.
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
@@ -77,7 +76,7 @@ pub struct Config {
     /// redrive, edit and discard.
     pub anybody: bool,
     /// TLS of the desk.
-    pub tls: TlsConfig,
+    pub tls: HttpTlsConfig,
     /// Operators of the desk. None: whoever reaches the port may do everything there.
     pub operators: Vec<OperatorConfig>,
     /// Single sign-on: operators whom a proxy signs in, by a signed assertion.
@@ -102,7 +101,7 @@ impl Config {
             let reason = "others can reach it, and admin.operators names nobody: anybody could read, edit and discard";
             let remedy = "Name operators, or let a proxy sign them in (admin.assertion), or listen on 127.0.0.1; admin.anybody = true insists";
             problems.refuse("listen", listen, reason, remedy);
-        } else if is_open && !self.tls.is_on() && !self.tls.offloaded {
+        } else if self.tls.is_missing_at(*listen) {
             let reason = "others can reach it, and the desk has no TLS: tokens and messages would pass in the clear";
             let remedy = "Name admin.tls.cert_file and key_file; or listen on 127.0.0.1; or put a proxy that ends TLS before it \
                           and set admin.tls.offloaded = true";
@@ -120,7 +119,7 @@ impl Default for Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 9190)),
             hosts: Vec::new(),
             anybody: false,
-            tls: TlsConfig::default(),
+            tls: HttpTlsConfig::default(),
             operators: Vec::new(),
             assertion: AssertionConfig::default(),
         }
@@ -144,14 +143,10 @@ pub async fn start(config: &Config, parts: Parts, stop: CancellationToken) -> Re
         .await
         .with_context(|| format!("admin.listen = {}", config.listen))?;
     let address = listener.local_addr()?;
-    let certificates = parts.certificates.clone();
-    let tls = certificates.clone().map(Handshakes::new).transpose()?;
-    if let Some(certificates) = certificates {
-        let keep = certificates.keep("desk", "admin.tls");
-        tokio::spawn(stop.clone().run_until_cancelled_owned(keep));
-    }
-    let router = routes(config, address, parts);
-    tokio::spawn(serve(listener, tls, router, stop, "admin"));
+    let (certificates, names) = (parts.certificates.clone(), ("desk", "admin.tls"));
+    let tls = Handshakes::keep(certificates, HANDSHAKES_MAX, names, &stop)?;
+    let port = Port::new("admin", routes(config, address, parts));
+    tokio::spawn(Port { tls, ..port }.serve(listener, stop));
     Ok(address)
 }
 

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Output;
 use super::reload::Reload;
-use super::serving::{client_urls, fit_files, runtime, serve_to_the_end};
+use super::serving::{client_urls, edges_url, fit_files, runtime, serve_to_the_end};
 use crate::admin::doctor::{self, Stores};
 use crate::admin::{self, Desk, Doctor, Operators};
 use crate::compose::{Access, Around, Seams, System};
@@ -48,7 +48,7 @@ impl All {
             settings.embedded.data.clone_from(data);
         }
         telemetry::start_logs(&settings.log)?;
-        fit_files(Some(&mut settings.boat));
+        fit_files(Some(&mut settings.boat), Some(&mut settings.station.http));
         tracing::info!(data = %settings.embedded.data.display(), "data");
         let connections = runtime("connections")?;
         let services = runtime("services")?;
@@ -118,7 +118,8 @@ impl All {
         phases.follow(system.conditions());
         phases.enter(Phase::Ready);
         let clients = client_urls(&settings.boat.tls, system.websocket(), system.tcp());
-        self.announce(clients, settings.admin.url(admin), probes)?;
+        let edges = edges_url(&settings.station.http, system.edges());
+        self.announce((clients, edges), settings.admin.url(admin), probes)?;
         let code = serve_to_the_end(system, &phases).await?;
         stop_admin.cancel();
         Ok(code)
@@ -126,7 +127,7 @@ impl All {
 
     fn announce(
         &self,
-        (websocket, tcp): (String, String),
+        ((websocket, tcp), edges): ((String, String), Option<String>),
         admin: String,
         probes: SocketAddr,
     ) -> Result<()> {
@@ -136,7 +137,7 @@ impl All {
         match self.output {
             Output::Json => {
                 let bound = json!({
-                    "websocket": websocket, "tcp": tcp, "admin": admin, "health": health,
+                    "websocket": websocket, "tcp": tcp, "edges": edges, "admin": admin, "health": health,
                 });
                 writeln!(output, "{bound}")?;
             }
@@ -144,6 +145,9 @@ impl All {
                 writeln!(output, "packetboat is ready")?;
                 writeln!(output, "  clients    {websocket}")?;
                 writeln!(output, "             {tcp}")?;
+                if let Some(edges) = edges {
+                    writeln!(output, "  edges      {edges}")?;
+                }
                 writeln!(output, "  operators  {admin}  (console)")?;
                 writeln!(output, "  probes     {health}  (/livez, /readyz, /metrics)")?;
                 writeln!(output, "Try: packetboat send --user 1 --to 2 \"hello\"")?;

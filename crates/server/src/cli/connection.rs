@@ -1,5 +1,6 @@
-//! How `send`, `listen` and `chat` reach a boat, and where a device keeps its state.
+//! Ways of `send`, `listen`, `chat` and `group` to a boat, and the place of a device's state.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,12 +11,17 @@ use clap::Args;
 use client::core::State;
 use client::driver::Address;
 use client::store::{self, Durability};
-use client::{ClientConfig, Event, Events, TokenSource};
+use client::{ClientConfig, EdgeConfig, Event, Events, TokenSource};
 use protocol::{Code, DeviceId, Platform, Refusal, UserId};
+use reqwest::Url;
 use secrecy::{ExposeSecret, SecretString};
 
+use super::edges::EdgeList;
 use super::token;
 use crate::settings::Settings;
+
+/// The boat of `packetboat all` on this machine.
+const URL: &str = "ws://127.0.0.1:9000";
 
 /// Who I am, and where to.
 #[derive(Clone, Debug, Args)]
@@ -23,9 +29,17 @@ pub struct SignIn {
     /// Who I am.
     #[arg(long)]
     pub(super) user: UserId,
-    /// A boat: wss://host/ws or tls://host:port; without TLS ws://host:port or tcp://host:port.
-    #[arg(long, env = "PACKETBOAT_URL", default_value = "ws://127.0.0.1:9000")]
-    url: String,
+    /// A boat: wss://host/ws or tls://host:port; without TLS ws://host:port or tcp://host:port. Default:
+    /// ws://127.0.0.1:9000, or with --edges none but those.
+    #[arg(long, env = "PACKETBOAT_URL")]
+    url: Option<String>,
+    /// A station's list of boats, https://host/v1/edges: one with room is called, of my zone first. The list is kept for a
+    /// day; --url is for when nothing is known, and when each of them fails.
+    #[arg(long, value_name = "URL")]
+    edges: Option<Url>,
+    /// My zone, as boats name theirs.
+    #[arg(long, requires = "edges")]
+    zone: Option<String>,
     #[command(flatten)]
     trust: Trust,
     /// Default: one signed with the development key, and a new one before that ends.
@@ -90,10 +104,18 @@ impl Trust {
     /// `None`: the address is one without TLS.
     pub(super) fn of(&self, url: &str) -> Result<Option<Arc<rustls::ClientConfig>>> {
         let address: Address = url.parse()?;
-        match (&self.ca_file, address.is_secure()) {
+        self.where_secure(&address, address.is_secure())
+    }
+
+    fn where_secure(
+        &self,
+        address: &impl Display,
+        is_secure: bool,
+    ) -> Result<Option<Arc<rustls::ClientConfig>>> {
+        match (&self.ca_file, is_secure) {
             (None, false) => Ok(None),
             (Some(_), false) => bail!(
-                "--ca-file is for addresses with TLS, and {address} is none: use wss:// or tls://, or leave it out"
+                "--ca-file is for addresses with TLS, and {address} is none: use wss://, tls:// or https://, or leave it out"
             ),
             // Its protocols are the client's to name.
             (Some(file), true) => {
@@ -170,9 +192,29 @@ impl SignIn {
                     (own.sign()?, Some(Arc::new(own)))
                 }
             };
-        let mut client = ClientConfig::new(&self.url, token, platform, device);
+        let url = match (&self.url, &self.edges) {
+            (Some(url), _) => url,
+            (None, Some(_)) => "",
+            (None, None) => URL,
+        };
+        let mut client = ClientConfig::new(url, token, platform, device);
         client.token_source = source;
-        client.tls = self.trust.of(&self.url)?;
+        client.tls = match &self.edges {
+            // Boats may speak TLS though the list does not.
+            Some(edges) if edges.scheme() == "http" && self.trust.ca_file.is_none() => {
+                self.trust.where_secure(edges, true).unwrap_or_default()
+            }
+            Some(edges) => self.trust.where_secure(edges, true)?,
+            None => self.trust.of(url)?,
+        };
+        client.edges = match &self.edges {
+            Some(edges) => Some(EdgeConfig {
+                source: Arc::new(EdgeList::new(edges.clone(), client.tls.clone())?),
+                zone: self.zone.clone(),
+                tls_only: edges.scheme() == "https",
+            }),
+            None => None,
+        };
         Ok(client)
     }
 }

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Output;
 use super::reload::Reload;
-use super::serving::{client_urls, fit_files, runtime, serve_to_the_end};
+use super::serving::{client_urls, edges_url, fit_files, runtime, serve_to_the_end};
 use crate::admin::doctor::{self, Stores};
 use crate::admin::{self, Desk, Doctor, Operators};
 use crate::compose::Around;
@@ -74,7 +74,9 @@ impl Member {
         self.apply(role, &mut settings);
         settings.check_member(role)?;
         telemetry::start_logs(&settings.log)?;
-        fit_files((role == Role::Boat).then_some(&mut settings.boat));
+        let boat = (role == Role::Boat).then_some(&mut settings.boat);
+        let http = (role == Role::Station).then_some(&mut settings.station.http);
+        fit_files(boat, http);
         let services = runtime("services")?;
         // Only a boat has clients.
         let connections = match role {
@@ -174,9 +176,10 @@ impl Member {
         phases.follow(member.conditions());
         phases.enter(Phase::Ready);
         let clients = (member.clients()).map(|(ws, tcp)| client_urls(&settings.boat.tls, ws, tcp));
+        let edges = edges_url(&settings.station.http, member.edges());
         self.announce(
             role,
-            (clients, member.address()),
+            (clients, member.address(), edges),
             settings.admin.url(admin),
             probes,
         )?;
@@ -188,7 +191,7 @@ impl Member {
     fn announce(
         &self,
         role: Role,
-        (clients, grpc): (Option<(String, String)>, Option<String>),
+        (clients, grpc, edges): (Option<(String, String)>, Option<String>, Option<String>),
         admin: String,
         probes: SocketAddr,
     ) -> Result<()> {
@@ -198,7 +201,7 @@ impl Member {
         match self.output {
             Output::Json => {
                 let bound = json!({
-                    "websocket": websocket, "tcp": tcp, "grpc": grpc, "admin": admin, "health": health,
+                    "websocket": websocket, "tcp": tcp, "grpc": grpc, "edges": edges, "admin": admin, "health": health,
                 });
                 writeln!(output, "{bound}")?;
             }
@@ -208,6 +211,7 @@ impl Member {
                     ("clients", websocket),
                     ("", tcp),
                     ("services", grpc),
+                    ("edges", edges),
                     ("operators", Some(admin)),
                     ("probes", Some(health)),
                 ];

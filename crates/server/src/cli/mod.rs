@@ -11,6 +11,7 @@ mod desk;
 mod dlq;
 mod doctor;
 mod drain;
+mod edges;
 mod group;
 mod keys;
 mod kick;

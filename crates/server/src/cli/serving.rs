@@ -81,10 +81,13 @@ pub(super) fn runtime(name: &str) -> Result<Runtime> {
     Ok(runtime)
 }
 
-/// Raises the limit of open files as far as it goes, and has a boat hold no more connections than fit.
-pub(super) fn fit_files(boat: Option<&mut boat::Config>) {
+/// Raises the limit of open files as far as it goes, and has boats and public ports hold no more connections than fit.
+pub(super) fn fit_files(boat: Option<&mut boat::Config>, http: Option<&mut station::http::Config>) {
     let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(0);
     tracing::info!(files, "files that may be open");
+    if let Some(http) = http {
+        http.fit_files(files);
+    }
     let Some(boat) = boat else {
         return;
     };
@@ -108,6 +111,12 @@ async fn stop_requested() -> Result<()> {
         _ = interrupt.recv() => {}
     }
     Ok(())
+}
+
+/// URL at which clients learn the addresses of boats.
+pub(super) fn edges_url(http: &station::http::Config, bound: Option<SocketAddr>) -> Option<String> {
+    let scheme = if http.tls.is_on() { "https" } else { "http" };
+    bound.map(|bound| format!("{scheme}://{bound}/v1/edges"))
 }
 
 /// Where clients reach a boat: WebSocket, and TCP.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use backend::audit::AuditStore;
 use backend::cache::Cache;
 use backend::changes::ChangeStore;
+use backend::clock::Clock;
 use backend::conversations::ConversationStore;
 use backend::devices::DeviceStore;
 use backend::discovery::Registry;
@@ -18,7 +19,8 @@ use backend::queue::Queue;
 use backend::revocations::RevocationStore;
 use backend::timeline::Timeline;
 
-/// Puts something around parts before the services get them. A test ends a process between two effects so.
+/// Puts something around parts before the services get them. A test ends a process between two effects so, or sets
+/// its clock.
 pub trait Around: Sync {
     fn queue(&self, inner: Arc<dyn Queue>) -> Arc<dyn Queue> {
         inner
@@ -77,6 +79,10 @@ pub trait Around: Sync {
     }
 
     fn registry(&self, inner: Arc<dyn Registry>) -> Arc<dyn Registry> {
+        inner
+    }
+
+    fn clock(&self, inner: Arc<dyn Clock>) -> Arc<dyn Clock> {
         inner
     }
 }

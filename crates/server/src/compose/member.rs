@@ -20,6 +20,7 @@ use super::cluster;
 use super::identity;
 use super::readiness::{log_answers, registered};
 use super::seams::Seams;
+use crate::edges::{self, EdgePort};
 use crate::phase::{Condition, Phases};
 use crate::settings::Settings;
 
@@ -175,7 +176,8 @@ pub struct Member {
 
 enum Service {
     Boat(boat::Running),
-    Station(station::Running),
+    /// Its port for clients ends last: balancers send requests until they see that the station leaves.
+    Station(station::Running, Option<EdgePort>),
     Carrier(carrier::Running),
     Horn(horn::Running),
 }
@@ -186,7 +188,7 @@ impl Service {
         let log = |part, topic| queue.map(|queue| log_answers(&[part], queue, topic));
         match self {
             Service::Boat(boat) => vec![registered("boat", boat.ready())],
-            Service::Station(station) => {
+            Service::Station(station, _) => {
                 let mut conditions = vec![registered("station", station.ready())];
                 conditions.extend(log("station", Topic::Message).unwrap_or_default());
                 conditions
@@ -211,7 +213,10 @@ impl Member {
             Needed::Station(seams) => {
                 let parts = seams.station(seams.connector.clone());
                 let station = station::start(settings.station.clone(), parts, stop.clone()).await;
-                Service::Station(station.context("starting the station")?)
+                let station = station.context("starting the station")?;
+                let registry = seams.registry.clone();
+                let edges = edges::start(&settings.station.http, registry).await?;
+                Service::Station(station, edges)
             }
             Needed::Carrier(seams) => {
                 let parts = seams.carrier(seams.connector.clone());
@@ -241,11 +246,19 @@ impl Member {
         }
     }
 
+    /// Port at which clients learn the addresses of boats, if this is a station with a port for them.
+    pub fn edges(&self) -> Option<SocketAddr> {
+        match &self.service {
+            Service::Station(_, edges) => edges.as_ref().map(|port| port.address),
+            _ => None,
+        }
+    }
+
     /// Where other services find this one, if they call it.
     pub fn address(&self) -> Option<String> {
         match &self.service {
             Service::Boat(boat) => boat.grpc().map(|_| boat.address().to_owned()),
-            Service::Station(station) => Some(station.instance().address.clone()),
+            Service::Station(station, _) => Some(station.instance().address.clone()),
             Service::Carrier(_) | Service::Horn(_) => None,
         }
     }
@@ -262,7 +275,7 @@ impl Member {
                 boat.left().await;
                 "boat"
             }
-            Service::Station(station) => {
+            Service::Station(station, _) => {
                 station.drained().await;
                 "station"
             }
@@ -282,7 +295,10 @@ impl Member {
         self.stop.cancel();
         match self.service {
             Service::Boat(boat) => boat.drained().await,
-            Service::Station(station) => station.drained().await,
+            Service::Station(station, edges) => {
+                station.drained().await;
+                drop(edges);
+            }
             Service::Carrier(carrier) => carrier.drained().await,
             Service::Horn(horn) => horn.drained().await,
         }

@@ -73,7 +73,7 @@ impl Seams {
             revocations: around.revocations(self.revocations),
             registry: around.registry(self.registry),
             connector: self.connector,
-            clock: self.clock,
+            clock: around.clock(self.clock),
             entropy: self.entropy,
         }
     }

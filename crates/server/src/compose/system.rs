@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::readiness::{log_answers, registered};
 use super::seams::Seams;
+use crate::edges::{self, EdgePort};
 use crate::phase::Condition;
 use crate::settings::Settings;
 
@@ -122,6 +123,8 @@ async fn caught_up(seams: &Seams, ends: &[(Partition, u64)]) -> Result<()> {
 pub struct System {
     pub seams: Seams,
     pub boat: boat::Running,
+    /// It ends after the station: balancers send requests until they see that it leaves.
+    edges: Option<EdgePort>,
     conditions: Vec<Condition>,
     station: JoinHandle<()>,
     carrier: JoinHandle<()>,
@@ -173,6 +176,7 @@ impl System {
         )
         .await
         .context("starting station")?;
+        let edges = edges::start(&settings.station.http, seams.registry.clone()).await?;
         let boat_parts = boat::Parts {
             registry: seams.registry.clone(),
             connector: calling_as(Role::Boat, &settings.boat.name),
@@ -192,6 +196,7 @@ impl System {
         Ok(System {
             seams,
             boat,
+            edges,
             conditions,
             station: tokio::spawn(async move { station.drained().await }),
             carrier: tokio::spawn(async move { carrier.drained().await }),
@@ -208,6 +213,11 @@ impl System {
 
     pub fn tcp(&self) -> SocketAddr {
         self.boat.tcp()
+    }
+
+    /// Port at which clients learn the addresses of boats.
+    pub fn edges(&self) -> Option<SocketAddr> {
+        self.edges.as_ref().map(|port| port.address)
     }
 
     /// What must hold for new work to be welcome.
@@ -232,6 +242,7 @@ impl System {
         self.boat.drained().await;
         self.stop_station.cancel();
         ended("station", self.station).await;
+        drop(self.edges);
         self.stop_consumers.cancel();
         ended("carrier", self.carrier).await;
         ended("horn", self.horn).await;

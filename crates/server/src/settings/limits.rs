@@ -86,6 +86,8 @@ const LIMITS: &[Limit] = &[
     station("group_sends", "sends to a group", &["station.group_sends_per_second", "station.group_sends_burst"], Code::RateLimited),
     station("user_questions", "questions of a user", &["station.user_questions_per_second", "station.user_questions_burst"], Code::RateLimited),
     station("user_history_reads", "pages of a user that history is asked for", &["station.user_history_reads_per_second", "station.user_history_reads_burst"], Code::RateLimited),
+    station("edges_per_address", "requests for addresses of boats from one address; answered 429", &["station.http.requests_per_address", "station.http.requests_per_address_burst"], Code::RateLimited),
+    station("http_connections_per_address", "connections for them from one address; further ones are closed", &["station.http.connections_per_address_max"], Code::RateLimited),
     station("history_reads", "pages that history is asked for at a time", &["station.history_reads_max"], Code::Unavailable),
 ];
 

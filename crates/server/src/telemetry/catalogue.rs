@@ -119,6 +119,7 @@ const METRICS: &[Metric] = &[
     metric(Counter, "station_dedupe_skipped_total", "Sends that went on without a dedupe key, because the mailbox did not answer"),
     metric(Counter, "station_dedupe_unresolved_total", "Batches of dedupe keys that stay pending, because the mailbox did not answer"),
     metric(Counter, "station_devices_forgotten_total", "Platforms that could not be remembered at sign-in"),
+    metric(Counter, "station_edge_requests_total", "Requests for addresses of boats, by result: listed, unknown where discovery has been away for a minute, refused for their rate or a balancer's header"),
     metric(Counter, "station_id_reservations_failed_total", "Attempts to reserve message ids that failed"),
     metric(Counter, "station_id_reservations_uncopied_total", "Reservations of message ids without their copy in the store"),
     metric(Counter, "station_ids_refused_total", "Message ids that could not be made: their sends are refused"),

@@ -191,7 +191,8 @@ async fn followed(
                 Err(refusal) if matches!(*client.state().borrow(), State::Closed(_)) => {
                     bail!("a sender was sent away: {refusal}")
                 }
-                Err(_) => {
+                Err(refusal) => {
+                    eprintln!("message {number} is sent again: {refusal}");
                     book.retried();
                     sleep(TRY_AGAIN).await;
                     client.retry(ticket.send_id()).await?;

@@ -1,4 +1,4 @@
-//! Files held for the ports of probes and operators: where this process may open no more, they still answer.
+//! Files held for a port: where this process may open no more, it still answers.
 
 use std::fs::File;
 use std::io;
@@ -9,24 +9,27 @@ use parking_lot::Mutex;
 use protocol::accept_backoff::is_exhaustion;
 use tokio::net::{TcpListener, TcpStream};
 
-/// Connections that are accepted where no file is left.
-const SPARES: usize = 8;
-
 /// Open files of no use but to be closed when a connection needs one.
-pub(super) struct SpareFiles(Mutex<Vec<File>>);
+pub(super) struct SpareFiles {
+    files: Mutex<Vec<File>>,
+    max: usize,
+}
 
 impl SpareFiles {
-    /// As many as there are to be had.
-    pub(super) fn new() -> SpareFiles {
-        let spares = SpareFiles(Mutex::default());
+    /// So many, or as many as there are to be had.
+    pub(super) fn new(max: usize) -> SpareFiles {
+        let spares = SpareFiles {
+            files: Mutex::default(),
+            max,
+        };
         spares.refill();
         spares
     }
 
     /// Takes back those that were given, as far as others have not taken them.
     pub(super) fn refill(&self) {
-        let mut files = self.0.lock();
-        while files.len() < SPARES
+        let mut files = self.files.lock();
+        while files.len() < self.max
             && let Ok(file) = File::open("/dev/null")
         {
             files.push(file);
@@ -35,7 +38,7 @@ impl SpareFiles {
 
     /// Closes one; false where none is left.
     fn give(&self) -> bool {
-        self.0.lock().pop().is_some()
+        self.files.lock().pop().is_some()
     }
 
     /// The next connection, in place of a spare where there is no other room.
@@ -72,10 +75,10 @@ mod tests {
 
     #[test]
     fn spares_are_taken_back_and_no_more_of_them() {
-        let spares = SpareFiles::new();
-        spares.0.lock().truncate(3);
+        let spares = SpareFiles::new(8);
+        spares.files.lock().truncate(3);
         spares.refill();
         spares.refill();
-        assert_eq!(spares.0.lock().len(), SPARES);
+        assert_eq!(spares.files.lock().len(), 8);
     }
 }

@@ -1,0 +1,226 @@
+//! The way to a boat: one address for good, or the best of a list of edges that stations give.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use protocol::edges::{Edge, EdgeBook, blames_edge};
+use protocol::{Code, Refusal, Timestamp};
+use tokio::time::{Duration, timeout};
+
+use super::connection::{Connection, lost};
+use super::tls::Tls;
+use super::{Address, ClientConfig, ConnectError};
+use crate::store::State;
+
+/// Time for a list, while an edge is known.
+const LIST_WITHIN: Duration = Duration::from_secs(2);
+
+/// The application's way to the list of edges, `GET /v1/edges` of a station.
+#[async_trait]
+pub trait EdgeSource: Send + Sync {
+    /// The list as it is now. Dropped where it takes longer than [`connect_timeout`](ClientConfig::connect_timeout), or two
+    /// seconds while an edge is known.
+    ///
+    /// # Errors
+    /// Any: the list of before is used.
+    async fn edges(&self) -> Result<Vec<Edge>, Refusal>;
+}
+
+/// Edges in place of one address.
+#[derive(Clone)]
+pub struct EdgeConfig {
+    pub source: Arc<dyn EdgeSource>,
+    /// The client's own zone, whose edges come first.
+    pub zone: Option<String>,
+    /// The list comes by TLS, and every address must ask for it: nobody between may take it away.
+    pub tls_only: bool,
+}
+
+/// An address, with its TLS.
+#[derive(Clone)]
+struct Target {
+    address: Address,
+    tls: Option<Tls>,
+}
+
+impl Target {
+    fn new(url: &str, trust: Option<&rustls::ClientConfig>) -> Result<Target, ConnectError> {
+        let address: Address = url.parse()?;
+        let tls = match (trust, address.is_secure()) {
+            (_, false) => None,
+            (None, true) => return Err(ConnectError::Trust(address)),
+            (Some(trust), true) => match Tls::new(&address, trust) {
+                Some(tls) => Some(tls),
+                None => return Err(ConnectError::Host(address)),
+            },
+        };
+        Ok(Target { address, tls })
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Route {
+    /// `None`: there is no way but edges.
+    fixed: Option<Target>,
+    edges: Option<Arc<Edges>>,
+    trust: Option<Arc<rustls::ClientConfig>>,
+    within: Duration,
+    frame_bytes_max: usize,
+}
+
+struct Edges {
+    config: EdgeConfig,
+    book: Mutex<EdgeBook>,
+    /// `None`: the list ends with the process.
+    file: Option<PathBuf>,
+    /// The edge of the connection at hand.
+    at_hand: Mutex<Option<String>>,
+}
+
+impl Route {
+    /// # Errors
+    /// An address that cannot be, or that lacks what its TLS needs.
+    pub(super) async fn new(config: &ClientConfig) -> Result<Route, ConnectError> {
+        let trust = config.tls.clone();
+        let fixed = match (&config.edges, config.url.as_str()) {
+            (Some(_), "") => None,
+            (edges, url) => {
+                let target = Target::new(url, trust.as_deref())?;
+                match edges {
+                    Some(edges) if edges.tls_only && target.tls.is_none() => {
+                        return Err(ConnectError::Plain(target.address));
+                    }
+                    _ => Some(target),
+                }
+            }
+        };
+        let edges = match &config.edges {
+            Some(edges) => Some(Arc::new(Edges::open(edges.clone(), &config.state).await)),
+            None => None,
+        };
+        Ok(Route {
+            fixed,
+            edges,
+            trust,
+            within: config.connect_timeout,
+            frame_bytes_max: config.frame_bytes_max,
+        })
+    }
+
+    /// Opens a connection, on the way at `now`.
+    pub(super) async fn open(self, now: Timestamp, jitter: u64) -> Result<Connection, Refusal> {
+        let target = match &self.edges {
+            Some(edges) => self.choose(edges, now, jitter).await?,
+            None => self.fixed.clone().ok_or_else(nowhere)?,
+        };
+        let Target { address, tls } = target;
+        Connection::open(&address, tls.as_ref(), self.within, self.frame_bytes_max).await
+    }
+
+    async fn choose(&self, edges: &Edges, now: Timestamp, jitter: u64) -> Result<Target, Refusal> {
+        let asks = {
+            let mut book = edges.book.lock();
+            book.asks(now).then(|| match book.all_failed(now) {
+                true => self.within,
+                false => self.within.min(LIST_WITHIN),
+            })
+        };
+        if let Some(within) = asks {
+            edges.ask(now, within).await;
+        }
+        let zone = edges.config.zone.as_deref();
+        let url = {
+            let book = edges.book.lock();
+            // Boats may have moved: an own address takes turns with edges of which none does.
+            let is_own_turn = self.fixed.is_some() && book.all_failed(now) && jitter & 1 == 0;
+            let edge = book.choose(zone, now, jitter).filter(|_| !is_own_turn);
+            edge.map(|edge| edge.url.clone())
+        };
+        (*edges.at_hand.lock()).clone_from(&url);
+        let Some(url) = url else {
+            return self.fixed.clone().ok_or_else(nowhere);
+        };
+        let target = Target::new(&url, self.trust.as_deref()).map_err(lost)?;
+        if edges.config.tls_only && target.tls.is_none() {
+            return Err(lost(format!(
+                "an edge without TLS, {url}: nobody may take TLS away"
+            )));
+        }
+        Ok(target)
+    }
+
+    /// No connection came about, or it ended with this code: another edge comes first for a while, where that one is to
+    /// blame.
+    pub(super) fn fail(&self, ended: Option<Code>, now: Timestamp) {
+        if let Some(edges) = &self.edges
+            && let Some(url) = edges.at_hand.lock().take()
+            && ended.is_none_or(blames_edge)
+        {
+            edges.book.lock().fail(&url, now);
+        }
+    }
+}
+
+impl Edges {
+    async fn open(config: EdgeConfig, state: &State) -> Edges {
+        let file = match state {
+            State::Path(path) => Some(path.with_added_extension("edges")),
+            State::Memory => None,
+        };
+        // A list that cannot be read is asked for.
+        let book = match &file {
+            Some(file) => read(file).await.unwrap_or_default(),
+            None => EdgeBook::default(),
+        };
+        Edges {
+            config,
+            book: Mutex::new(book),
+            file,
+            at_hand: Mutex::default(),
+        }
+    }
+
+    /// Asks once; what is known stays where nothing comes.
+    async fn ask(&self, now: Timestamp, within: Duration) {
+        let list = match timeout(within, self.config.source.edges()).await {
+            Ok(Ok(list)) => list,
+            Ok(Err(why)) => {
+                tracing::debug!(%why, "no list of edges");
+                return;
+            }
+            Err(_) => {
+                tracing::debug!(?within, "no list of edges in time");
+                return;
+            }
+        };
+        let book = {
+            let mut book = self.book.lock();
+            book.learn(list, now).then(|| book.clone())
+        };
+        if let (Some(book), Some(file)) = (book, &self.file)
+            && let Err(error) = write(file, &book).await
+        {
+            tracing::debug!(%error, file = %file.display(), "the list of edges is not kept");
+        }
+    }
+}
+
+fn nowhere() -> Refusal {
+    let text = "no station names an address of a boat, and none is known from before";
+    Refusal::new(Code::Unavailable, text)
+}
+
+async fn read(file: &Path) -> Option<EdgeBook> {
+    let text = tokio::fs::read(file).await.ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// Whole or not at all, if the process dies; a torn file of a machine that died is no list, and is asked for.
+async fn write(file: &Path, book: &EdgeBook) -> io::Result<()> {
+    let new = file.with_added_extension("new");
+    tokio::fs::write(&new, serde_json::to_vec(book)?).await?;
+    tokio::fs::rename(&new, file).await
+}

@@ -1,0 +1,102 @@
+//! Settings of a station's public HTTP port, each with what happens at its bound.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+
+use backend::tls::HttpTlsConfig;
+use ipnet::IpNet;
+use protocol::settings::Problems;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Section `station.http`: `GET /v1/edges`, from which clients learn the addresses of boats.
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Address of the port, for clients. Unset: there is none. Off loopback it needs `tls`.
+    #[schemars(extend("examples" = ["0.0.0.0:9101"]))]
+    pub listen: Option<SocketAddr>,
+    pub tls: HttpTlsConfig,
+    /// Networks of balancers that speak HTTP before this port, `10.0.0.0/8`. From these
+    /// X-Forwarded-For is obligatory, and names the client; from others it is never read.
+    #[schemars(with = "Vec<String>")]
+    pub proxy_networks: Vec<IpNet>,
+    /// Connections of the port, at most a quarter of the files that the process may open; further
+    /// ones wait in the kernel.
+    pub connections_max: usize,
+    /// Connections from one address; further ones are closed. Balancers have no bound of their own.
+    pub connections_per_address_max: usize,
+    /// Requests a second that one address may keep up; further ones are answered 429, and of twice
+    /// as many connections those beyond are closed.
+    pub requests_per_address: NonZeroU32,
+    /// Requests that one address may make at once after a rest.
+    pub requests_per_address_burst: NonZeroU32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let count = |number| NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN);
+        Config {
+            listen: None,
+            tls: HttpTlsConfig::default(),
+            proxy_networks: Vec::new(),
+            connections_max: 4096,
+            connections_per_address_max: 64,
+            requests_per_address: count(10),
+            requests_per_address_burst: count(20),
+        }
+    }
+}
+
+impl Config {
+    /// Leaves three quarters of the files that this process may open for calls and parts: strangers hold the others.
+    pub fn fit_files(&mut self, files: u64) {
+        let most = usize::try_from(files / 4).unwrap_or(usize::MAX).max(1);
+        self.connections_max = self.connections_max.min(most);
+    }
+
+    /// Settings that cannot work, by names of this section; files of `tls` that cannot be used included.
+    #[must_use]
+    pub(crate) fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        if let Some(address) = self.listen.filter(|it| self.tls.is_missing_at(*it)) {
+            let reason = "others can reach it, and it has no TLS: whoever is between could send clients elsewhere";
+            let remedy = "Name station.http.tls.cert_file and key_file; or listen on 127.0.0.1; or put a proxy that ends TLS \
+                          before it and set station.http.tls.offloaded = true";
+            problems.refuse("listen", address, reason, remedy);
+        }
+        problems.section("tls", self.tls.problems());
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn off_loopback_it_wants_tls() {
+        let refused = |listen: &str, offloaded| {
+            let mut config = Config {
+                listen: Some(listen.parse().expect("an address")),
+                ..Config::default()
+            };
+            config.tls.offloaded = offloaded;
+            config.problems().to_string()
+        };
+        let open = refused("0.0.0.0:9101", false);
+        assert!(open.starts_with("listen is 0.0.0.0:9101"), "{open}");
+        assert_eq!(refused("0.0.0.0:9101", true), "");
+        assert_eq!(refused("[::1]:9101", false), "");
+        assert_eq!(Config::default().problems().to_string(), "");
+    }
+
+    #[test]
+    fn strangers_take_a_quarter_of_the_files() {
+        for (files, expected) in [(1024, 256), (1_000_000, 4096), (0, 1)] {
+            let mut config = Config::default();
+            config.fit_files(files);
+            assert_eq!(config.connections_max, expected);
+        }
+    }
+}
