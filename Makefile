@@ -49,7 +49,7 @@ e2e-secured: ## the tests that need real parts with TLS and passwords (make real
 	@scripts/need cargo cc openssl-dev protoc && scripts/e2e secured
 
 campaign: ## kill everything, everywhere, on the real parts: under a steady chat, one part for minutes, after each effect, in a night of dead letters
-	@scripts/need cargo cc openssl-dev protoc kcat faketime && scripts/e2e campaign failpoints night
+	@scripts/need cargo cc openssl-dev protoc kcat && scripts/e2e campaign failpoints night
 
 SECONDS ?= 60
 fuzz: ## bytes from strangers: frames, WebSockets, PROXY headers, HTTP heads, TLS, each for SECONDS=60

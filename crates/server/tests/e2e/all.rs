@@ -19,6 +19,7 @@ pub struct All {
     tcp: String,
     /// Where probes are answered.
     pub health: String,
+    edges: Option<String>,
 }
 
 impl Deref for All {
@@ -140,6 +141,7 @@ impl All {
             },
             tcp: of("tcp"),
             health: of("health"),
+            edges: bound["edges"].as_str().map(str::to_owned),
             process,
             dir,
         }
@@ -152,6 +154,11 @@ impl All {
         let dir = self.dir;
         drop(self.process);
         All::over(dir, [&ports[0], &ports[1], &ports[2]], more)
+    }
+
+    /// The address for clients that look for boats, where it has such a port.
+    pub fn edges(&self) -> Option<&str> {
+        self.edges.as_deref()
     }
 
     /// The address for clients of TCP.

@@ -31,6 +31,8 @@ fn two_chats_see_each_other_and_what_became_of_their_lines() {
 fn a_listener_has_it_delivered_and_not_read() {
     let all = All::start();
     let _listener = Process::start(&mut all.user(&["listen", "--user", "2"]));
+    // A later listener fetches the message, and no sample is taken.
+    within(SOON, || all.metric("boat_sessions") == 1);
     let mut ada = Process::start(&mut all.user(&["chat", "--user", "1", "--to", "2"]));
     ada.type_line("hello");
     ada.line_is("[delivered] hello");

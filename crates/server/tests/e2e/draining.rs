@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::all::All;
 use crate::process::run;
 use crate::raw::{RawClient, hello};
+use crate::real::eventually;
 
 const CLIENTS: i64 = 30;
 
@@ -32,9 +33,10 @@ fn a_boat_is_emptied_and_takes_clients_again() {
     let mut clients: Vec<RawClient> = (1..=CLIENTS)
         .map(|user| RawClient::tcp(all.tcp()).signed_in(user))
         .collect();
-    let boat = boat_of(&all);
+    let boat = eventually("a boat that is open", || {
+        Some(boat_of(&all)).filter(|boat| boat["state"] == "open")
+    });
     let name = boat["name"].as_str().expect("a name");
-    assert_eq!(boat["state"], "open", "{boat}");
 
     let drain = ["drain", name, "--wait", "--output", "json"];
     let drained = run(&mut all.operator(&drain)).ok();

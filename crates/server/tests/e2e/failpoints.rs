@@ -27,26 +27,36 @@ use crate::webhook::Webhook;
 
 /// Within which a minute is closed: it has to be over.
 const CLOSED: Duration = Duration::from_secs(90);
-/// What the program is told, a line each.
+/// Arguments of the program, a line each.
 const ARGUMENTS: &str = "FAILPOINT_ARGUMENTS";
 
 /// The program itself, with a failpoint after each effect. Started by the tests here.
 #[test]
 #[ignore = "a process of the other tests"]
 fn program() {
-    let arguments = std::env::var(ARGUMENTS).expect("arguments");
-    let cli = Cli::parse_from(std::iter::once("packetboat").chain(arguments.lines()));
-    cli::run_around(cli, &Failpoint::armed()).expect("it runs");
+    cli::run_around(cli(), &Failpoint::armed()).expect("it runs");
 }
 
 /// The same command, as the program that dies there.
 fn dying(command: &Command, failpoint: &str) -> Command {
+    let mut program = within(command, "failpoints::program");
+    program.env(VARIABLE, failpoint);
+    program
+}
+
+/// The program of this command's arguments.
+pub fn cli() -> Cli {
+    let arguments = std::env::var(ARGUMENTS).expect("arguments");
+    Cli::parse_from(std::iter::once("packetboat").chain(arguments.lines()))
+}
+
+/// The same command, as a test that runs it with something around its parts.
+pub fn within(command: &Command, test: &str) -> Command {
     let arguments: Vec<_> = command.get_args().map(|a| a.to_string_lossy()).collect();
     let mut program = Command::new(std::env::current_exe().expect("this one"));
     program
-        .args(["--ignored", "--exact", "failpoints::program"])
+        .args(["--ignored", "--exact", test])
         .args(["--nocapture", "--test-threads=1"])
-        .env(VARIABLE, failpoint)
         .env(ARGUMENTS, arguments.join("\n"));
     for (name, value) in command.get_envs() {
         match value {

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use server::settings::lifted;
 use tempfile::TempDir;
@@ -22,6 +23,8 @@ pub struct Fleet {
     name: String,
     /// By name: `boat-1` … `horn-2`.
     members: BTreeMap<String, Member>,
+    /// Certificates of services and tickets of sessions.
+    has_proof: bool,
     door: Door,
 }
 
@@ -56,6 +59,22 @@ impl Fleet {
 
     /// With so many boats, and two of each other service.
     pub fn of_boats(redis: &str, boats: u32, more: &str) -> Fleet {
+        Fleet::new(redis, boats, more, true).at_work()
+    }
+
+    /// With a part of the settings file replaced.
+    pub fn with_other_settings(redis: &str, from: &str, to: &str) -> Fleet {
+        let fleet = Fleet::new(redis, 2, "", true);
+        fleet.change_settings(from, to);
+        fleet.at_work()
+    }
+
+    /// Without certificates of services and tickets of sessions.
+    pub fn without_proof(redis: &str) -> Fleet {
+        Fleet::new(redis, 2, "", false).at_work()
+    }
+
+    fn new(redis: &str, boats: u32, more: &str, has_proof: bool) -> Fleet {
         let dir = tempfile::Builder::new()
             .prefix("packetboat-")
             .tempdir()
@@ -76,25 +95,29 @@ impl Fleet {
             admin: format!("http://127.0.0.1:{}", members["station-1"].admin),
             state: dir.path().join("state"),
         };
-        let mut fleet = Fleet {
+        Fleet {
             dir,
             name,
             members,
+            has_proof,
             door,
-        };
-        fleet.certify();
+        }
+    }
+
+    fn at_work(mut self) -> Fleet {
+        self.certify();
         let mut keys = packetboat(&["keys", "new"]);
-        run(keys.arg(fleet.ticket_keys())).ok();
-        run(&mut fleet.command(&["topics", "apply"])).ok();
-        run(&mut fleet.command(&["schema", "apply"])).ok();
-        let names: Vec<String> = fleet.members.keys().cloned().collect();
+        run(keys.arg(self.ticket_keys())).ok();
+        run(&mut self.command(&["topics", "apply"])).ok();
+        run(&mut self.command(&["schema", "apply"])).ok();
+        let names: Vec<String> = self.members.keys().cloned().collect();
         for name in &names {
-            fleet.launch(name);
+            self.launch(name);
         }
         for name in &names {
-            fleet.wait_for(name);
+            self.wait_for(name);
         }
-        fleet
+        self
     }
 
     /// What its topics, keys and tables begin with.
@@ -172,6 +195,12 @@ impl Fleet {
         member.process.as_mut().expect("it runs")
     }
 
+    /// CPU time of all members so far.
+    pub fn cpu(&self) -> Duration {
+        let processes = (self.members.values()).filter_map(|member| member.process.as_ref());
+        processes.map(Process::cpu).sum()
+    }
+
     /// `kill -9`.
     pub fn kill(&mut self, name: &str) {
         self.process(name).kill();
@@ -220,6 +249,9 @@ impl Fleet {
                 format!("127.0.0.1:{}", member.websocket),
             )
             .env("PACKETBOAT_BOAT__TCP", format!("127.0.0.1:{}", member.tcp));
+        if !self.has_proof {
+            return command;
+        }
         command
             .env("PACKETBOAT_STATION__TICKETS__KEYS_FILE", self.ticket_keys())
             .env("PACKETBOAT_STATION__TICKETS__REQUIRED", "true");

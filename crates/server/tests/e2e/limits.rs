@@ -46,7 +46,8 @@ fn labels_of_the_page() -> BTreeSet<String> {
 
 #[test]
 fn each_limit_of_the_page_is_counted_and_no_other_one() {
-    let all = All::with("boat.memory_max = 1000000000000");
+    let more = "boat.memory_max = 1000000000000\nstation.http.listen = \"127.0.0.1:0\"";
+    let all = All::with(more);
     let (_, scrape) = get(&all.health, "/metrics");
     let series = scrape.lines().filter_map(|line| {
         let rest = line.strip_prefix("limits_total{limit=\"")?;

@@ -14,6 +14,7 @@ mod deployment;
 mod doctor;
 mod door;
 mod draining;
+mod edges;
 mod failpoints;
 mod files;
 mod garbage;
@@ -48,6 +49,8 @@ mod night;
 mod one_away;
 #[cfg(feature = "cluster")]
 mod page;
+#[cfg(feature = "cluster")]
+mod proof;
 #[cfg(feature = "cluster")]
 mod real;
 #[cfg(feature = "cluster")]

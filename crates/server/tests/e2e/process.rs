@@ -164,6 +164,19 @@ impl Process {
         kib.and_then(|kib| kib.parse::<u64>().ok()).expect("a size") * 1024
     }
 
+    /// Its CPU time so far: user and system, counted in hundredths of a second (proc_pid_stat(5), fields 14 and 15).
+    pub fn cpu(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()));
+        let stat = stat.expect("it runs");
+        // The name before may have spaces.
+        let (_, fields) = stat.rsplit_once(')').expect("a name in brackets");
+        let fields = fields.split_whitespace().skip(11).take(2);
+        let ticks: u64 = fields
+            .map(|field| field.parse::<u64>().expect("ticks"))
+            .sum();
+        Duration::from_millis(ticks * 10)
+    }
+
     /// `kill -9`, and gone.
     pub fn kill(&mut self) {
         self.child.kill().expect("it can be killed");

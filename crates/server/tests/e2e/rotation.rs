@@ -23,7 +23,12 @@ pub fn runbook(heading: &str) -> Vec<&'static str> {
 }
 
 /// Types a line in a folder.
-fn type_line(folder: &Path, line: &str) {
+pub fn type_line(folder: &Path, line: &str) {
+    type_line_with(folder, line, &[]);
+}
+
+/// The same, with variables that the section before it explains.
+pub fn type_line_with(folder: &Path, line: &str, variables: &[(&str, &str)]) {
     // The program that the tests built is the one that the line names.
     let plain = packetboat(&[]);
     let program = Path::new(plain.get_program());
@@ -39,6 +44,7 @@ fn type_line(folder: &Path, line: &str) {
     for (name, _) in plain.get_envs() {
         shell.env_remove(name);
     }
+    shell.envs(variables.iter().copied());
     run(&mut shell).ok();
 }
 

@@ -1,7 +1,16 @@
 //! The services on parts that want certificates and passwords: `make real-up TLS=1`; run by `scripts/e2e secured`.
 
+use std::path::PathBuf;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::cluster::count_at;
 use crate::fleet::Fleet;
+use crate::neighbours::Chat;
 use crate::process::{SOON, run};
+use crate::real;
+use crate::rotation::{runbook, type_line_with};
 
 #[test]
 #[ignore = "needs the real parts with TLS=1: scripts/e2e secured"]
@@ -41,4 +50,84 @@ fn a_message_finds_its_receiver_over_parts_with_tls() {
     }
     fleet.process("station-1").signal("TERM");
     fleet.process("station-1").ended(SOON);
+}
+
+/// The password of Packetboat's user at a Redis Cluster, which is the one of the other tests again when this is dropped.
+struct Password {
+    /// Files of the runbook, and of who may type it.
+    folder: TempDir,
+    server: String,
+    operator: String,
+}
+
+/// Options of `redis-cli` with the files of the folder.
+const BY_TLS: &str = "--tls --cacert ca.crt --cert client.crt --key client.key";
+
+impl Password {
+    fn new() -> Password {
+        let parts = PathBuf::from(std::env::var_os("PACKETBOAT_REAL_TLS").expect("TLS=1"));
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(folder.path().join("redis")).expect("a folder");
+        let copy = |from: &str, to: &str| {
+            std::fs::copy(parts.join(from), folder.path().join(to)).expect("a copy");
+        };
+        copy("redis.password", "redis/password");
+        copy("redis.password", "shared");
+        for name in ["ca.crt", "client.crt", "client.key"] {
+            copy(name, name);
+        }
+        let operator = std::fs::read_to_string(parts.join("operator.password"));
+        Password {
+            folder,
+            server: real::addresses("redis-cluster").remove(0),
+            operator: operator.expect("a password").trim().to_owned(),
+        }
+    }
+
+    fn type_line(&self, line: &str) {
+        let redis = format!("--user operator {BY_TLS} --cluster call {}", self.server);
+        let variables = [("REDIS", &*redis), ("REDISCLI_AUTH", &*self.operator)];
+        type_line_with(self.folder.path(), line, &variables);
+    }
+
+    /// A server's answer to Packetboat's user with the password of a file.
+    fn answer(&self, file: &str) -> String {
+        let (host, port) = self.server.split_once(':').expect("a port");
+        let words = format!("--user packetboat {BY_TLS} -h {host} -p {port} PING");
+        let password = std::fs::read_to_string(self.folder.path().join(file)).expect("a password");
+        let mut redis = Command::new("redis-cli");
+        redis.args(words.split(' ')).current_dir(self.folder.path());
+        run(redis.env("REDISCLI_AUTH", password.trim())).stdout
+    }
+}
+
+impl Drop for Password {
+    fn drop(&mut self) {
+        self.type_line("redis-cli $REDIS ACL SETUSER packetboat resetpass \">$(cat shared)\"");
+    }
+}
+
+#[test]
+#[ignore = "needs the real parts with TLS=1: scripts/e2e secured"]
+fn a_new_password_of_redis_refuses_nothing() {
+    let shared = std::env::var("PACKETBOAT_REAL_TLS").expect("TLS=1") + "/redis.password";
+    let password = Password::new();
+    let own = password.folder.path().join("redis/password");
+    let fleet = Fleet::with_other_settings("cluster", &shared, &own.display().to_string());
+    let urls = ["boat-1", "boat-2"].map(|name| fleet.boat(name));
+    let chat = Chat::over(&fleet, &[&urls[0], &urls[1]], 1_000_000);
+    for line in runbook("A new password of Redis") {
+        password.type_line(line);
+    }
+    // Connections that live are not asked again; the next ones are.
+    password.type_line("redis-cli $REDIS CLIENT KILL USER packetboat");
+    fleet.send("1", "2", "are you there yet?");
+    assert_eq!(fleet.listen("2", 1)[0]["text"], "are you there yet?");
+    chat.end().went_on();
+    let count = |name: &str| count_at(&fleet.admins(), name);
+    assert!(count("tls_reloads_total{result=\"reloaded\"}") >= 4);
+    assert_eq!(count("tls_reloads_total{result=\"refused\"}"), 0);
+    assert_eq!(password.answer("redis/password").trim(), "PONG");
+    assert_ne!(password.answer("shared").trim(), "PONG");
+    fleet.at_rest();
 }

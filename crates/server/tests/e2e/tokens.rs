@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::all::{All, Dir};
 use crate::process::{SOON, packetboat, run, within};
 use crate::raw::{RawClient, hello_with, message};
+use crate::rotation::{runbook, type_line};
 
 const ISSUER: &str = "https://id.example";
 
@@ -70,13 +71,20 @@ fn sign_in(all: &All, token: String) -> Result<RawClient, Code> {
     }
 }
 
-// The rotation of docs/operations/running.md: both keys, then tokens by the new one, then the new one alone.
+// The runbook of docs/operations/security.md: both keys, then tokens by the new one, then the new one alone.
 #[test]
 fn a_key_that_changes_ends_no_session_and_refuses_no_send() {
     let files = tempfile::tempdir().expect("a folder");
-    let file = files.path().join("keys.json");
+    let [file, both, alone] =
+        ["keys.json", "both.json", "new.json"].map(|name| files.path().join(name));
     let (old, new) = (Key::new("2026-10"), Key::new("2026-11"));
     publish(&file, &[&old]);
+    publish(&both, &[&old, &new]);
+    publish(&alone, &[&new]);
+    let lines = runbook("New keys of an issuer");
+    let [first, second] = lines[..] else {
+        panic!("{lines:?}");
+    };
     let all = All::with(&settings(&file));
     let mut session = sign_in(&all, old.token(1)).expect("a good token");
     let mut sent = 0_u8;
@@ -98,7 +106,7 @@ fn a_key_that_changes_ends_no_session_and_refuses_no_send() {
     let forged = Key::new("2026-10");
     assert_eq!(is_welcome(&forged), Err(Code::Unauthenticated));
 
-    publish(&file, &[&old, &new]);
+    type_line(files.path(), first);
     within(SOON, || is_welcome(&new).is_ok());
     assert_eq!(is_welcome(&old), Ok(()));
     goes_on();
@@ -110,7 +118,7 @@ fn a_key_that_changes_ends_no_session_and_refuses_no_send() {
     within(SOON, || all.metric(&refused) >= 1);
     assert_eq!((is_welcome(&old), is_welcome(&new)), (Ok(()), Ok(())));
 
-    publish(&file, &[&new]);
+    type_line(files.path(), second);
     within(SOON, || is_welcome(&old) == Err(Code::Unauthenticated));
     assert_eq!(is_welcome(&new), Ok(()));
     goes_on();
