@@ -16,17 +16,10 @@ use parking_lot::Mutex;
 use protocol::Incarnation;
 use protocol::access::Role;
 use protocol::presence::{BoatLife, Denied, LEASE_PATIENCE, Obituary};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{interval, timeout};
-use tokio_util::task::TaskTracker;
-
-use crate::metrics::ReceiptMetrics;
 
 type Client = BoatServiceClient<Channel>;
-
-/// Calls to boats that may be under way at once; more wait, and what waits too long is dropped before
-/// it gets here.
-const CALLS_MAX: usize = 64;
 
 /// How often it is looked whether an absent boat is to be asked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -47,10 +40,7 @@ pub(crate) struct Boats {
     connector: Connector,
     clock: Arc<dyn Clock>,
     known: Mutex<Known>,
-    calls: Arc<Semaphore>,
-    tasks: TaskTracker,
     deadline: Duration,
-    metrics: ReceiptMetrics,
 }
 
 struct Known {
@@ -60,13 +50,7 @@ struct Known {
 }
 
 impl Boats {
-    pub(crate) fn new(
-        connector: Connector,
-        clock: Arc<dyn Clock>,
-        tasks: TaskTracker,
-        deadline: Duration,
-        metrics: ReceiptMetrics,
-    ) -> Boats {
+    pub(crate) fn new(connector: Connector, clock: Arc<dyn Clock>, deadline: Duration) -> Boats {
         Boats {
             connector,
             clock,
@@ -74,10 +58,7 @@ impl Boats {
                 clients: BTreeMap::new(),
                 obituary: Obituary::new(LEASE_PATIENCE, AGAIN, DENIED_MAX),
             }),
-            calls: Arc::new(Semaphore::new(CALLS_MAX)),
-            tasks,
             deadline,
-            metrics,
         }
     }
 
@@ -179,29 +160,13 @@ impl Boats {
         answer.ok()?.ok().map(|answer| answer.into_inner().alive)
     }
 
-    /// Hands notices to a boat in one call, which runs on its own. Waits only for room to make the call.
-    pub(crate) async fn notify(&self, life: BoatLife, notices: Vec<Notice>) {
-        let count = notices.len() as u64;
+    /// Hands notices to a boat in one call. Answers how many of their sessions are not there; `None` where no answer came
+    /// in time.
+    pub(crate) async fn notify(&self, life: BoatLife, notices: Vec<Notice>) -> Option<usize> {
         let client = self.known.lock().clients.get(&life).cloned();
-        let Some(mut client) = client else {
-            self.metrics.push_failed.increment(count);
-            return;
-        };
-        let Ok(room) = self.calls.clone().acquire_owned().await else {
-            return;
-        };
-        let (deadline, metrics) = (self.deadline, self.metrics.clone());
-        self.tasks.spawn(async move {
-            let _room = room;
-            let request = v1::NoticeRequest::from(&NoticeBatch { life, notices });
-            match timeout(deadline, client.notice(request)).await {
-                Ok(Ok(answer)) => {
-                    let missing = answer.into_inner().missing.len() as u64;
-                    metrics.pushed.increment(count.saturating_sub(missing));
-                    metrics.push_failed.increment(missing.min(count));
-                }
-                Ok(Err(_)) | Err(_) => metrics.push_failed.increment(count),
-            }
-        });
+        let request = v1::NoticeRequest::from(&NoticeBatch { life, notices });
+        let answer = timeout(self.deadline, client?.notice(request)).await;
+        let answer = answer.ok()?.ok()?;
+        Some(answer.into_inner().missing.len())
     }
 }

@@ -107,7 +107,8 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub timeline_deadline: Duration,
-    /// Time for a boat to take notices; then they are dropped, and sync makes up for them.
+    /// Time for a boat to take notices. Then they are pushed again, up to five times in a quarter of a minute; sync makes
+    /// up for what is lost after that.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub notice_deadline: Duration,

@@ -26,6 +26,7 @@ mod metrics;
 mod missed;
 mod pages;
 mod publisher;
+mod receipt_notifier;
 mod receipts;
 mod received;
 mod recent;
@@ -37,7 +38,6 @@ mod service;
 pub mod sessions;
 mod start;
 mod sync;
-mod tell;
 pub mod tickets;
 
 pub use config::Config;

@@ -92,6 +92,7 @@ pub(crate) struct ReceiptMetrics {
     pub(crate) refused: Counter,
     pub(crate) pushed: Counter,
     pub(crate) push_failed: Counter,
+    pub(crate) push_repeated: Counter,
 }
 
 impl ReceiptMetrics {
@@ -101,6 +102,7 @@ impl ReceiptMetrics {
             refused: counter!("station_receipts_total", "result" => "refused"),
             pushed: counter!("station_receipt_pushes_total", "result" => "sent"),
             push_failed: counter!("station_receipt_pushes_total", "result" => "failed"),
+            push_repeated: counter!("station_receipt_pushes_total", "result" => "repeated"),
         }
     }
 }

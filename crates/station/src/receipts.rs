@@ -23,6 +23,7 @@ use protocol::frame::{AckItem, Acked};
 use protocol::history::{Direction, Place};
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::{Code, ConversationId, MessageId, Refusal, Seq, Timestamp, UserId};
+use tokio_util::task::TaskTracker;
 
 use self::groups::InGroups;
 use crate::background::Background;
@@ -30,16 +31,11 @@ use crate::cached::Cached;
 use crate::deadline::within;
 use crate::membership::Membership;
 use crate::metrics::ReceiptMetrics;
+use crate::receipt_notifier::{Notices, ReceiptNotice};
 use crate::received::Received;
 
-/// A receipt for the sender of a message, or for the reader's other devices.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tell {
-    pub(crate) to: UserId,
-    pub(crate) receipt: Receipt,
-}
-
 /// Records receipts.
+#[derive(Clone)]
 pub(crate) struct Receipts {
     pub(crate) history: Arc<dyn HistoryStore>,
     pub(crate) group_history: Arc<dyn GroupHistoryStore>,
@@ -49,7 +45,8 @@ pub(crate) struct Receipts {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) deadline: Duration,
     /// To the senders; `None` where they ask for themselves.
-    pub(crate) tell: Option<Background<Vec<Tell>>>,
+    pub(crate) notices: Option<Background<Notices>>,
+    pub(crate) tasks: TaskTracker,
     pub(crate) last_received: Arc<Received>,
     pub(crate) metrics: ReceiptMetrics,
 }
@@ -58,8 +55,8 @@ pub(crate) struct Receipts {
 #[derive(Default)]
 struct Moves {
     statuses: Vec<StatusWrite>,
-    /// What the sender of each status hears, if the status was news.
-    tells: Vec<Tell>,
+    /// For the sender of each status, if the status was news.
+    notices: Vec<ReceiptNotice>,
     received: BTreeMap<(UserId, ConversationId), Seq>,
     read: BTreeMap<(UserId, ConversationId), Seq>,
     /// What the reader's own devices hear of each: what is read on one is read on all.
@@ -85,7 +82,10 @@ impl Receipts {
         };
         let not_right = count(&answers, |answer| answer.refused.len());
         self.metrics.refused.increment(not_right);
-        let unheard = match self.write(moves).await {
+        // Whoever hangs up meanwhile does not break it off: a status that stands and was not pushed is no news again.
+        let this = self.clone();
+        let written = self.tasks.spawn(async move { this.write(moves).await });
+        let unheard = match written.await.unwrap_or_else(|_| Err(broken_off())) {
             Ok(unheard) => unheard,
             Err(refusal) => return refuse_all(&items, &refusal),
         };
@@ -153,20 +153,25 @@ impl Receipts {
             },
         );
         // A status is news once: whoever says it again, because something else failed, does not make it so.
-        let mut news: Vec<Tell> = Vec::new();
-        if let Ok(changed) = &changed {
-            let tells = moves.tells.into_iter().zip(changed);
-            news.extend(tells.filter_map(|(tell, changed)| changed.then_some(tell)));
+        let mut news = Notices::default();
+        match &changed {
+            Ok(changed) => {
+                let notices = moves.notices.into_iter().zip(changed);
+                let notices = notices.filter_map(|(notice, changed)| changed.then_some(notice));
+                news.recorded.extend(notices);
+            }
+            Err(_) => news.doubtful = moves.notices,
         }
         if let Ok(unheard) = &read {
             let mirrors = moves.mirrors.into_iter();
             let mirrors = mirrors.filter(|((to, _), _)| !unheard.contains(to));
-            news.extend(mirrors.map(|((to, _), receipt)| Tell { to, receipt }));
+            let mirrors = mirrors.map(|((to, _), receipt)| ReceiptNotice { to, receipt });
+            news.recorded.extend(mirrors);
         }
-        if let Some(tell) = &self.tell
-            && !news.is_empty()
+        if let Some(notices) = &self.notices
+            && news.len() > 0
         {
-            tell.offer(news);
+            notices.offer(news);
         }
         changed?;
         received?;
@@ -239,7 +244,7 @@ impl Moves {
                     kind,
                     at,
                 });
-                self.tells.push(Tell {
+                self.notices.push(ReceiptNotice {
                     to: place.peer,
                     receipt,
                 });
@@ -247,6 +252,10 @@ impl Moves {
         }
         answer
     }
+}
+
+fn broken_off() -> Refusal {
+    Refusal::new(Code::Unavailable, "it was broken off: say it again")
 }
 
 /// Where the messages stand that receipts speak of, in their owners' rows.

@@ -54,6 +54,7 @@ use crate::metrics::{AcceptMetrics, AdmissionMetrics, ReceiptMetrics};
 use crate::missed::Missed;
 use crate::pages::Pages;
 use crate::publisher::Publisher;
+use crate::receipt_notifier::ReceiptNotifier;
 use crate::receipts::Receipts;
 use crate::received::Received;
 use crate::recent::Recent;
@@ -62,7 +63,6 @@ use crate::revocations::RevocationDoor;
 use crate::seen::remember;
 use crate::service::{Door, Station};
 use crate::sync::Lookup;
-use crate::tell::Teller;
 use crate::tickets::{TicketDoor, TicketKeysError};
 
 /// What a station is made of.
@@ -230,9 +230,7 @@ async fn assemble(
         parts.connector.clone(),
         // A life is asked again in seconds, wherever the time of day goes.
         Arc::new(TimerClock::starting_at(clock.now())),
-        tasks.clone(),
         config.notice_deadline,
-        receipt_metrics.clone(),
     ));
     let roster = answered_within(deadline, parts.registry.watch(Role::Boat)).await?;
     boats.adopt(&roster.borrow());
@@ -292,15 +290,15 @@ async fn assemble(
     let groups = parts.groups.clone();
     let membership = Membership::new(groups, config.members_deadline, deadline);
     let membership = Arc::new(membership);
-    let teller = Teller {
-        mailbox: parts.mailbox.clone(),
-        boats: boats.clone(),
+    let notifier = ReceiptNotifier::new(
+        (parts.mailbox.clone(), parts.history.clone()),
+        boats.clone(),
         deadline,
-        metrics: receipt_metrics.clone(),
-    };
-    let tell = config
-        .push_receipts
-        .then(|| workers.spawn("receipts", move |batch| teller.clone().tell_all(batch)));
+        (tasks.clone(), stop.clone()),
+        receipt_metrics.clone(),
+    );
+    let work = move |batch| notifier.clone().notify_all(batch);
+    let notices = (config.push_receipts).then(|| workers.spawn("receipts", work));
 
     let ends = Heads {
         store: parts.heads.clone(),
@@ -370,7 +368,8 @@ async fn assemble(
             cached: cached.clone(),
             clock: clock.clone(),
             deadline,
-            tell,
+            notices,
+            tasks: tasks.clone(),
             last_received: received.clone(),
             metrics: receipt_metrics,
         },

@@ -16,6 +16,7 @@ mod renewal;
 mod revocations;
 mod sends;
 mod sessions;
+mod slow_history;
 mod strangers;
 mod sync;
 mod tickets;

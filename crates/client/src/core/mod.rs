@@ -225,7 +225,10 @@ impl Core {
                     self.answered(question, page.request, page.answer, now);
                 }
             }
-            ServerFrame::Resync => self.questions.list_again(),
+            ServerFrame::Resync => {
+                self.questions.list_again();
+                self.ask_status(now);
+            }
             ServerFrame::Refreshed { expires_at } => {
                 self.credentials.handle_refreshed(expires_at, now);
             }
@@ -426,6 +429,11 @@ impl Core {
             .connected(welcome.send_window, welcome.frame_bytes_max);
         self.questions.list_again();
         self.timeline.connected(&mut self.questions);
+        self.ask_status(now);
+    }
+
+    /// Receipts that were missed.
+    fn ask_status(&mut self, now: Timestamp) {
         let until = now + self.settings.limits.answer;
         (self.questions).ask_status(self.outbox.sent.unread_ids(), until, &mut self.out);
     }

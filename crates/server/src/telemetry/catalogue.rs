@@ -135,7 +135,7 @@ const METRICS: &[Metric] = &[
     metric(Counter, "station_members_unasked_total", "Sends to groups that were let in unasked, because the store did not answer"),
     metric(Counter, "station_node_numbers_lost_total", "Node numbers for message ids that this station lost"),
     metric(Counter, "station_pages_total", "Pages of history, by where they came from: memory or stores"),
-    metric(Counter, "station_receipt_pushes_total", "Receipts for other devices, by result"),
+    metric(Counter, "station_receipt_pushes_total", "Pushes of receipts, by result: sent; repeated, after a failure; failed, for good or to a session that had ended"),
     metric(Counter, "station_receipts_total", "Receipts, by result"),
     metric(Counter, "station_remote_sign_ins_total", "Sign-ins that were for station.auth.remote, by result: accepted or refused by it; unanswered, for an error or silence; malformed, for an answer that cannot be; busy, beyond 256 that wait; broken, while it is left alone after failures"),
     metric(Gauge, "station_revocations", "Users whose tokens were revoked and may not have ended"),

@@ -1,10 +1,14 @@
 //! Receipts over the wire: recorded, answered, told to the sender.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use api::station::ReceiptItem;
 use api::v1;
 use protocol::frame::{Ack, AckItem, Acked, ServerFrame};
 use protocol::receipt::{Receipt, ReceiptKind};
-use protocol::{Placed, Platform, Seq};
+use protocol::{Code, Placed, Platform, Seq};
+use tokio::time::{sleep, timeout};
 
 use super::world::*;
 use crate::Config;
@@ -183,4 +187,116 @@ async fn receipts_need_not_be_pushed() {
     let statuses = world.ask_status(1, &[placed.message.id]).await;
     assert_eq!(statuses[0].delivered_at, Some(BEGIN));
     assert_eq!(statuses[0].read_at, Some(BEGIN));
+}
+
+const STORE_DEADLINE: Duration = Duration::from_secs(3);
+
+/// Between two looks: a pause, and the deadline of a store.
+const ROUND: Duration = Duration::from_secs(4);
+
+// A boat that was away for a moment lost the receipt for as long as the sender stayed connected.
+#[tokio::test(start_paused = true)]
+async fn a_push_that_fails_is_repeated() {
+    let world = world().await;
+    world.sign_in(1, Platform::Ios, 11).await;
+    let placed = world.place(1, 2, 1, "hello").await;
+    world.boat.failing.store(2, Ordering::Relaxed);
+    world
+        .acknowledge(&[receipt_of(2, ReceiptKind::Read, &[&placed])])
+        .await;
+    assert_eq!(world.told(), []);
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(world.told().len(), 1, "after half a second and one more");
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(world.told().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_push_whose_sessions_are_unknown_is_repeated() {
+    let world = world().await;
+    world.sign_in(1, Platform::Ios, 11).await;
+    let placed = world.place(1, 2, 1, "hello").await;
+    world.mailbox.boxes_away.lock().push(user(1));
+    world
+        .acknowledge(&[receipt_of(2, ReceiptKind::Received, &[&placed])])
+        .await;
+    world.mailbox.boxes_away.lock().clear();
+    world.mailbox.sessions_hang.store(true, Ordering::Relaxed);
+    world
+        .acknowledge(&[receipt_of(2, ReceiptKind::Read, &[&placed])])
+        .await;
+    sleep(STORE_DEADLINE / 2).await;
+    world.mailbox.sessions_hang.store(false, Ordering::Relaxed);
+    assert_eq!(world.told(), []);
+    sleep(2 * ROUND).await;
+    let mut kinds: Vec<_> = (world.told().iter())
+        .map(|(_, receipt)| receipt.kind)
+        .collect();
+    kinds.sort();
+    assert_eq!(kinds, [ReceiptKind::Received, ReceiptKind::Read]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_push_is_repeated_for_a_quarter_of_a_minute() {
+    let world = world().await;
+    world.sign_in(1, Platform::Ios, 11).await;
+    let placed = world.place(1, 2, 1, "hello").await;
+    world.boat.failing.store(usize::MAX, Ordering::Relaxed);
+    world
+        .acknowledge(&[receipt_of(2, ReceiptKind::Read, &[&placed])])
+        .await;
+    sleep(Duration::from_secs(60)).await;
+    let pushes = usize::MAX - world.boat.failing.load(Ordering::Relaxed);
+    assert_eq!(pushes, 6, "the first, and after 0.5, 1, 2, 4 and 8 seconds");
+}
+
+// A status that stood while its answer was lost was no news when the receipt was said again: its sender heard nothing.
+#[tokio::test(start_paused = true)]
+async fn a_status_whose_write_was_not_answered_is_pushed_all_the_same() {
+    let world = world().await;
+    world.sign_in(1, Platform::Ios, 11).await;
+    let placed = world.place(1, 2, 1, "hello").await;
+    let receipt = [receipt_of(2, ReceiptKind::Read, &[&placed])];
+    world.history.answers_lost.store(1, Ordering::Relaxed);
+    let answers = world.acknowledge(&receipt).await;
+    let (_, refusal) = &answers[0].refused[0];
+    assert_eq!(refusal.code, Code::DeadlineExceeded);
+    let answers = world.acknowledge(&receipt).await;
+    assert_eq!(answers[0].ids, [placed.message.id]);
+    sleep(2 * ROUND).await;
+    let told = world.told();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].1.kind, ReceiptKind::Read);
+}
+
+// The same where the boat hangs up: its call ends in the middle.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_broken_off_pushes_what_it_has_recorded() {
+    let world = world().await;
+    world.sign_in(1, Platform::Ios, 11).await;
+    let placed = world.place(1, 2, 1, "hello").await;
+    let receipt = [receipt_of(2, ReceiptKind::Read, &[&placed])];
+    world.history.answers_lost.store(1, Ordering::Relaxed);
+    let broken_off = timeout(Duration::from_secs(1), world.acknowledge(&receipt)).await;
+    assert!(broken_off.is_err());
+    assert_eq!(world.history.writes.load(Ordering::Relaxed), 1);
+    assert_eq!(world.status_of(&placed).await, (true, true));
+    sleep(3 * ROUND).await;
+    let told = world.told();
+    assert_eq!(told.len(), 1, "{told:?}");
+}
+
+// What was not recorded is not pushed.
+#[tokio::test(start_paused = true)]
+async fn a_status_that_does_not_stand_is_not_pushed() {
+    let world = world().await;
+    world.sign_in(1, Platform::Ios, 11).await;
+    let placed = world.place(1, 2, 1, "hello").await;
+    world.history.is_away.store(true, Ordering::Relaxed);
+    let receipt = [receipt_of(2, ReceiptKind::Read, &[&placed])];
+    world.acknowledge(&receipt).await;
+    world.history.is_away.store(false, Ordering::Relaxed);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(world.told(), []);
+    assert_eq!(world.status_of(&placed).await, (false, false));
 }

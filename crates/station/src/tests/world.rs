@@ -55,6 +55,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::counted::{CountedGroups, CountedHistory};
 use super::revocations::FaultyRevocations;
+use super::slow_history::SlowHistory;
 use crate::auth::{Claims, Signer};
 use crate::{Config, Parts, Running, start};
 
@@ -67,6 +68,7 @@ pub(super) struct World {
     pub(super) parts: Parts,
     pub(super) queue: Arc<FaultyQueue>,
     pub(super) mailbox: Arc<FaultyMailbox>,
+    pub(super) history: Arc<SlowHistory>,
     pub(super) groups: Arc<CountedGroups>,
     pub(super) history_reads: Arc<CountedHistory>,
     pub(super) revocations: Arc<FaultyRevocations>,
@@ -124,13 +126,14 @@ pub(super) async fn world_through(
     let registered = registry.register(Role::Boat, "boat-1", "inproc:boat-1");
     let registration = registered.await.expect("a lease");
     let life = registration.instance.life.clone();
+    let history = SlowHistory::over(EmbeddedHistory::new(engine.clone()));
     let groups = CountedGroups::over(EmbeddedGroups::new(engine.clone(), clock.clone()));
     let history_reads = CountedHistory::over(EmbeddedGroupHistory::new(engine.clone()));
     let revocations = FaultyRevocations::over(engine.clone());
     let parts = Parts {
         queue: queue.clone(),
         mailbox: mailbox.clone(),
-        history: Arc::new(EmbeddedHistory::new(engine.clone())),
+        history: history.clone(),
         heads: Arc::new(EmbeddedHeads::new(engine.clone())),
         conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
         changes: Arc::new(EmbeddedChanges::new(engine.clone())),
@@ -159,6 +162,7 @@ pub(super) async fn world_through(
         parts,
         queue,
         mailbox,
+        history,
         groups,
         history_reads,
         revocations,
@@ -475,7 +479,7 @@ struct FaultyProducer {
     faults: Arc<Faults>,
 }
 
-fn one_less(count: &AtomicUsize) -> bool {
+pub(super) fn one_less(count: &AtomicUsize) -> bool {
     let less = |n: usize| n.checked_sub(1);
     count
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
@@ -756,6 +760,8 @@ impl MailboxStore for FaultyMailbox {
 #[derive(Default)]
 pub(super) struct Noting {
     pub(super) notices: Mutex<Vec<v1::NoticeRequest>>,
+    /// Notices that it does not take, from the next one on.
+    pub(super) failing: AtomicUsize,
 }
 
 impl Noting {
@@ -793,6 +799,9 @@ impl BoatService for Peer {
         &self,
         request: Request<v1::NoticeRequest>,
     ) -> Result<Response<v1::NoticeResponse>, Status> {
+        if one_less(&self.0.failing) {
+            return Err(Status::unavailable("switched off by the test"));
+        }
         self.0.notices.lock().push(request.into_inner());
         Ok(Response::new(v1::NoticeResponse::default()))
     }

@@ -375,6 +375,17 @@ fn missed_receipts_are_asked_for_after_a_reconnect() {
     );
 }
 
+// A boat that had no room for what it should push says so.
+#[test]
+fn missed_receipts_are_asked_for_after_a_resync() {
+    let mut device = Device::ready();
+    device.send(to(2), 1);
+    device.accept(1);
+    echo(&mut device, 1, 1);
+    device.hear(ServerFrame::Resync);
+    device.question(|query| *query == SyncQuery::Status { ids: vec![id(1)] });
+}
+
 #[test]
 fn own_messages_are_shown_in_their_place() {
     let mut device = Device::ready();

@@ -1,0 +1,276 @@
+//! ack:N: what became of messages, for live sessions of their senders, and what was read, for other devices of the
+//! reader.
+//!
+//! A push that fails is repeated for a quarter of a minute; what is lost then is learned by asking for the status
+//! (S3-18). A push that comes twice harms nobody: a status only moves forward.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::boat::{Notice, NoticeKind};
+use api::codec;
+use backend::history::HistoryStore;
+use backend::mailbox::MailboxStore;
+use bytes::Bytes;
+use protocol::frame::ServerFrame;
+use protocol::history::RowStatus;
+use protocol::presence::BoatLife;
+use protocol::receipt::{Receipt, ReceiptKind};
+use protocol::{MessageId, SessionId, UserId};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::boats::Boats;
+use crate::metrics::ReceiptMetrics;
+
+/// Receipts of one frame: well below what a frame may hold.
+const RECEIPTS_PER_FRAME: usize = 500;
+
+/// Calls to boats at once; further ones wait.
+const CALLS_MAX: usize = 64;
+
+/// Pauses before each repeat. A boat without its lease is over sooner than their sum, and a Redis has its new master.
+const PAUSES: [Duration; 5] = [
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+    Duration::from_secs(8),
+];
+
+/// Notices that wait for a repeat; what is above it is not repeated.
+const REPEATS_MAX: usize = 65_536;
+
+/// A receipt for the sender of a message, or for the reader's other devices.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReceiptNotice {
+    pub(crate) to: UserId,
+    pub(crate) receipt: Receipt,
+}
+
+/// Notices of one call of receipts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Notices {
+    pub(crate) recorded: Vec<ReceiptNotice>,
+    /// The write of their status failed, or was too late, and may stand all the same: nobody else would push them,
+    /// since a repeat of the receipt finds the status where it is.
+    pub(crate) doubtful: Vec<ReceiptNotice>,
+}
+
+/// Pushes receipts.
+#[derive(Clone)]
+pub(crate) struct ReceiptNotifier {
+    pub(crate) mailbox: Arc<dyn MailboxStore>,
+    pub(crate) history: Arc<dyn HistoryStore>,
+    pub(crate) boats: Arc<Boats>,
+    pub(crate) deadline: Duration,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) stop: CancellationToken,
+    pub(crate) metrics: ReceiptMetrics,
+    calls: Arc<Semaphore>,
+    repeats: Arc<Semaphore>,
+}
+
+/// One call to one boat.
+#[derive(Default)]
+struct BoatCall {
+    users: Vec<UserId>,
+    notices: Vec<Notice>,
+}
+
+impl Notices {
+    pub(crate) fn len(&self) -> usize {
+        self.recorded.len() + self.doubtful.len()
+    }
+
+    fn extend(&mut self, other: Notices) {
+        self.recorded.extend(other.recorded);
+        self.doubtful.extend(other.doubtful);
+    }
+}
+
+impl ReceiptNotifier {
+    pub(crate) fn new(
+        (mailbox, history): (Arc<dyn MailboxStore>, Arc<dyn HistoryStore>),
+        boats: Arc<Boats>,
+        deadline: Duration,
+        (tasks, stop): (TaskTracker, CancellationToken),
+        metrics: ReceiptMetrics,
+    ) -> ReceiptNotifier {
+        ReceiptNotifier {
+            mailbox,
+            history,
+            boats,
+            deadline,
+            tasks,
+            stop,
+            metrics,
+            calls: Arc::new(Semaphore::new(CALLS_MAX)),
+            repeats: Arc::new(Semaphore::new(REPEATS_MAX)),
+        }
+    }
+
+    /// Pushes what is recorded; waits for Redis and for room to call boats, not for their answers.
+    pub(crate) async fn notify_all(self, batches: Vec<Notices>) {
+        let mut all = Notices::default();
+        batches.into_iter().for_each(|batch| all.extend(batch));
+        let Notices { recorded, doubtful } = all;
+        let doubtful = Notices {
+            doubtful,
+            ..Notices::default()
+        };
+        self.repeat(doubtful, 0);
+        self.push(recorded, 0).await;
+    }
+
+    /// Sessions of all users in one question, then one call for each boat.
+    async fn push(&self, notices: Vec<ReceiptNotice>, attempt: usize) {
+        if notices.is_empty() {
+            return;
+        }
+        let mut receipts: BTreeMap<UserId, Vec<Receipt>> = BTreeMap::new();
+        for notice in &notices {
+            let of_user = receipts.entry(notice.to).or_default();
+            of_user.push(notice.receipt);
+        }
+        let users: Vec<UserId> = receipts.keys().copied().collect();
+        let question = self.mailbox.sessions(&users, self.boats.denied());
+        let Ok(answers) = timeout(self.deadline, question).await else {
+            return self.repeat_of(&receipts, &users, attempt);
+        };
+        let mut unknown = Vec::new();
+        let mut calls: BTreeMap<BoatLife, BoatCall> = BTreeMap::new();
+        for ((&user, receipts), sessions) in receipts.iter().zip(answers) {
+            let Ok(sessions) = sessions else {
+                unknown.push(user);
+                continue;
+            };
+            if sessions.is_empty() {
+                continue;
+            }
+            let frames = frames_of(receipts);
+            for entry in sessions {
+                let call = calls.entry(entry.life).or_default();
+                let notices = frames.iter().map(|frame| notice(entry.session, frame));
+                call.notices.extend(notices);
+                if call.users.last() != Some(&user) {
+                    call.users.push(user);
+                }
+            }
+        }
+        self.repeat_of(&receipts, &unknown, attempt);
+        let receipts = Arc::new(receipts);
+        for (life, BoatCall { users, notices }) in calls {
+            let Ok(room) = self.calls.clone().acquire_owned().await else {
+                return;
+            };
+            let (this, receipts) = (self.clone(), receipts.clone());
+            self.tasks.spawn(async move {
+                let count = notices.len();
+                let missing = this.boats.notify(life, notices).await;
+                drop(room);
+                let Some(missing) = missing else {
+                    return this.repeat_of(&receipts, &users, attempt);
+                };
+                // A session that is missing has ended: its device asks for statuses when it signs in.
+                let missing = missing.min(count);
+                this.metrics.pushed.increment((count - missing) as u64);
+                this.metrics.push_failed.increment(missing as u64);
+            });
+        }
+    }
+
+    fn repeat_of(
+        &self,
+        receipts: &BTreeMap<UserId, Vec<Receipt>>,
+        users: &[UserId],
+        attempt: usize,
+    ) {
+        let of_user = |&to: &UserId| {
+            let receipts = receipts.get(&to).into_iter().flatten();
+            receipts.map(move |&receipt| ReceiptNotice { to, receipt })
+        };
+        let notices = Notices {
+            recorded: users.iter().flat_map(of_user).collect(),
+            doubtful: Vec::new(),
+        };
+        self.repeat(notices, attempt);
+    }
+
+    /// After a pause, in a task of its own.
+    fn repeat(&self, notices: Notices, attempt: usize) {
+        let count = notices.len();
+        if count == 0 {
+            return;
+        }
+        let permits = u32::try_from(count).unwrap_or(u32::MAX);
+        let room = self.repeats.clone().try_acquire_many_owned(permits);
+        let (Some(&pause), Ok(room)) = (PAUSES.get(attempt), room) else {
+            self.metrics.push_failed.increment(count as u64);
+            return;
+        };
+        self.metrics.push_repeated.increment(count as u64);
+        let this = self.clone();
+        self.tasks.spawn(async move {
+            let waited = this.stop.run_until_cancelled(sleep(pause)).await;
+            if waited.is_none() {
+                this.metrics.push_failed.increment(count as u64);
+                return;
+            }
+            let Notices { recorded, doubtful } = this.in_registers(notices).await;
+            drop(room);
+            let doubtful = Notices {
+                recorded: Vec::new(),
+                doubtful,
+            };
+            this.repeat(doubtful, attempt + 1);
+            this.push(recorded, attempt + 1).await;
+        });
+    }
+
+    /// Doubtful notices whose status stands count as recorded.
+    async fn in_registers(&self, mut notices: Notices) -> Notices {
+        if notices.doubtful.is_empty() {
+            return notices;
+        }
+        let keys = notices.doubtful.iter();
+        let keys: Vec<(UserId, MessageId)> = keys.map(|n| (n.to, n.receipt.id)).collect();
+        let question = timeout(self.deadline, self.history.status(&keys)).await;
+        if let Ok(Ok(statuses)) = question {
+            let doubtful = std::mem::take(&mut notices.doubtful);
+            for (notice, status) in doubtful.into_iter().zip(statuses) {
+                if stands(&status, notice.receipt.kind) {
+                    notices.recorded.push(notice);
+                } else {
+                    notices.doubtful.push(notice);
+                }
+            }
+        }
+        notices
+    }
+}
+
+fn stands(status: &RowStatus, kind: ReceiptKind) -> bool {
+    match kind {
+        ReceiptKind::Received => status.delivered_at.is_some(),
+        ReceiptKind::Read => status.read_at.is_some(),
+    }
+}
+
+/// Encoded once for all sessions of a user.
+fn frames_of(receipts: &[Receipt]) -> Vec<Bytes> {
+    receipts
+        .chunks(RECEIPTS_PER_FRAME)
+        .map(|chunk| codec::encode_server(&ServerFrame::Receipts(chunk.to_vec())))
+        .collect()
+}
+
+fn notice(session: SessionId, frame: &Bytes) -> Notice {
+    Notice {
+        session,
+        kind: NoticeKind::Frame(frame.clone()),
+    }
+}
