@@ -1,4 +1,4 @@
-.PHONY: help demo test check fmt lint docs sim settings bench coverage real-up real-down real-status e2e campaign fuzz console console-test alerts manifests conformance clean e2e-secured deny sbom
+.PHONY: help demo test unit check fmt lint docs sim settings bench coverage real-up real-down real-status e2e campaign fuzz console console-test alerts manifests conformance clean e2e-secured deny sbom
 
 help: ## the verbs
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -6,8 +6,12 @@ help: ## the verbs
 demo: ## build, start everything, send some messages, leave it running
 	@scripts/need cargo cc openssl-dev protoc && scripts/demo
 
-test: ## all tests, in one process each, no server needed
-	@scripts/need cargo cc openssl-dev protoc && cargo test --workspace --locked
+test: unit ## all tests, in one process each, no server needed
+	@cargo test --workspace --locked --bins --test '*'
+	@cargo test --workspace --locked --doc
+
+unit: ## tests of the crates alone; they wait more than they work
+	@scripts/need cargo cc openssl-dev protoc && RUST_TEST_THREADS=$${RUST_TEST_THREADS:-8} cargo test --workspace --locked --lib
 
 check: fmt lint docs ## what must be clean before a commit
 

@@ -41,6 +41,9 @@ const PAUSES: [Duration; 5] = [
     Duration::from_secs(8),
 ];
 
+/// The first pause of a doubtful notice: a store that fails is not asked at once, and three times at most.
+const DOUBTFUL_FROM: usize = 2;
+
 /// Notices that wait for a repeat; what is above it is not repeated.
 const REPEATS_MAX: usize = 65_536;
 
@@ -122,7 +125,7 @@ impl ReceiptNotifier {
             doubtful,
             ..Notices::default()
         };
-        self.repeat(doubtful, 0);
+        self.repeat(doubtful, DOUBTFUL_FROM);
         self.push(recorded, 0).await;
     }
 

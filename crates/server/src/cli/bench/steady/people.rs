@@ -144,7 +144,8 @@ impl People {
             }
         });
         let (follow, tickets) = mpsc::channel(OPEN_MAX);
-        let following = tokio::spawn(followed(client.clone(), tickets, book.clone()));
+        let following = followed(client.clone(), tickets, book.clone(), stop);
+        let following = tokio::spawn(following);
         let interval = Duration::from_secs_f64(f64::from(self.pairs()) / self.plan.rate);
         let phase = interval.mul_f64(f64::from(pair) / f64::from(self.pairs()));
         let mut due = Instant::now() + phase;
@@ -170,38 +171,51 @@ impl People {
             room.send((number, ticket));
         }
         drop(follow);
-        if let Some(followed) = stop.run_until_cancelled(following).await {
-            followed??;
-        }
+        following.await??;
         client.close().await;
         Ok(())
     }
 }
 
-/// Waits for each answer, in order; what failed is tried again, as a person would.
+/// Waits for each answer, in order, until `stop`; what failed is tried again, as a person would.
 async fn followed(
     client: Client,
     mut tickets: mpsc::Receiver<(u64, SendTicket)>,
     book: Arc<Book>,
+    stop: CancellationToken,
 ) -> Result<()> {
     while let Some((number, mut ticket)) = tickets.recv().await {
-        let id = loop {
-            match ticket.accepted().await {
-                Ok(id) => break id,
-                Err(refusal) if matches!(*client.state().borrow(), State::Closed(_)) => {
-                    bail!("a sender was sent away: {refusal}")
-                }
-                Err(refusal) => {
-                    eprintln!("message {number} is sent again: {refusal}");
-                    book.retried();
-                    sleep(TRY_AGAIN).await;
-                    client.retry(ticket.send_id()).await?;
-                }
-            }
+        let answer = accepted(&client, number, &mut ticket, &book);
+        let Some(id) = stop.run_until_cancelled(answer).await else {
+            let (status, state) = (ticket.status(), client.state().borrow().clone());
+            eprintln!("message {number} is open at the end: {status:?}, its client {state:?}");
+            break;
         };
-        book.accepted(number, id.to_string());
+        book.accepted(number, id?);
     }
     Ok(())
+}
+
+async fn accepted(
+    client: &Client,
+    number: u64,
+    ticket: &mut SendTicket,
+    book: &Book,
+) -> Result<String> {
+    loop {
+        match ticket.accepted().await {
+            Ok(id) => return Ok(id.to_string()),
+            Err(refusal) if matches!(*client.state().borrow(), State::Closed(_)) => {
+                bail!("a sender was sent away: {refusal}")
+            }
+            Err(refusal) => {
+                eprintln!("message {number} is sent again: {refusal}");
+                book.retried();
+                sleep(TRY_AGAIN).await;
+                client.retry(ticket.send_id()).await?;
+            }
+        }
+    }
 }
 
 /// Shows messages until it is time to leave.
