@@ -16,10 +16,13 @@ use parking_lot::Mutex;
 use protocol::Incarnation;
 use protocol::access::Role;
 use protocol::presence::{BoatLife, Denied, LEASE_PATIENCE, Obituary};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{interval, timeout};
 
 type Client = BoatServiceClient<Channel>;
+
+/// Notices to a boat that may be under way at once: one that hangs keeps back its own.
+const CALLS_MAX: usize = 16;
 
 /// How often it is looked whether an absent boat is to be asked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -45,8 +48,15 @@ pub(crate) struct Boats {
 
 struct Known {
     /// Lives with a lease, and those without that may still live, or are asked again whether they do.
-    clients: BTreeMap<BoatLife, Client>,
+    clients: BTreeMap<BoatLife, Line>,
     obituary: Obituary,
+}
+
+/// The way to a boat.
+#[derive(Clone)]
+struct Line {
+    client: Client,
+    calls: Arc<Semaphore>,
 }
 
 impl Boats {
@@ -120,8 +130,11 @@ impl Boats {
         for instance in present {
             if !known.clients.contains_key(&instance.life) {
                 let channel = self.connector.channel(Role::Boat, &instance.address);
-                let client = BoatServiceClient::new(channel);
-                known.clients.insert(instance.life.clone(), client);
+                let line = Line {
+                    client: BoatServiceClient::new(channel),
+                    calls: Arc::new(Semaphore::new(CALLS_MAX)),
+                };
+                known.clients.insert(instance.life.clone(), line);
             }
         }
         let lives = present.iter().map(|instance| &instance.life);
@@ -129,9 +142,9 @@ impl Boats {
     }
 
     async fn ask(&self, life: BoatLife) {
-        let client = self.known.lock().clients.get(&life).cloned();
-        let alive = match client {
-            Some(client) => self.is_alive(client, &life).await,
+        let line = self.known.lock().clients.get(&life).cloned();
+        let alive = match line {
+            Some(line) => self.is_alive(line.client, &life).await,
             None => None,
         };
         let now = self.clock.now();
@@ -161,11 +174,13 @@ impl Boats {
     }
 
     /// Hands notices to a boat in one call. Answers how many of their sessions are not there; `None` where no answer came
-    /// in time.
+    /// in time, or where too many calls wait for this boat already.
     pub(crate) async fn notify(&self, life: BoatLife, notices: Vec<Notice>) -> Option<usize> {
-        let client = self.known.lock().clients.get(&life).cloned();
+        let line = self.known.lock().clients.get(&life).cloned()?;
+        let _room = line.calls.try_acquire().ok()?;
         let request = v1::NoticeRequest::from(&NoticeBatch { life, notices });
-        let answer = timeout(self.deadline, client?.notice(request)).await;
+        let mut client = line.client.clone();
+        let answer = timeout(self.deadline, client.notice(request)).await;
         let answer = answer.ok()?.ok()?;
         Some(answer.into_inner().missing.len())
     }

@@ -29,9 +29,6 @@ use crate::metrics::ReceiptMetrics;
 /// Receipts of one frame: well below what a frame may hold.
 const RECEIPTS_PER_FRAME: usize = 500;
 
-/// Calls to boats at once; further ones wait.
-const CALLS_MAX: usize = 64;
-
 /// Pauses before each repeat. A boat without its lease is over sooner than their sum, and a Redis has its new master.
 const PAUSES: [Duration; 5] = [
     Duration::from_millis(500),
@@ -73,7 +70,6 @@ pub(crate) struct ReceiptNotifier {
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
     pub(crate) metrics: ReceiptMetrics,
-    calls: Arc<Semaphore>,
     repeats: Arc<Semaphore>,
 }
 
@@ -111,12 +107,11 @@ impl ReceiptNotifier {
             tasks,
             stop,
             metrics,
-            calls: Arc::new(Semaphore::new(CALLS_MAX)),
             repeats: Arc::new(Semaphore::new(REPEATS_MAX)),
         }
     }
 
-    /// Pushes what is recorded; waits for Redis and for room to call boats, not for their answers.
+    /// Pushes what is recorded; waits for Redis, not for boats.
     pub(crate) async fn notify_all(self, batches: Vec<Notices>) {
         let mut all = Notices::default();
         batches.into_iter().for_each(|batch| all.extend(batch));
@@ -167,14 +162,10 @@ impl ReceiptNotifier {
         self.repeat_of(&receipts, &unknown, attempt);
         let receipts = Arc::new(receipts);
         for (life, BoatCall { users, notices }) in calls {
-            let Ok(room) = self.calls.clone().acquire_owned().await else {
-                return;
-            };
             let (this, receipts) = (self.clone(), receipts.clone());
             self.tasks.spawn(async move {
                 let count = notices.len();
                 let missing = this.boats.notify(life, notices).await;
-                drop(room);
                 let Some(missing) = missing else {
                     return this.repeat_of(&receipts, &users, attempt);
                 };

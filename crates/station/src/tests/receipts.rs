@@ -211,6 +211,38 @@ async fn a_push_that_fails_is_repeated() {
     assert_eq!(world.told().len(), 1);
 }
 
+// Sixteen calls to a boat wait for it; whatever else is for it comes again later, and keeps back no other boat's.
+#[tokio::test(start_paused = true)]
+async fn a_boat_that_hangs_keeps_back_its_own_receipts_only() {
+    let world = world().await;
+    let (other, lease, _door) = world.add_boat("boat-2").await;
+    world.sign_in(1, Platform::Ios, 11).await;
+    let connect = api::station::Connect {
+        life: lease.instance.life.clone(),
+        ..world.connect_of(3, Platform::Ios, 13)
+    };
+    world.connect(&connect).await.expect("admitted");
+    world.boat.hangs.store(true, Ordering::Relaxed);
+    let mut placed = Vec::new();
+    for seq in 1..=100 {
+        placed.push(world.place(1, 2, seq, "x").await);
+    }
+    for placed in &placed {
+        world
+            .acknowledge(&[receipt_of(2, ReceiptKind::Read, &[placed])])
+            .await;
+    }
+    let to_other = world.place(3, 2, 1, "hello").await;
+    world
+        .acknowledge(&[receipt_of(2, ReceiptKind::Read, &[&to_other])])
+        .await;
+    assert_eq!(other.frames().len(), 1, "at once");
+    assert_eq!(world.told(), []);
+    world.boat.hangs.store(false, Ordering::Relaxed);
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(world.told().len(), 100);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_push_whose_sessions_are_unknown_is_repeated() {
     let world = world().await;

@@ -349,6 +349,17 @@ impl World {
             .expect("a whole answer")
     }
 
+    /// One more boat, with its lease and its door.
+    pub(super) async fn add_boat(&self, name: &str) -> (Arc<Noting>, Registration, InProcess) {
+        let boat = Arc::new(Noting::default());
+        let routes = Routes::new(BoatServiceServer::new(Peer(boat.clone())));
+        let door = self.parts.connector.serve_in_process(name, routes);
+        let address = format!("inproc:{name}");
+        let lease = self.registry.register(Role::Boat, name, &address).await;
+        settle().await;
+        (boat, lease.expect("a lease"), door)
+    }
+
     pub(super) async fn sign_in(&self, number: i64, platform: Platform, at: i64) -> Admission {
         let connect = self.connect_of(number, platform, at);
         self.connect(&connect).await.expect("admitted")
@@ -762,6 +773,8 @@ pub(super) struct Noting {
     pub(super) notices: Mutex<Vec<v1::NoticeRequest>>,
     /// Notices that it does not take, from the next one on.
     pub(super) failing: AtomicUsize,
+    /// Notices are never answered.
+    pub(super) hangs: AtomicBool,
 }
 
 impl Noting {
@@ -799,6 +812,9 @@ impl BoatService for Peer {
         &self,
         request: Request<v1::NoticeRequest>,
     ) -> Result<Response<v1::NoticeResponse>, Status> {
+        if self.0.hangs.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
         if one_less(&self.0.failing) {
             return Err(Status::unavailable("switched off by the test"));
         }
