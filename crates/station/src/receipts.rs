@@ -82,7 +82,7 @@ impl Receipts {
         };
         let not_right = count(&answers, |answer| answer.refused.len());
         self.metrics.refused.increment(not_right);
-        // Whoever hangs up meanwhile does not break it off: a status that stands and was not pushed is no news again.
+        // A caller that hangs up does not break it off: a status that stands and was not pushed is no news again.
         let this = self.clone();
         let written = self.tasks.spawn(async move { this.write(moves).await });
         let unheard = match written.await.unwrap_or_else(|_| Err(broken_off())) {

@@ -123,7 +123,7 @@ async fn caught_up(seams: &Seams, ends: &[(Partition, u64)]) -> Result<()> {
 pub struct System {
     pub seams: Seams,
     pub boat: boat::Running,
-    /// It ends after the station: balancers send requests until they see that it leaves.
+    /// Ends after the station: balancers send requests until they see that it leaves.
     edges: Option<EdgePort>,
     conditions: Vec<Condition>,
     station: JoinHandle<()>,

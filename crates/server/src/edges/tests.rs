@@ -129,7 +129,7 @@ async fn an_address_has_twenty_requests_and_then_its_rate() {
         "{refused} of sixty were refused"
     );
     assert_ne!(ask_over(&client, port, Some("192.0.2.2")).await.status, 429);
-    // Whoever stands before a balancer may write what it likes; the balancer writes last.
+    // A client of a balancer may write what it likes; the balancer writes last.
     assert_eq!(
         ask_over(&client, port, Some("192.0.2.2, 192.0.2.1"))
             .await

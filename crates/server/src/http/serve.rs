@@ -176,7 +176,7 @@ impl Port {
             }
             () = life => {
                 connection.as_mut().graceful_shutdown();
-                // Whoever does not read its answer goes without.
+                // A client that does not read its answer goes without.
                 timeout(FAREWELL, connection).await.unwrap_or(Ok(()))
             }
         };

@@ -318,7 +318,7 @@ async fn a_call_that_is_broken_off_pushes_what_it_has_recorded() {
     assert_eq!(told.len(), 1, "{told:?}");
 }
 
-// What was not recorded is not pushed.
+// A status that was not recorded is not pushed.
 #[tokio::test(start_paused = true)]
 async fn a_status_that_does_not_stand_is_not_pushed() {
     let world = world().await;
