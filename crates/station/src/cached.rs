@@ -10,10 +10,10 @@ use backend::clock::Clock;
 use backend::conversations::ConversationStore;
 use metrics::Counter;
 use protocol::cached::{CachedGroup, CachedUser, Outdated, Owner};
-use protocol::{Code, ConversationId, GroupId, Refusal, Seq, Timestamp, UserId};
+use protocol::{ConversationId, GroupId, Refusal, Seq, Timestamp, UserId};
 use tokio::sync::Semaphore;
 
-use crate::deadline::within;
+use crate::deadline::{in_time, within};
 
 /// Groups of one user that a copy has at most; who is in more is answered from the stores.
 const GROUPS_MAX: usize = 1000;
@@ -206,22 +206,17 @@ impl Cached {
     /// Moves read registers, and the copies with them. Answers of whom a copy may still be found that does not say it:
     /// they must say it again.
     ///
+    /// Call it where no caller can hang up: broken off in the middle, a copy would not say what the register does.
+    ///
     /// # Errors
-    /// The store's. Whoever hangs up meanwhile does not break it off in the middle.
+    /// The store's, or none in time for a turn.
     pub(crate) async fn set_read(
         &self,
         reads: Vec<(UserId, ConversationId, Seq)>,
     ) -> Result<BTreeSet<UserId>, Refusal> {
-        let broken_off = |_| Refusal::new(Code::Unavailable, "it was broken off: say it again");
-        let moving = self.moving.clone().acquire_owned().await;
-        let moving = moving.map_err(|_| broken_off(()))?;
-        let this = self.clone();
-        let done = tokio::spawn(async move {
-            let moved = this.move_registers(reads).await;
-            drop(moving);
-            moved
-        });
-        done.await.map_err(|_| broken_off(()))?
+        // Never closed. A deadline of its own: those who wait are no calls any more that their callers could end.
+        let _moving = in_time(self.deadline, self.moving.acquire()).await?.ok();
+        self.move_registers(reads).await
     }
 
     async fn move_registers(

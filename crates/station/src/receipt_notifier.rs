@@ -81,6 +81,20 @@ struct BoatCall {
 }
 
 impl Notices {
+    fn recorded(recorded: Vec<ReceiptNotice>) -> Notices {
+        Notices {
+            recorded,
+            doubtful: Vec::new(),
+        }
+    }
+
+    fn doubtful(doubtful: Vec<ReceiptNotice>) -> Notices {
+        Notices {
+            recorded: Vec::new(),
+            doubtful,
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.recorded.len() + self.doubtful.len()
     }
@@ -116,11 +130,7 @@ impl ReceiptNotifier {
         let mut all = Notices::default();
         batches.into_iter().for_each(|batch| all.extend(batch));
         let Notices { recorded, doubtful } = all;
-        let doubtful = Notices {
-            doubtful,
-            ..Notices::default()
-        };
-        self.repeat(doubtful, DOUBTFUL_FROM);
+        self.repeat(Notices::doubtful(doubtful), DOUBTFUL_FROM);
         self.push(recorded, 0).await;
     }
 
@@ -187,11 +197,8 @@ impl ReceiptNotifier {
             let receipts = receipts.get(&to).into_iter().flatten();
             receipts.map(move |&receipt| ReceiptNotice { to, receipt })
         };
-        let notices = Notices {
-            recorded: users.iter().flat_map(of_user).collect(),
-            doubtful: Vec::new(),
-        };
-        self.repeat(notices, attempt);
+        let notices = users.iter().flat_map(of_user).collect();
+        self.repeat(Notices::recorded(notices), attempt);
     }
 
     /// After a pause, in a task of its own.
@@ -216,11 +223,7 @@ impl ReceiptNotifier {
             }
             let Notices { recorded, doubtful } = this.in_registers(notices).await;
             drop(room);
-            let doubtful = Notices {
-                recorded: Vec::new(),
-                doubtful,
-            };
-            this.repeat(doubtful, attempt + 1);
+            this.repeat(Notices::doubtful(doubtful), attempt + 1);
             this.push(recorded, attempt + 1).await;
         });
     }

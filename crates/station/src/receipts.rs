@@ -82,7 +82,8 @@ impl Receipts {
         };
         let not_right = count(&answers, |answer| answer.refused.len());
         self.metrics.refused.increment(not_right);
-        // A caller that hangs up does not break it off: a status that stands and was not pushed is no news again.
+        // A caller that hangs up does not break it off: a status that stands and was not pushed is no news again, and
+        // a copy that was not renewed says less than its register.
         let this = self.clone();
         let written = self.tasks.spawn(async move { this.write(moves).await });
         let unheard = match written.await.unwrap_or_else(|_| Err(broken_off())) {
