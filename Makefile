@@ -7,8 +7,12 @@ demo: ## build, start everything, send some messages, leave it running
 	@scripts/need cargo cc openssl-dev protoc && scripts/demo
 
 test: unit ## all tests, in one process each, no server needed
-	@cargo test --workspace --locked --bins --test '*'
+	@cargo test --workspace --locked --bins --test '*' -- $(PATIENT:%=--skip %)
+	@RUST_TEST_THREADS=$${RUST_TEST_THREADS:-6} cargo test --workspace --locked --test '*' -- $(PATIENT)
 	@cargo test --workspace --locked --doc
+
+# Tests that wait more than they work, and that no neighbour disturbs.
+PATIENT = canary:: dead_letters:: failpoints:: tokens::
 
 unit: ## tests of the crates alone; they wait more than they work
 	@scripts/need cargo cc openssl-dev protoc && RUST_TEST_THREADS=$${RUST_TEST_THREADS:-8} cargo test --workspace --locked --lib

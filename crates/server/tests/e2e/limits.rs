@@ -2,6 +2,7 @@
 //! address who notices nothing.
 
 use std::collections::BTreeSet;
+use std::thread;
 use std::time::Duration;
 
 use protocol::Code;
@@ -48,12 +49,21 @@ fn labels_of_the_page() -> BTreeSet<String> {
 fn each_limit_of_the_page_is_counted_and_no_other_one() {
     let more = "boat.memory_max = 1000000000000\nstation.http.listen = \"127.0.0.1:0\"";
     let all = All::with(more);
-    let (_, scrape) = get(&all.health, "/metrics");
-    let series = scrape.lines().filter_map(|line| {
-        let rest = line.strip_prefix("limits_total{limit=\"")?;
-        Some(rest.split_once('"')?.0.to_owned())
-    });
-    assert_eq!(series.collect::<BTreeSet<_>>(), labels_of_the_page());
+    let labels_of_a_scrape = || {
+        let (_, scrape) = get(&all.health, "/metrics");
+        let labels = scrape.lines().filter_map(|line| {
+            let rest = line.strip_prefix("limits_total{limit=\"")?;
+            Some(rest.split_once('"')?.0.to_owned())
+        });
+        labels.collect::<BTreeSet<_>>()
+    };
+    let page = labels_of_the_page();
+    // The watch of memory begins in a task, which may come after the first scrape.
+    let until = Instant::now() + SOON;
+    while labels_of_a_scrape() != page && Instant::now() < until {
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(labels_of_a_scrape(), page);
 }
 
 #[test]
