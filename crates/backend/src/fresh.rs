@@ -105,7 +105,7 @@ pub(crate) fn seqs(range: std::ops::RangeInclusive<u64>) -> Vec<Seq> {
     range.map(Seq).collect()
 }
 
-/// Runs each check of a contract in a memory of its own, and all of them on one store on disk.
+/// Runs each check of a contract in a memory of its own, and all of them on one store on disk and on one behind a hook.
 macro_rules! on_memory_and_disk {
     ($open:path: $($check:ident),* $(,)?) => {
         mod memory {
@@ -124,6 +124,14 @@ macro_rules! on_memory_and_disk {
                 $(super::contract::$check(&fixture.store, &fixture.fresh).await;)*
                 let suite = module_path!().split("::").nth(1).unwrap_or_default();
                 crate::real::ran(suite, "embedded");
+            }
+        }
+        mod behind_a_hook {
+            #[tokio::test]
+            async fn all_of_them() {
+                let fixture = crate::fresh::Fixture::in_memory($open);
+                let store = super::super::super::behind_a_hook(std::sync::Arc::new(fixture.store));
+                $(super::contract::$check(&*store, &fixture.fresh).await;)*
             }
         }
     };

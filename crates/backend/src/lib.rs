@@ -26,6 +26,7 @@ pub mod group_history;
 pub mod groups;
 pub mod heads;
 pub mod history;
+pub mod hook;
 pub mod installation;
 pub mod ledger;
 pub mod mailbox;

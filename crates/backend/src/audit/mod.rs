@@ -17,6 +17,7 @@ pub use self::embedded::EmbeddedAudit;
 #[cfg(feature = "scylla")]
 pub use self::scylla::ScyllaAudit;
 use crate::Result;
+use crate::hook::hooked;
 
 #[async_trait]
 pub trait AuditStore: Send + Sync {
@@ -39,4 +40,18 @@ pub trait AuditStore: Send + Sync {
 
     /// Removes the rows of these minutes.
     async fn forget(&self, minutes: Range<Timestamp>) -> Result<()>;
+}
+
+hooked! { AuditStore as "audit":
+    read head() => Option<Head>;
+    write advance(head: &Head) of [head.worker.cast_signed()], as kind(head), if |advanced| *advanced => bool;
+    write save(closed: &Closed) => ();
+    write amend(minute: Timestamp, amendment: &Amendment) of [minute.millis()] => ();
+    read rows(minutes: Range<Timestamp>, limit: usize) => Vec<Row>;
+    write forget(minutes: Range<Timestamp>) => ();
+}
+
+/// The first head begins the chain, others close minutes.
+fn kind(head: &Head) -> &'static str {
+    head.last.as_ref().map_or("begun", |_| "closed")
 }

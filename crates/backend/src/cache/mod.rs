@@ -24,6 +24,7 @@ pub use self::embedded::EmbeddedCache;
 #[cfg(feature = "redis")]
 pub use self::redis::RedisCache;
 use crate::embedded::value::{decode, encode};
+use crate::hook::hooked;
 use crate::{Error, Result};
 
 const SEAM: &str = "cache";
@@ -149,4 +150,18 @@ pub trait Cache: Send + Sync {
 
     /// Forgets what is old, and ends all tokens of it. What is not known to be forgotten may still be found.
     async fn forget(&self, outdated: &[Outdated]) -> Vec<Result<()>>;
+}
+
+hooked! { Cache as "cache":
+    plain keep_for() -> Duration;
+    each read find(owners: &[Owner]) by |owner| owner_number(*owner) => Found;
+    each write keep(copies: Vec<Copy>) by |copy| owner_number(copy.owner) => bool;
+    each write forget(outdated: &[Outdated]) by |outdated| owner_number(outdated.owner) => ();
+}
+
+fn owner_number(owner: Owner) -> i64 {
+    match owner {
+        Owner::User(user) => user.get(),
+        Owner::Group(group) => group.get(),
+    }
 }

@@ -17,6 +17,7 @@ pub use self::embedded::EmbeddedChanges;
 #[cfg(feature = "scylla")]
 pub use self::scylla::ScyllaChanges;
 use crate::Result;
+use crate::hook::{hooked, number};
 
 /// How far a search by send_id goes back: a repeat comes soon after the first.
 const SEARCH: u64 = 1000;
@@ -76,4 +77,18 @@ pub trait ChangeStore: Send + Sync {
 
     /// Which messages of each stretch were recalled, and who had written them, in order of the question.
     async fn recalled(&self, stretches: &[Stretch]) -> Result<Vec<BTreeMap<Seq, UserId>>>;
+}
+
+hooked! { ChangeStore as "changes":
+    write save(changes: Vec<ChangeRow>) of changes.iter().map(|row| number(&row.conversation)) => ();
+    read since(conversation: ConversationId, after: u64, limit: usize) of [number(&conversation)] => Vec<Changed>;
+    read of_record(conversation: ConversationId, record: Version, last: u64) of [number(&conversation)]
+        => Option<Changed>;
+    read find_send(conversation: ConversationId, by: UserId, send_id: SendId, last: u64) of [number(&conversation)]
+        => Option<(Version, Changed)>;
+    read altered(conversation: ConversationId, first: Seq, last: Seq) of [number(&conversation)]
+        => BTreeMap<Seq, Altered>;
+    read altered_each(places: &[(ConversationId, Seq)]) of places.iter().map(|(of, _)| number(of)) => Vec<Altered>;
+    read recalled(stretches: &[Stretch]) of stretches.iter().map(|stretch| number(&stretch.conversation))
+        => Vec<BTreeMap<Seq, UserId>>;
 }

@@ -18,6 +18,7 @@ pub use self::embedded::EmbeddedConversations;
 #[cfg(feature = "scylla")]
 pub use self::scylla::ScyllaConversations;
 use crate::Result;
+use crate::hook::hooked;
 
 #[async_trait]
 pub trait ConversationStore: Send + Sync {
@@ -84,4 +85,26 @@ pub trait ConversationStore: Send + Sync {
 
     /// Something of the owner's part changed that is kept elsewhere, such as the role in a group. `at` as above.
     async fn touch(&self, touched: Vec<(UserId, ConversationId)>, at: Timestamp) -> Result<()>;
+}
+
+hooked! { ConversationStore as "conversations":
+    write save(rows: Vec<ConversationRow>) of rows.iter().map(|row| row.owner.get()) => ();
+    read get(keys: &[(UserId, ConversationId)]) of keys.iter().map(|(owner, _)| owner.get()) => Vec<Option<Listed>>;
+    read registers(keys: &[(UserId, ConversationId)]) of keys.iter().map(|(owner, _)| owner.get()) => Vec<Registers>;
+    read changed(owner: UserId, since: Timestamp, after: Option<ConversationId>, limit: usize)
+        of [owner.get()] => Vec<Listed>;
+    write set_read(reads: Vec<(UserId, ConversationId, Seq)>, at: Timestamp)
+        of reads.iter().map(|(owner, ..)| owner.get()) => ();
+    write set_received(received: Vec<(UserId, ConversationId, Seq)>)
+        of received.iter().map(|(owner, ..)| owner.get()) => ();
+    write arrange(arranged: Vec<(UserId, ConversationId, Version, Arranged)>, at: Timestamp)
+        of arranged.iter().map(|(owner, ..)| owner.get()) => ();
+    write set_cleared(cleared: Vec<(UserId, ConversationId, Tally)>, at: Timestamp)
+        of cleared.iter().map(|(owner, ..)| owner.get()) => ();
+    write hide(hidden: Vec<(UserId, ConversationId, Version, Seq)>, at: Timestamp)
+        of hidden.iter().map(|(owner, ..)| owner.get()) => ();
+    read hidden(owner: UserId, conversation: ConversationId, after: u64, limit: usize)
+        of [owner.get()] => Vec<(u64, Seq)>;
+    write touch(touched: Vec<(UserId, ConversationId)>, at: Timestamp)
+        of touched.iter().map(|(owner, _)| owner.get()) => ();
 }

@@ -13,6 +13,7 @@ pub use self::embedded::EmbeddedDevices;
 #[cfg(feature = "scylla")]
 pub use self::scylla::ScyllaDevices;
 use crate::Result;
+use crate::hook::hooked;
 
 /// A sign-in to be remembered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,4 +31,9 @@ pub trait DeviceStore: Send + Sync {
 
     /// For each user the platforms seen since `since`, in order of platform.
     async fn platforms(&self, users: &[UserId], since: Timestamp) -> Result<Vec<Vec<Platform>>>;
+}
+
+hooked! { DeviceStore as "devices":
+    write seen(seen: Seen) of [seen.user.get()] => ();
+    read platforms(users: &[UserId], since: Timestamp) of users.iter().map(|user| user.get()) => Vec<Vec<Platform>>;
 }

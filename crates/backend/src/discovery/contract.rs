@@ -14,6 +14,8 @@ use tokio::time::{sleep, timeout};
 
 use super::{Instance, Registration, Registry, Role, Roster};
 use crate::Kind;
+use crate::hook::Hooked;
+use crate::hook::tests::passing;
 
 /// One installation that can crash. What it forgets by that is its own affair, within the promise.
 #[async_trait]
@@ -31,6 +33,32 @@ pub(crate) trait World: Send {
 
     /// A node number is taken away from a station that lives.
     async fn revoke_node(&self, number: u16);
+}
+
+/// Another world whose discovery has a hook.
+pub(crate) struct BehindAHook<W>(pub(crate) W);
+
+#[async_trait]
+impl<W: World + Sync> World for BehindAHook<W> {
+    fn registry(&self) -> Arc<dyn Registry> {
+        Hooked::new(self.0.registry(), &passing())
+    }
+
+    async fn crash(&mut self) {
+        self.0.crash().await;
+    }
+
+    async fn revoke(&self, instance: &Instance) {
+        self.0.revoke(instance).await;
+    }
+
+    async fn hold_all_but(&mut self, number: u16) {
+        self.0.hold_all_but(number).await;
+    }
+
+    async fn revoke_node(&self, number: u16) {
+        self.0.revoke_node(number).await;
+    }
 }
 
 /// How soon watchers must know: generous, because real ones wait for a lease to run out.

@@ -390,7 +390,7 @@ impl Drop for EmbeddedNode {
 mod tests {
     use tempfile::TempDir;
 
-    use super::super::contract::{self, World};
+    use super::super::contract::{self, BehindAHook, World};
     use super::*;
     use crate::embedded::EngineOptions;
     use crate::embedded::engine::tests::copy_of;
@@ -462,6 +462,12 @@ mod tests {
     #[tokio::test]
     async fn keeps_the_contract_in_memory() {
         contract::all(|seed| Box::pin(async move { Embedded::in_memory(seed) })).await;
+    }
+
+    #[tokio::test]
+    async fn keeps_the_contract_behind_a_hook() {
+        let world = |seed| BehindAHook(Embedded::in_memory(seed));
+        contract::all(move |seed| Box::pin(async move { world(seed) })).await;
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@ pub(crate) mod contract;
 pub mod embedded;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+mod hooked;
 
 use std::sync::Arc;
 

@@ -16,6 +16,7 @@ pub use self::embedded::EmbeddedGroupHistory;
 #[cfg(feature = "scylla")]
 pub use self::scylla::ScyllaGroupHistory;
 use crate::Result;
+use crate::hook::hooked;
 
 #[async_trait]
 pub trait GroupHistoryStore: Send + Sync {
@@ -70,4 +71,17 @@ pub trait GroupHistoryStore: Send + Sync {
 
     /// Which of these messages are deleted, in order of the question.
     async fn deleted(&self, group: GroupId, ids: &[MessageId]) -> Result<Vec<bool>>;
+}
+
+hooked! { GroupHistoryStore as "group_history":
+    write save(rows: Vec<GroupRow>) of rows.iter().map(|row| row.id.get()) => ();
+    read rows(keys: &[(GroupId, MessageId)]) of keys.iter().map(|(_, id)| id.get()) => Vec<Option<GroupRow>>;
+    read find(group: GroupId, range: IdRange, order: Order, limit: usize) of [group.get()] => Vec<GroupRow>;
+    read conversation(group: GroupId, range: HistoryRange, limit: usize) of [group.get()] => Vec<GroupRow>;
+    read ids(group: GroupId, seqs: &[Seq]) of [group.get()] => Vec<Option<MessageId>>;
+    read find_send(from: UserId, group: GroupId, send_id: SendId, since: MessageId) of [from.get()] => Option<GroupRow>;
+    read sent_as(send_id: SendId) => Vec<(UserId, MessageId)>;
+    read own_between(group: GroupId, user: UserId, after: Seq, last: Seq) of [group.get()] => u64;
+    write delete(group: GroupId, ids: &[MessageId]) of [group.get()] => ();
+    read deleted(group: GroupId, ids: &[MessageId]) of [group.get()] => Vec<bool>;
 }

@@ -20,6 +20,7 @@ pub use self::loading::{Loading, PAGE, Page};
 #[cfg(feature = "scylla")]
 pub use self::scylla::ScyllaGroups;
 use crate::Result;
+use crate::hook::hooked;
 
 #[async_trait]
 pub trait GroupStore: Send + Sync {
@@ -70,4 +71,15 @@ pub trait GroupStore: Send + Sync {
         after: Option<GroupId>,
         limit: usize,
     ) -> Result<Vec<(GroupId, Member)>>;
+}
+
+hooked! { GroupStore as "groups":
+    write save(group: GroupId, settings: Option<(Settings, Version)>, members: Vec<(UserId, Member)>)
+        of [group.get()] => ();
+    read settings(group: GroupId) of [group.get()] => Option<(Settings, Version)>;
+    read members(group: GroupId, after: Option<UserId>, limit: usize) of [group.get()] => Vec<(UserId, Member)>;
+    read members_of(keys: &[(GroupId, UserId)]) of keys.iter().map(|(group, _)| group.get())
+        => Vec<Option<(Settings, Member)>>;
+    read present(group: GroupId, after: Option<UserId>, limit: usize) of [group.get()] => Vec<(UserId, Member)>;
+    read groups_of(user: UserId, after: Option<GroupId>, limit: usize) of [user.get()] => Vec<(GroupId, Member)>;
 }

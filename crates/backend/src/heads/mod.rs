@@ -14,6 +14,7 @@ pub use self::embedded::EmbeddedHeads;
 #[cfg(feature = "scylla")]
 pub use self::scylla::ScyllaHeads;
 use crate::Result;
+use crate::hook::{hooked, number};
 
 #[async_trait]
 pub trait HeadStore: Send + Sync {
@@ -21,4 +22,9 @@ pub trait HeadStore: Send + Sync {
 
     /// A head of an earlier version never replaces one of a later.
     async fn save(&self, heads: Vec<(ConversationId, Head)>) -> Result<()>;
+}
+
+hooked! { HeadStore as "heads":
+    read load(conversations: &[ConversationId]) of conversations.iter().map(number) => Vec<Option<Head>>;
+    write save(heads: Vec<(ConversationId, Head)>) of heads.iter().map(|(of, _)| number(of)) => ();
 }

@@ -17,6 +17,7 @@ pub use self::embedded::EmbeddedHistory;
 #[cfg(feature = "scylla")]
 pub use self::scylla::ScyllaHistory;
 use crate::Result;
+use crate::hook::hooked;
 
 /// A register of a row that moves forward, or stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,4 +85,21 @@ pub trait HistoryStore: Send + Sync {
 
     /// Marks both sides deleted, for good, whichever side is named.
     async fn delete(&self, keys: &[(UserId, MessageId)]) -> Result<()>;
+}
+
+hooked! { HistoryStore as "history":
+    write save_private(rows: Vec<PrivateRow>) of rows.iter().map(|row| row.id.get()) => ();
+    read private(keys: &[(UserId, MessageId)]) of keys.iter().map(|(_, id)| id.get()) => Vec<Option<PrivateRow>>;
+    read places(keys: &[(UserId, MessageId)]) of keys.iter().map(|(_, id)| id.get()) => Vec<Option<Place>>;
+    read find_private(owner: UserId, range: IdRange, order: Order, limit: usize) of [owner.get()] => Vec<PrivateRow>;
+    read conversation(owner: UserId, conversation: ConversationId, range: HistoryRange, limit: usize)
+        of [owner.get()] => Vec<PrivateRow>;
+    read tallies(places: &[(UserId, ConversationId, Seq)]) of places.iter().map(|(owner, ..)| owner.get())
+        => Vec<Option<Tally>>;
+    read find_send(from: UserId, conversation: ConversationId, send_id: SendId, since: MessageId)
+        of [from.get()] => Option<PrivateRow>;
+    read sent_as(send_id: SendId) => Vec<(UserId, MessageId)>;
+    write set_status(writes: Vec<StatusWrite>) of writes.iter().map(|write| write.id.get()) => Vec<bool>;
+    read status(keys: &[(UserId, MessageId)]) of keys.iter().map(|(_, id)| id.get()) => Vec<RowStatus>;
+    write delete(keys: &[(UserId, MessageId)]) of keys.iter().map(|(_, id)| id.get()) => ();
 }

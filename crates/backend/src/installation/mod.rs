@@ -14,6 +14,7 @@ pub use self::embedded::EmbeddedInstallation;
 #[cfg(feature = "scylla")]
 pub use self::scylla::ScyllaInstallation;
 use crate::Result;
+use crate::hook::hooked;
 
 #[async_trait]
 pub trait InstallationStore: Send + Sync {
@@ -29,4 +30,11 @@ pub trait InstallationStore: Send + Sync {
 
     /// The latest time that was reserved for this node number; zero where there is none.
     async fn reserved(&self, node: u16) -> Result<Timestamp>;
+}
+
+hooked! { InstallationStore as "installation":
+    read number() => Option<u64>;
+    write record(number: u64, created: Timestamp) => u64;
+    write reserve_node(node: u16, until: Timestamp) of [i64::from(node)] => ();
+    read reserved(node: u16) of [i64::from(node)] => Timestamp;
 }

@@ -9,12 +9,13 @@ mod scylla;
 
 use async_trait::async_trait;
 use protocol::MessageId;
-use protocol::ledger::LedgerEntry;
+use protocol::ledger::{Event, LedgerEntry};
 
 pub use self::embedded::EmbeddedLedger;
 #[cfg(feature = "scylla")]
 pub use self::scylla::ScyllaLedger;
 use crate::Result;
+use crate::hook::hooked;
 
 #[async_trait]
 pub trait LedgerStore: Send + Sync {
@@ -27,4 +28,20 @@ pub trait LedgerStore: Send + Sync {
     /// Forgets what was said of messages below `before`, about `limit` rows at most; answers how many.
     /// Repeat until it answers 0. A backend whose rows expire by themselves answers 0 at once.
     async fn forget(&self, before: MessageId, limit: usize) -> Result<usize>;
+}
+
+hooked! { LedgerStore as "ledger":
+    write append(entries: Vec<LedgerEntry>) of entries.iter().map(|entry| entry.message.get()), as kind(&entries) => ();
+    read trace(messages: &[MessageId]) of messages.iter().map(|id| id.get()) => Vec<Vec<LedgerEntry>>;
+    write forget(before: MessageId, limit: usize) => usize;
+}
+
+/// Services tell of different things: the first entry shows who writes them.
+fn kind(entries: &[LedgerEntry]) -> &'static str {
+    match entries.first().map(|entry| &entry.event) {
+        Some(Event::Fetched { .. }) => "fetched",
+        Some(Event::NotificationSent { .. }) => "notified",
+        Some(Event::Redriven { .. }) => "redriven",
+        _ => "delivered",
+    }
 }

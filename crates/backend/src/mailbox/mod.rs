@@ -22,6 +22,7 @@ use protocol::presence::{Denied, SessionEntry, SessionKey};
 use protocol::{MessageId, Platform, Timestamp, UserId};
 
 use crate::Result;
+use crate::hook::hooked;
 
 pub use embedded::{Audit, EmbeddedMailbox, MailboxConfig, PlatformConfig};
 #[cfg(feature = "redis")]
@@ -113,4 +114,28 @@ pub trait MailboxStore: Send + Sync {
 
     /// How far; `None` where it is not known.
     async fn received(&self, user: UserId) -> Result<Option<MessageId>>;
+}
+
+hooked! { MailboxStore as "mailbox":
+    by_hook server(user: UserId) -> ServerId;
+    each write route_or_store(requests: Vec<RouteRequest>)
+        by |request| request.user.get(), if |answer| !answer.stored.is_empty() => RouteAnswer;
+    write connect(request: ConnectRequest) of [request.user.get()] => Result<ConnectAnswer, TooManySessions>;
+    each write reassert(sessions: Vec<(UserId, NewSession)>, denied: Denied, now: Timestamp)
+        by |(user, _)| user.get(), if |answer| matches!(answer, ReassertAnswer::Restored { .. }) => ReassertAnswer;
+    each write disconnect(sessions: Vec<SessionKey>) by |key| key.user.get() => ();
+    each read sessions(users: &[UserId], denied: Denied) by |user| user.get() => Vec<SessionEntry>;
+    read page(target: Target, after: Option<MailCursor>, limit: usize, now: Timestamp)
+        of [target.user.get()] => MailPage;
+    each write acknowledge(acked: Vec<(Target, Vec<MessageId>)>, now: Timestamp)
+        by |(target, _)| target.user.get(), if |removed| !removed.is_empty() => Vec<MessageId>;
+    plain policy(platform: Platform) -> MailboxPolicy;
+    write trim(target: Target, policy: MailboxPolicy, now: Timestamp) of [target.user.get()] => u32;
+    read waiting(target: Target) of [target.user.get()] => u64;
+    each read find(asked: &[(Target, MessageId)], now: Timestamp) by |(target, _)| target.user.get() => Whereabouts;
+    each write dedupe_begin(sends: Vec<(DedupeKey, FirstSend)>, now: Timestamp)
+        by |(key, _)| key.from.get() => DedupeAnswer;
+    write dedupe_done(sends: Vec<(DedupeKey, FirstSend)>) of sends.iter().map(|(key, _)| key.from.get()) => ();
+    write set_received(received: Vec<(UserId, MessageId)>) of received.iter().map(|(user, _)| user.get()) => ();
+    read received(user: UserId) of [user.get()] => Option<MessageId>;
 }

@@ -14,6 +14,8 @@ use tokio::time::{sleep, timeout};
 
 use super::{Consumer, NewRecord, Partition, Polled, Producer, Queue, Record};
 use crate::Kind;
+use crate::hook::Hooked;
+use crate::hook::tests::passing;
 
 /// One installation, new and empty, whose topic `message` has four partitions.
 #[async_trait]
@@ -27,6 +29,24 @@ pub(crate) trait World: Send {
     /// The longest time between two polls of a member, where a test can wait for it.
     fn poll_interval(&self) -> Option<Duration> {
         None
+    }
+}
+
+/// Another world whose log has a hook.
+pub(crate) struct BehindAHook<W>(pub(crate) W);
+
+#[async_trait]
+impl<W: World + Sync> World for BehindAHook<W> {
+    fn queue(&self) -> Arc<dyn Queue> {
+        Hooked::new(self.0.queue(), &passing())
+    }
+
+    async fn crash(&mut self) {
+        self.0.crash().await;
+    }
+
+    fn poll_interval(&self) -> Option<Duration> {
+        self.0.poll_interval()
     }
 }
 

@@ -8,6 +8,7 @@
 #[cfg(test)]
 pub(crate) mod contract;
 pub mod embedded;
+mod hooked;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod split;

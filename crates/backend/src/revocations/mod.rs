@@ -15,6 +15,7 @@ pub use self::embedded::EmbeddedRevocations;
 #[cfg(feature = "scylla")]
 pub use self::scylla::ScyllaRevocations;
 use crate::Result;
+use crate::hook::hooked;
 
 #[async_trait]
 pub trait RevocationStore: Send + Sync {
@@ -25,4 +26,9 @@ pub trait RevocationStore: Send + Sync {
     /// The first `limit` of an hour (`protocol::revocation::hour`) from there on, by time and user. Whatever was added
     /// before is among them.
     async fn page(&self, hour: i64, from: PageStart, limit: usize) -> Result<Vec<Revocation>>;
+}
+
+hooked! { RevocationStore as "revocations":
+    write add(revocation: &Revocation, retention: Duration) of [revocation.user.get()] => ();
+    read page(hour: i64, from: PageStart, limit: usize) => Vec<Revocation>;
 }

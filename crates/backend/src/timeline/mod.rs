@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 pub use self::embedded::EmbeddedTimeline;
 #[cfg(feature = "redis")]
 pub use self::redis::RedisTimeline;
+use crate::hook::hooked;
 use crate::{Error, Result};
 
 /// Positions beyond are none that an order of floating numbers could tell apart.
@@ -120,6 +121,13 @@ pub trait Timeline: Send + Sync {
 
     /// Drops all of a group.
     async fn forget(&self, group: GroupId) -> Result<()>;
+}
+
+hooked! { Timeline as "timeline":
+    write push(group: GroupId, entries: Vec<Entry>) of entries.iter().map(|entry| entry.id.get()) => ();
+    read latest(group: GroupId, offset: usize, count: usize) of [group.get()] => Vec<Entry>;
+    read count(group: GroupId, most: usize) of [group.get()] => usize;
+    write forget(group: GroupId) of [group.get()] => ();
 }
 
 /// The newest of them that may stay, in order of position. `Conflict` where a position is none.

@@ -18,6 +18,12 @@ macro_rules! in_memory {
             $(contract::$check(&cache, &fresh).await;)*
             crate::real::ran("cache", "embedded");
         }
+
+        #[tokio::test]
+        async fn all_of_them_behind_a_hook() {
+            let (cache, fresh) = (crate::cache::behind_a_hook(std::sync::Arc::new($open())), Fresh::new(1));
+            $(contract::$check(&*cache, &fresh).await;)*
+        }
     };
 }
 

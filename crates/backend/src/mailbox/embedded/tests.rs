@@ -92,6 +92,15 @@ async fn the_contract_holds_on_disk() {
     crate::real::ran("mailbox", "embedded");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_contract_holds_behind_a_hook() {
+    let (mut scene, rest) = scene(Engine::memory(), None);
+    scene.store = crate::mailbox::behind_a_hook(scene.store);
+    contract::run_all!(scene);
+    drop(scene);
+    close(rest).await;
+}
+
 fn open_disk(dir: &TempDir) -> Engine {
     Engine::open(dir.path(), EngineOptions::default()).expect("opened")
 }

@@ -4,7 +4,7 @@ use futures_util::FutureExt;
 use tempfile::TempDir;
 
 use super::super::Polled;
-use super::super::contract::{self, World};
+use super::super::contract::{self, BehindAHook, World};
 use super::*;
 use crate::Kind;
 use crate::clock::SystemClock;
@@ -91,6 +91,11 @@ impl World for OnDisk {
 #[tokio::test]
 async fn keeps_the_contract_in_memory() {
     contract::all(|| Box::pin(async { InMemory::new() })).await;
+}
+
+#[tokio::test]
+async fn keeps_the_contract_behind_a_hook() {
+    contract::all(|| Box::pin(async { BehindAHook(InMemory::new()) })).await;
 }
 
 // proves S1-02

@@ -20,6 +20,12 @@ macro_rules! in_memory {
             $(contract::$check(&line, &fresh).await;)*
             crate::real::ran("timeline", "embedded");
         }
+
+        #[tokio::test]
+        async fn all_of_them_behind_a_hook() {
+            let (line, fresh) = (crate::timeline::behind_a_hook(std::sync::Arc::new($open())), Fresh::new(1));
+            $(contract::$check(&*line, &fresh).await;)*
+        }
     };
 }
 

@@ -1,0 +1,502 @@
+//! Faults that a test begins and ends, and counts of calls.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::{Fate, Hook, Op};
+use crate::mailbox::ServerId;
+use crate::queue::{NewRecord, Partition, Record};
+use crate::{Error, Kind, Result};
+
+/// Some calls of a seam: all of them, those of one method, or those about somebody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Calls {
+    seam: &'static str,
+    name: Option<&'static str>,
+    kind: Option<&'static str>,
+    subject: Option<u64>,
+    writes_only: bool,
+}
+
+impl Calls {
+    /// All calls of a seam.
+    pub const fn to(seam: &'static str) -> Calls {
+        Calls {
+            seam,
+            name: None,
+            kind: None,
+            subject: None,
+            writes_only: false,
+        }
+    }
+
+    /// Those of this method.
+    pub const fn named(self, name: &'static str) -> Calls {
+        Calls {
+            name: Some(name),
+            ..self
+        }
+    }
+
+    /// Those of this kind ([`Op::kind`]).
+    pub const fn of_kind(self, kind: &'static str) -> Calls {
+        Calls {
+            kind: Some(kind),
+            ..self
+        }
+    }
+
+    /// Those that write.
+    pub const fn writes(self) -> Calls {
+        Calls {
+            writes_only: true,
+            ..self
+        }
+    }
+
+    /// Those about this user, group or message.
+    pub const fn about(self, subject: i64) -> Calls {
+        Calls {
+            subject: Some(subject.unsigned_abs()),
+            ..self
+        }
+    }
+
+    fn are(&self, op: &Op) -> bool {
+        let is = |wanted: Option<&str>, given| wanted.is_none_or(|wanted| wanted == given);
+        let is_it = is(self.name, op.name) && is(self.kind, op.kind);
+        self.seam == op.seam && is_it && (op.has_effect || !self.writes_only)
+    }
+
+    /// The call as a whole, and not only some of its items.
+    fn are_whole(&self, op: &Op) -> bool {
+        self.are(op)
+            && match self.subject {
+                Some(subject) => !op.by_item && op.subjects.contains(&subject),
+                None => true,
+            }
+    }
+
+    fn are_item(&self, op: &Op, subject: u64) -> bool {
+        self.are(op) && self.subject == Some(subject)
+    }
+}
+
+/// The fate of calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Not done: `Unavailable`.
+    Unavailable,
+    /// Not done: `Conflict`.
+    Conflict,
+    /// Neither done nor answered, ever.
+    Hang,
+    /// Done when the fault has ended.
+    Hold,
+    /// Done after so long.
+    Delay(Duration),
+    /// One of so many calls is not done.
+    UnavailableEvery(usize),
+    /// Done, and never answered.
+    NoAnswer,
+    /// Done, and answered with `Unavailable`.
+    LostAnswer,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Rule {
+    calls: Calls,
+    fault: Fault,
+    /// Calls that it hits before it ends by itself.
+    left: Option<usize>,
+    hits: usize,
+}
+
+type Refusal = Box<dyn Fn(&NewRecord) -> Option<Kind> + Send>;
+type Loss = Box<dyn FnMut(&Op, &Record) -> bool + Send>;
+
+/// A hook of faults, none at first.
+pub struct Faults {
+    rules: Mutex<Vec<Rule>>,
+    /// Counts changes of the rules.
+    changes: watch::Sender<u64>,
+    counts: Mutex<BTreeMap<(&'static str, &'static str), Count>>,
+    refusal: Mutex<Option<Refusal>>,
+    without_leader: Mutex<Option<Partition>>,
+    loss: Mutex<Option<Loss>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    calls: usize,
+    subjects: usize,
+    has_effect: bool,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Faults {
+            rules: Mutex::default(),
+            changes: watch::Sender::new(0),
+            counts: Mutex::default(),
+            refusal: Mutex::default(),
+            without_leader: Mutex::default(),
+            loss: Mutex::default(),
+        }
+    }
+}
+
+impl Faults {
+    /// These calls have this fault, until [`end`](Self::end).
+    pub fn begin(&self, calls: Calls, fault: Fault) {
+        self.add(calls, fault, None);
+    }
+
+    /// The next so many of these calls have this fault.
+    pub fn next(&self, count: usize, calls: Calls, fault: Fault) {
+        self.add(calls, fault, Some(count));
+    }
+
+    fn add(&self, calls: Calls, fault: Fault, left: Option<usize>) {
+        self.rules.lock().push(Rule {
+            calls,
+            fault,
+            left,
+            hits: 0,
+        });
+    }
+
+    /// Exactly these calls have no faults any more.
+    pub fn end(&self, calls: Calls) {
+        self.rules.lock().retain(|rule| rule.calls != calls);
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    /// Records that are not taken.
+    pub fn refuse_records(&self, refusal: impl Fn(&NewRecord) -> Option<Kind> + Send + 'static) {
+        *self.refusal.lock() = Some(Box::new(refusal));
+    }
+
+    pub fn accept_records(&self) {
+        *self.refusal.lock() = None;
+    }
+
+    /// A publish to this partition is neither taken nor answered.
+    pub fn without_leader(&self, partition: Option<Partition>) {
+        *self.without_leader.lock() = partition;
+    }
+
+    /// Records that are not shown, as if they had never been there.
+    pub fn lose_records(&self, lost: impl FnMut(&Op, &Record) -> bool + Send + 'static) {
+        *self.loss.lock() = Some(Box::new(lost));
+    }
+
+    /// Calls since this was asked last.
+    pub fn calls(&self, seam: &'static str, name: &'static str) -> usize {
+        let mut counts = self.counts.lock();
+        std::mem::take(&mut counts.entry((seam, name)).or_default().calls)
+    }
+
+    /// Items of calls, since this was asked last.
+    pub fn items(&self, seam: &'static str, name: &'static str) -> usize {
+        let mut counts = self.counts.lock();
+        std::mem::take(&mut counts.entry((seam, name)).or_default().subjects)
+    }
+
+    /// Reads of a seam, since this was asked last.
+    pub fn reads(&self, seam: &'static str) -> usize {
+        self.sum(seam, false)
+    }
+
+    /// Writes of a seam, since this was asked last.
+    pub fn writes(&self, seam: &'static str) -> usize {
+        self.sum(seam, true)
+    }
+
+    fn sum(&self, seam: &'static str, has_effect: bool) -> usize {
+        let mut counts = self.counts.lock();
+        let of_it = counts
+            .iter_mut()
+            .filter(|((of, _), count)| *of == seam && count.has_effect == has_effect);
+        of_it
+            .map(|(_, count)| std::mem::take(&mut count.calls))
+            .sum()
+    }
+
+    /// The faults of a call, each hit once more.
+    fn hit(&self, of: impl Fn(&Rule) -> bool) -> Vec<Rule> {
+        let mut rules = self.rules.lock();
+        let mut hit = Vec::new();
+        for rule in rules.iter_mut().filter(|rule| of(rule)) {
+            rule.hits += 1;
+            if let Some(left) = &mut rule.left {
+                *left -= 1;
+            }
+            hit.push(*rule);
+        }
+        rules.retain(|rule| rule.left != Some(0));
+        hit
+    }
+
+    /// Until no such fault is left.
+    async fn ended(&self, rule: &Rule) {
+        let mut changes = self.changes.subscribe();
+        let is_it = |it: &Rule| it.calls == rule.calls && it.fault == rule.fault;
+        while self.rules.lock().iter().any(is_it) && changes.changed().await.is_ok() {}
+    }
+}
+
+fn away(op: &Op) -> Error {
+    Error::unavailable(op.seam, "away, as the test wants it")
+}
+
+fn refused(op: &Op) -> Error {
+    Error::conflict(op.seam, "refused, as the test wants it")
+}
+
+#[async_trait]
+impl Hook for Faults {
+    async fn before(&self, op: &Op) -> Result<()> {
+        {
+            let mut counts = self.counts.lock();
+            let count = counts.entry((op.seam, op.name)).or_default();
+            count.calls += 1;
+            count.subjects += op.subjects.len();
+            count.has_effect = op.has_effect;
+        }
+        let is_before = |fault| !matches!(fault, Fault::NoAnswer | Fault::LostAnswer);
+        for rule in self.hit(|rule| is_before(rule.fault) && rule.calls.are_whole(op)) {
+            match rule.fault {
+                Fault::Unavailable => return Err(away(op)),
+                Fault::Conflict => return Err(refused(op)),
+                Fault::Hang => pending().await,
+                Fault::Hold => self.ended(&rule).await,
+                Fault::Delay(duration) => sleep(duration).await,
+                Fault::UnavailableEvery(number) if rule.hits % number == 0 => return Err(away(op)),
+                Fault::UnavailableEvery(_) | Fault::NoAnswer | Fault::LostAnswer => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn item(&self, op: &Op, subject: u64) -> Fate {
+        let hit = self.hit(|rule| rule.calls.are_item(op, subject));
+        match hit.first().map(|rule| rule.fault) {
+            Some(Fault::Unavailable) => Fate::Fail(away(op)),
+            Some(Fault::Conflict) => Fate::Fail(refused(op)),
+            Some(Fault::Hang) => Fate::Hang,
+            _ => Fate::Pass,
+        }
+    }
+
+    /// Users whose mailboxes have faults of their own are on a server of their own.
+    fn server(&self, user: u64) -> Option<ServerId> {
+        let rules = self.rules.lock();
+        let is_of_it =
+            |rule: &Rule| rule.calls.seam == "mailbox" && rule.calls.subject == Some(user);
+        rules.iter().any(is_of_it).then_some(ServerId(u64::MAX))
+    }
+
+    fn publish(&self, record: &NewRecord) -> Fate {
+        if *self.without_leader.lock() == Some(record.partition) {
+            return Fate::Hang;
+        }
+        let refusal = self.refusal.lock();
+        match refusal.as_ref().and_then(|refusal| refusal(record)) {
+            Some(kind) => Fate::Fail(Error::new("queue", kind, "not this one")),
+            None => Fate::Pass,
+        }
+    }
+
+    fn shows(&self, op: &Op, record: &Record) -> bool {
+        let mut loss = self.loss.lock();
+        !loss.as_mut().is_some_and(|is_lost| is_lost(op, record))
+    }
+
+    async fn after(&self, op: &Op, _: usize) -> Result<()> {
+        let is_after = |fault| matches!(fault, Fault::NoAnswer | Fault::LostAnswer);
+        for rule in self.hit(|rule| is_after(rule.fault) && rule.calls.are_whole(op)) {
+            match rule.fault {
+                Fault::NoAnswer => pending().await,
+                _ => {
+                    return Err(Error::unavailable(
+                        op.seam,
+                        "its answer is lost, as the test wants it",
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use protocol::GroupId;
+    use protocol::cached::{Outdated, Owner};
+    use protocol::conversation::Head;
+    use protocol::keys::Topic;
+    use tokio::time::{Instant, timeout};
+
+    use super::*;
+    use crate::cache::{Cache, CacheConfig, EmbeddedCache};
+    use crate::clock::SystemClock;
+    use crate::embedded::Engine;
+    use crate::fresh::Fresh;
+    use crate::heads::{EmbeddedHeads, HeadStore};
+    use crate::hook::Hooked;
+    use crate::queue::{EmbeddedQueue, Polled, Queue, QueueConfig};
+
+    const SAVES: Calls = Calls::to("heads").named("save");
+    const LONG: Duration = Duration::from_secs(3600);
+
+    fn faults() -> (Arc<Faults>, Arc<dyn Hook>) {
+        let faults = Arc::new(Faults::default());
+        (faults.clone(), faults)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_fault_says_whether_a_call_is_done_and_what_is_answered() {
+        let fresh = Fresh::new(1);
+        // Whether it is done, and the answer: ok, an error, or none.
+        let fates = [
+            (Fault::Unavailable, false, Some(Some(Kind::Unavailable))),
+            (Fault::Conflict, false, Some(Some(Kind::Conflict))),
+            (Fault::Hang, false, None),
+            (Fault::Hold, false, None),
+            (Fault::Delay(LONG / 2), true, Some(None)),
+            (Fault::Delay(LONG * 2), false, None),
+            (
+                Fault::UnavailableEvery(1),
+                false,
+                Some(Some(Kind::Unavailable)),
+            ),
+            (Fault::UnavailableEvery(2), true, Some(None)),
+            (Fault::NoAnswer, true, None),
+            (Fault::LostAnswer, true, Some(Some(Kind::Unavailable))),
+        ];
+        for (fault, is_done, answer) in fates {
+            let (faults, hook) = faults();
+            let inner: Arc<dyn HeadStore> = Arc::new(EmbeddedHeads::new(Engine::memory()));
+            let heads = Hooked::new(inner.clone(), &hook);
+            let conversation = fresh.conversation();
+            let save = || timeout(LONG, heads.save(vec![(conversation, Head::default())]));
+            faults.begin(SAVES, fault);
+            let told = save()
+                .await
+                .ok()
+                .map(|saved| saved.err().map(|error| error.kind));
+            assert_eq!(told, answer, "{fault:?}");
+            let found = inner.load(&[conversation]).await.expect("reads");
+            assert_eq!(found[0].is_some(), is_done, "{fault:?}");
+            // Other calls have no fault.
+            heads.load(&[conversation]).await.expect("reads");
+            faults.end(SAVES);
+            assert!(matches!(save().await, Ok(Ok(()))), "{fault:?}");
+            assert_eq!((faults.writes("heads"), faults.reads("heads")), (2, 1));
+            assert_eq!(faults.items("heads", "save"), 2);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_held_goes_on_at_the_end_and_a_count_ends_by_itself() {
+        let (faults, hook) = faults();
+        let heads: Arc<dyn HeadStore> = Arc::new(EmbeddedHeads::new(Engine::memory()));
+        let heads = Hooked::new(heads, &hook);
+        faults.begin(SAVES, Fault::Hold);
+        let began = Instant::now();
+        let (saved, ()) = tokio::join!(heads.save(Vec::new()), async {
+            sleep(LONG).await;
+            faults.end(SAVES);
+        });
+        saved.expect("done");
+        assert_eq!(began.elapsed(), LONG);
+        faults.next(2, SAVES, Fault::Unavailable);
+        for is_done in [false, false, true] {
+            assert_eq!(heads.save(Vec::new()).await.is_ok(), is_done);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn items_fail_alone_and_hang_when_the_others_are_done() {
+        let (faults, hook) = faults();
+        let cache: Arc<dyn Cache> = Arc::new(EmbeddedCache::new(CacheConfig::default()).unwrap());
+        let cache = Hooked::new(cache, &hook);
+        let groups = [1, 2, 3].map(|n| GroupId::new(n).unwrap());
+        let forget = async || {
+            let outdated = groups.map(|group| Outdated::of(Owner::Group(group)));
+            timeout(LONG, cache.forget(&outdated)).await
+        };
+        let two = Calls::to("cache").about(2);
+        faults.begin(two, Fault::Unavailable);
+        let answers = forget().await.expect("answered");
+        let done: Vec<bool> = answers.iter().map(Result::is_ok).collect();
+        assert_eq!(done, [true, false, true]);
+        faults.end(two);
+        faults.begin(two, Fault::Hang);
+        forget().await.expect_err("it hangs");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn records_are_refused_lost_and_unanswered_alone() {
+        let (faults, hook) = faults();
+        let log = EmbeddedQueue::open(
+            Engine::memory(),
+            QueueConfig::default(),
+            Arc::new(SystemClock),
+        );
+        let log: Arc<dyn Queue> = Arc::new(log.unwrap());
+        let log = Hooked::new(log, &hook);
+        let record = |topic, number, value: &'static str| NewRecord {
+            partition: Partition { topic, number },
+            key: Bytes::new(),
+            headers: Vec::new(),
+            value: Bytes::from_static(value.as_bytes()),
+        };
+        let records = vec![
+            record(Topic::Message, 0, "lost"),
+            record(Topic::Retry(2), 0, "later"),
+            record(Topic::Message, 0, "refused"),
+            record(Topic::Message, 0, "shown"),
+            record(Topic::Message, 1, "nowhere"),
+            record(Topic::Dead, 0, "silent"),
+        ];
+        faults.refuse_records(|new| (new.value == "refused").then_some(Kind::Conflict));
+        faults.lose_records(|_, record| record.value == "lost");
+        faults.without_leader(Some(records[4].partition));
+        let dead = Calls::to("queue").named("publish").of_kind("dead");
+        faults.begin(dead, Fault::Hang);
+        let answers = log.producer().publish_within(records.clone(), LONG).await;
+        let done = answers
+            .iter()
+            .map(|answer| answer.as_ref().map(Result::is_ok));
+        assert_eq!(
+            done.collect::<Vec<_>>(),
+            [Some(true), Some(true), Some(false), Some(true), None, None]
+        );
+        let published = log.producer().publish(records[..4].to_vec()).await;
+        let done: Vec<bool> = published.iter().map(Result::is_ok).collect();
+        assert_eq!(done, [true, true, false, true]);
+        let mut consumer = log.subscribe("group", Topic::Message).await.unwrap();
+        let shown = loop {
+            if let Polled::Records(records) = consumer.poll(10).await.unwrap() {
+                break records;
+            }
+        };
+        assert!(
+            shown.iter().all(|record| record.value == "shown"),
+            "{shown:?}"
+        );
+        let read = log.read(records[0].partition, 0, 10).await.unwrap();
+        assert_eq!(read.len(), 2, "{read:?}");
+    }
+}

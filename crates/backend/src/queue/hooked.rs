@@ -1,0 +1,243 @@
+//! A log behind a hook, its producers and consumers with it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use protocol::keys::Topic;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::{Consumer, NewRecord, Partition, Polled, Producer, Queue, Record};
+use crate::Result;
+use crate::hook::{Fate, Hook, Hooked, Op, failures, merge, sort};
+
+#[async_trait]
+impl Queue for Hooked<dyn Queue> {
+    fn producer(&self) -> Arc<dyn Producer> {
+        Hooked::new(self.inner.producer(), &self.hook)
+    }
+
+    async fn subscribe(&self, group: &str, topic: Topic) -> Result<Box<dyn Consumer>> {
+        let op = op("subscribe", topic);
+        let inner = self.whole(op, self.inner.subscribe(group, topic)).await?;
+        let hook = self.hook.clone();
+        Ok(Box::new(HookedConsumer { inner, hook, topic }))
+    }
+
+    fn partitions(&self, topic: Topic) -> u32 {
+        self.inner.partitions(topic)
+    }
+
+    fn epoch(&self) -> u32 {
+        self.inner.epoch()
+    }
+
+    async fn read(&self, partition: Partition, from: u64, max: usize) -> Result<Vec<Record>> {
+        let op = of("read", partition);
+        self.hook.before(&op).await?;
+        let mut records = self.inner.read(partition, from, max).await?;
+        records.retain(|record| self.hook.shows(&op, record));
+        self.hook.after(&op, records.len()).await?;
+        Ok(records)
+    }
+
+    async fn bounds(&self, partition: Partition) -> Result<(u64, u64)> {
+        let op = of("bounds", partition);
+        self.whole(op, self.inner.bounds(partition)).await
+    }
+
+    async fn committed(&self, group: &str, partition: Partition) -> Result<Option<u64>> {
+        let op = of("committed", partition);
+        self.whole(op, self.inner.committed(group, partition)).await
+    }
+}
+
+/// One call for each kind of topic: none waits for another.
+#[async_trait]
+impl Producer for Hooked<dyn Producer> {
+    async fn publish(&self, records: Vec<NewRecord>) -> Vec<Result<u64>> {
+        let publish = |records| async {
+            let answers = self.publish_kind(records).await;
+            answers.into_iter().map(Some).collect()
+        };
+        let answers = each_kind(records, publish).await;
+        answers.into_iter().flatten().collect()
+    }
+
+    async fn publish_within(
+        &self,
+        records: Vec<NewRecord>,
+        deadline: Duration,
+    ) -> Vec<Option<Result<u64>>> {
+        let until = Instant::now() + deadline;
+        each_kind(records, |records| self.publish_kind_until(records, until)).await
+    }
+}
+
+impl Hooked<dyn Producer> {
+    async fn publish_kind(&self, records: Vec<NewRecord>) -> Vec<Result<u64>> {
+        let (op, count) = (publish_of(&records), records.len());
+        if let Err(error) = self.hook.before(&op).await {
+            return failures(&error, count);
+        }
+        let fates: Vec<Fate> = records.iter().map(|new| self.hook.publish(new)).collect();
+        let answers = match sort(&fates, records) {
+            none if none.is_empty() => Vec::new(),
+            passed => self.inner.publish(passed).await,
+        };
+        let done = answers.iter().filter(|answer| answer.is_ok()).count();
+        match self.hook.after(&op, done).await {
+            Ok(()) => merge(fates, answers).await,
+            Err(error) => failures(&error, count),
+        }
+    }
+
+    async fn publish_kind_until(
+        &self,
+        records: Vec<NewRecord>,
+        until: Instant,
+    ) -> Vec<Option<Result<u64>>> {
+        let (op, count) = (publish_of(&records), records.len());
+        let failed = |error| failures(&error, count).into_iter().map(Some).collect();
+        let late = || (0..count).map(|_| None).collect();
+        match timeout_at(until, self.hook.before(&op)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return failed(error),
+            Err(_) => return late(),
+        }
+        let fates: Vec<Fate> = records.iter().map(|new| self.hook.publish(new)).collect();
+        let left = until.saturating_duration_since(Instant::now());
+        let publish = self.inner.publish_within(sort(&fates, records), left);
+        let answers = publish.await;
+        if fates.iter().any(|fate| matches!(fate, Fate::Hang)) {
+            sleep_until(until).await;
+        }
+        let is_done = |answer: &&Option<Result<u64>>| matches!(answer, Some(Ok(_)));
+        let done = answers.iter().filter(is_done).count();
+        match timeout_at(until, self.hook.after(&op, done)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return failed(error),
+            Err(_) => return late(),
+        }
+        let mut answers = answers.into_iter();
+        let merged = fates.into_iter().map(|fate| match fate {
+            Fate::Pass => answers.next().flatten(),
+            Fate::Fail(error) => Some(Err(error)),
+            Fate::Hang => None,
+        });
+        merged.collect()
+    }
+}
+
+/// The answers of one publish for each kind of topic, in the order of the records.
+async fn each_kind<P>(
+    records: Vec<NewRecord>,
+    publish: impl Fn(Vec<NewRecord>) -> P,
+) -> Vec<Option<Result<u64>>>
+where
+    P: Future<Output = Vec<Option<Result<u64>>>>,
+{
+    let mut order = Vec::with_capacity(records.len());
+    let mut kinds: BTreeMap<&str, Vec<NewRecord>> = BTreeMap::new();
+    for record in records {
+        order.push(kind(record.partition.topic));
+        kinds
+            .entry(kind(record.partition.topic))
+            .or_default()
+            .push(record);
+    }
+    let published = kinds.into_iter().map(|(kind, records)| {
+        let answers = publish(records);
+        async move { (kind, answers.await.into_iter()) }
+    });
+    let mut answers: BTreeMap<&str, _> = join_all(published).await.into_iter().collect();
+    let next = |kind: &str| answers.get_mut(kind).and_then(Iterator::next).flatten();
+    order.into_iter().map(next).collect()
+}
+
+/// A publish of records of one kind.
+fn publish_of(records: &[NewRecord]) -> Op {
+    let numbers = records
+        .iter()
+        .map(|record| u64::from(record.partition.number));
+    Op {
+        has_effect: true,
+        subjects: numbers.collect(),
+        kind: records
+            .first()
+            .map_or("", |record| kind(record.partition.topic)),
+        ..Op::new("queue", "publish")
+    }
+}
+
+struct HookedConsumer {
+    inner: Box<dyn Consumer>,
+    hook: Arc<dyn Hook>,
+    topic: Topic,
+}
+
+#[async_trait]
+impl Consumer for HookedConsumer {
+    async fn poll(&mut self, max: usize) -> Result<Polled> {
+        let op = op("poll", self.topic);
+        self.hook.before(&op).await?;
+        loop {
+            let mut polled = self.inner.poll(max).await?;
+            if let Polled::Records(records) = &mut polled {
+                records.retain(|record| self.hook.shows(&op, record));
+                if records.is_empty() {
+                    continue;
+                }
+            }
+            self.hook.after(&op, 1).await?;
+            return Ok(polled);
+        }
+    }
+
+    fn pause(&mut self, partitions: &[Partition]) {
+        self.inner.pause(partitions);
+    }
+
+    fn resume(&mut self, partitions: &[Partition]) {
+        self.inner.resume(partitions);
+    }
+
+    async fn commit(&mut self, next: &[(Partition, u64)]) -> Result<()> {
+        let op = Op {
+            has_effect: true,
+            subjects: next.iter().map(|(of, _)| u64::from(of.number)).collect(),
+            ..op("commit", self.topic)
+        };
+        self.hook.before(&op).await?;
+        self.inner.commit(next).await?;
+        self.hook.after(&op, 1).await
+    }
+}
+
+fn op(name: &'static str, topic: Topic) -> Op {
+    Op {
+        kind: kind(topic),
+        ..Op::new("queue", name)
+    }
+}
+
+fn of(name: &'static str, partition: Partition) -> Op {
+    Op {
+        subjects: vec![u64::from(partition.number)],
+        ..op(name, partition.topic)
+    }
+}
+
+/// Retry topics are one kind.
+const fn kind(topic: Topic) -> &'static str {
+    match topic {
+        Topic::Message => "message",
+        Topic::Retry(_) => "retry",
+        Topic::Dead => "dead",
+        Topic::Notification => "notification",
+        Topic::NotificationDead => "notification-dead",
+        Topic::Operation => "operation",
+    }
+}
