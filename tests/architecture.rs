@@ -55,6 +55,20 @@ fn the_rules_know_no_clock_no_chance_and_no_runtime() {
     }
 }
 
+// The program works on the parts as they are: only tests put a hook around them.
+#[test]
+fn only_tests_hook_the_parts() {
+    let mut count = 0;
+    for (path, text) in files("crates", &["rs"]) {
+        let hooks = text.contains(".hooked(") || text.contains("Hooked::new(");
+        // Backends say there how they are hooked.
+        let may = ["/tests/", "/backend/src/"].map(|part| path.to_string_lossy().contains(part));
+        assert!(!hooks || may.contains(&true), "{}", path.display());
+        count += usize::from(hooks);
+    }
+    assert!(count > 3, "they are hooked");
+}
+
 // proves S3-02 in part: no framework of web applications takes the clients' connections.
 #[test]
 fn a_boat_is_no_web_container() {

@@ -152,7 +152,7 @@ impl Edge {
                 ..TlsConfig::default()
             };
         }
-        let cluster = Cluster::with(settings, |seams| seams).await;
+        let cluster = Cluster::with(settings, |backends| backends).await;
         let address = cluster.websocket();
         let hellos = (1..=WARM + CLIENTS).map(|user| first_message(&cluster, user));
         Edge {

@@ -41,7 +41,7 @@ async fn largest_group(cluster: &Cluster) -> GroupId {
     let members: Vec<_> = (1..=MEMBERS).map(|n| (user(n), member(n))).collect();
     for members in members.chunks(1000) {
         let made = Some((CLOSED, Version::default()));
-        let saved = cluster.seams.groups.save(group, made, members.to_vec());
+        let saved = cluster.backends.groups.save(group, made, members.to_vec());
         saved.await.expect("saves");
     }
     group
@@ -49,7 +49,7 @@ async fn largest_group(cluster: &Cluster) -> GroupId {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_to_the_largest_group_needs_less_than_a_gibibyte_and_private_chats_go_on() {
-    let cluster = Cluster::with(settings(), |seams| seams).await;
+    let cluster = Cluster::with(settings(), |backends| backends).await;
     let group = largest_group(&cluster).await;
     let mut owner = Wire::signed_in(&cluster, Port::Tcp, 1).await;
     ALLOCATED.reset_peak_usage();
@@ -84,7 +84,7 @@ async fn a_burst_to_the_largest_group_needs_less_than_a_gibibyte_and_private_cha
         before >> 20
     );
     let last = last.expect("one was sent");
-    let entries = cluster.seams.ledger.trace(&[last]).await.expect("reads");
+    let entries = cluster.backends.ledger.trace(&[last]).await.expect("reads");
     let is_settled = entries[0].iter().any(|entry| entry.event == Event::Settled);
     assert!(!is_settled, "the group was reached before it was measured");
     assert!(peak < BYTES_MAX, "{peak}");

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use backend::hook::Fault;
 use protocol::frame::Send;
 use protocol::ledger::Event;
 use protocol::mailbox::MailboxPolicy;
 use protocol::message::Target;
 use protocol::{MessageId, Options, Platform, Seq};
-use tests::faults::FaultyMailbox;
+use tests::faults::MAILBOX;
 use tests::person::{conversation, text};
 use tests::wire::{Port, Wire, send};
 use tests::{Cluster, settings, user};
@@ -17,7 +18,7 @@ async fn waiting(cluster: &Cluster, user_number: i64, platform: Platform) -> u64
         user: user(user_number),
         platform,
     };
-    let mailbox = &cluster.seams.mailbox;
+    let mailbox = &cluster.backends.mailbox;
     mailbox.waiting(target).await.expect("the mailbox answers")
 }
 
@@ -80,7 +81,7 @@ async fn a_long_absence_is_loaded_backward_until_the_last_received() {
     // What waited for the device has expired.
     settings.embedded.mailbox.expire = Duration::from_millis(1);
     settings.redis.expire = Duration::from_millis(1);
-    let cluster = Cluster::with(settings, |seams| seams).await;
+    let cluster = Cluster::with(settings, |backends| backends).await;
     let ada = cluster.device(1).ready().await;
     let mut bea = cluster.device(2).keeping(state.clone()).ready().await;
     for n in 1..=3 {
@@ -172,15 +173,7 @@ async fn each_of_eight_options_does_what_it_names() {
 // The ledger was told that it is stored; whether it still waits, the mailbox says.
 #[tokio::test]
 async fn a_trace_says_whether_it_still_waits() {
-    let mut mailbox = None;
-    let cluster = Cluster::with(tests::settings(), |mut seams| {
-        let faulty = FaultyMailbox::around(seams.mailbox.clone());
-        seams.mailbox = faulty.clone();
-        mailbox = Some(faulty);
-        seams
-    })
-    .await;
-    let mailbox = mailbox.expect("it was wrapped");
+    let (cluster, faults) = Cluster::with_faults(tests::settings()).await;
     let ada = cluster.device(1).ready().await;
     cluster.device(2).ready().await.close().await;
     let [lost, fetched] = [ada.say(2, "lost").await, ada.say(2, "fetched").await];
@@ -198,12 +191,12 @@ async fn a_trace_says_whether_it_still_waits() {
         platform: Platform::Desktop,
     };
     assert_said(lost, "not fetched yet").await;
-    mailbox.find_away.on();
+    faults.begin(MAILBOX.named("find"), Fault::Unavailable);
     assert_said(lost, "the mailbox does not answer").await;
-    mailbox.find_away.off();
+    faults.end(MAILBOX.named("find"));
 
     // A station that dies once the mailbox has taken it out tells the ledger nothing.
-    let store = &cluster.seams.mailbox;
+    let store = &cluster.backends.mailbox;
     let acked = vec![(target, vec![fetched])];
     let acked = store.acknowledge(acked, cluster.now()).await;
     assert_eq!(acked[0].as_ref().expect("acknowledged"), &[fetched]);
@@ -271,7 +264,7 @@ async fn a_device_that_was_away_for_long_catches_up_with_all() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut settings = tests::settings();
     settings.embedded.mailbox.count_max = 5;
-    let cluster = Cluster::with(settings, |seams| seams).await;
+    let cluster = Cluster::with(settings, |backends| backends).await;
     let ada = cluster.device(1).ready().await;
     let mut desk = cluster.device(2).ready().await;
     let mut tab = cluster.device(2).on(Platform::Web).ready().await;

@@ -10,7 +10,7 @@ use protocol::ledger::chain::Walk;
 use protocol::{MessageId, Timestamp};
 use server::admin::{Desk, Operators, auditor};
 use tests::Cluster;
-use tests::faults::FaultyQueue;
+use tests::faults::lose_messages;
 use tests::system::eventually;
 
 /// A clock that is ahead of another by what the test wants.
@@ -30,23 +30,19 @@ impl Clock for Ahead {
 #[tokio::test]
 async fn the_audit_names_exactly_what_was_lost_after_it_was_accepted() {
     const LOST: usize = 3;
-    let mut log = None;
-    let mut cluster = Cluster::with(tests::settings(), |mut seams| {
-        let faulty = FaultyQueue::around(seams.queue.clone());
-        seams.queue = faulty.clone();
-        log = Some(faulty);
-        seams
-    })
-    .await;
-    let log = log.expect("it was wrapped");
+    let (mut cluster, faults) = Cluster::with_faults(tests::settings()).await;
     let clock = Arc::new(Ahead {
-        of: cluster.seams.clock.clone(),
+        of: cluster.backends.clock.clone(),
         by_secs: AtomicU64::new(0),
     });
-    let mut seams = cluster.seams.clone();
-    seams.clock = clock.clone();
-    let mut auditor = Desk::new(&seams, &station::Config::default(), Operators::default())
-        .auditor(1, auditor::Config::default());
+    let mut environment = cluster.environment.clone();
+    environment.backends.clock = clock.clone();
+    let mut auditor = Desk::new(
+        &environment,
+        &station::Config::default(),
+        Operators::default(),
+    )
+    .auditor(1, auditor::Config::default());
     auditor.round().await.expect("the chain begins");
 
     let ada = cluster.device(1).ready().await;
@@ -57,7 +53,7 @@ async fn the_audit_names_exactly_what_was_lost_after_it_was_accepted() {
     }
     cluster.assert_settled(2).await;
 
-    log.lose(LOST);
+    let lost_by_the_log = lose_messages(&faults, LOST);
     let mut lost = BTreeSet::new();
     for n in 0..LOST {
         lost.insert(ada.say(2, &format!("lost {n}")).await);
@@ -67,7 +63,7 @@ async fn the_audit_names_exactly_what_was_lost_after_it_was_accepted() {
         ada.say(2, text).await;
         assert_eq!(bea.hear_texts(1).await, [text]);
     }
-    assert_eq!(log.lost(), lost);
+    assert_eq!(*lost_by_the_log.lock().expect("no panic"), lost);
 
     let report = eventually("nothing is in flight", async || {
         let report = cluster.audit().await;
@@ -86,8 +82,18 @@ async fn the_audit_names_exactly_what_was_lost_after_it_was_accepted() {
     cluster.expect_log("messages are missing");
     clock.by_secs.store(300, Ordering::SeqCst);
     auditor.round().await.expect("minutes are closed");
-    let head = seams.audit.head().await.expect("reads").expect("a head");
-    let rows = seams.audit.rows(Timestamp::ZERO..head.until, 100).await;
+    let head = environment
+        .backends
+        .audit
+        .head()
+        .await
+        .expect("reads")
+        .expect("a head");
+    let rows = environment
+        .backends
+        .audit
+        .rows(Timestamp::ZERO..head.until, 100)
+        .await;
     let (mut walk, mut accepted, mut missing) = (Walk::whole(&head), 0, BTreeSet::new());
     for row in rows.expect("reads") {
         walk.step(&row);

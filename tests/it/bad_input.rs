@@ -109,7 +109,7 @@ async fn bytes_that_are_no_frames_end_only_their_own_connection() {
 async fn half_a_frame_is_waited_for_only_so_long() {
     let mut settings = tests::settings();
     settings.boat.session.handshake = Duration::from_millis(200);
-    let cluster = Cluster::with(settings, |seams| seams).await;
+    let cluster = Cluster::with(settings, |backends| backends).await;
     let mut neighbours = Neighbours::arrive(&cluster).await;
     let whole = encode_client(&ClientFrame::Hello(hello(cluster.token(1))));
     for port in PORTS {

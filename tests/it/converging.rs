@@ -273,7 +273,7 @@ impl Living {
             let is_in = talk.group.as_ref().is_some_and(|group| group.is_in(me));
             if is_in || conversation.peer_of(me).is_some() {
                 let key = [(me, *conversation)];
-                let registers = cluster.seams.conversations.registers(&key);
+                let registers = cluster.backends.conversations.registers(&key);
                 let read = registers.await.expect("the store answers")[0].read_seq;
                 screen.check_row(*conversation, talk, rows.get(conversation), read)?;
             }
@@ -314,7 +314,7 @@ async fn everybody_shows_what_the_log_comes_to(seed: u64) {
         match round {
             0 => cluster.restart().await,
             _ => {
-                let forgotten = cluster.seams.timeline.forget(group).await;
+                let forgotten = cluster.backends.timeline.forget(group).await;
                 forgotten.expect("it is forgotten");
             }
         }

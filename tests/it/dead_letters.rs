@@ -1,11 +1,12 @@
 //! What cannot be delivered is kept with its reason, and goes on its way again when the reason is gone.
 
+use backend::hook::Fault;
 use carrier::dead_letters::{Filter, Listed, Selection};
 use protocol::desk::Outcome;
 use protocol::ledger::DeadReason;
-use tests::faults::FaultyMailbox;
+use tests::faults::ROUTES;
 use tests::system::eventually;
-use tests::{Cluster, settings, user};
+use tests::{Cluster, settings};
 
 /// Waits for so many letters, and answers them.
 async fn letters(cluster: &Cluster, count: usize) -> Vec<Listed> {
@@ -21,21 +22,13 @@ async fn letters(cluster: &Cluster, count: usize) -> Vec<Listed> {
 // proves S1-29, S1-30 in part (a person can handle it), S1-27 in part
 #[tokio::test]
 async fn what_always_fails_becomes_a_dead_letter_and_is_redriven() {
-    let mut faulty = None;
-    let mut cluster = Cluster::with(settings(), |mut seams| {
-        let mailbox = FaultyMailbox::around(seams.mailbox.clone());
-        faulty = Some(mailbox.clone());
-        seams.mailbox = mailbox;
-        seams
-    })
-    .await;
-    let mailbox = faulty.expect("it was wrapped");
+    let (mut cluster, faults) = Cluster::with_faults(settings()).await;
     cluster.expect_log("the mailbox refuses a message");
     let ada = cluster.device(1).ready().await;
     let mut bea = cluster.device(2).ready().await;
     let mut cem = cluster.device(3).ready().await;
 
-    mailbox.refuse(user(2));
+    faults.begin(ROUTES.about(2), Fault::Conflict);
     let id = ada.say(2, "poison").await;
     // Others are served meanwhile.
     ada.say(3, "fine").await;
@@ -60,7 +53,7 @@ async fn what_always_fails_becomes_a_dead_letter_and_is_redriven() {
     cluster.assert_settled(2).await;
     bea.hears_nothing().await;
 
-    mailbox.accept_all();
+    faults.end(ROUTES.about(2));
     let chosen = Selection::Ids(vec![letter.id.clone()]);
     let redriven = cluster.redrive(&chosen).await.expect("redriven");
     assert_eq!(redriven.len(), 1);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use backend::clock::{Clock, SystemClock, SystemEntropy};
 use backend::embedded::{Batch, Engine, Order, Table};
+use backend::hook::{Fault, Faults, Hook};
 use protocol::conversation::ConversationRow;
 use protocol::desk::Act;
 use protocol::doctor::{Check, Finding, Verdict};
@@ -17,23 +18,23 @@ use protocol::unread::Tally;
 use protocol::{BoatId, DeviceId, Incarnation, MessageId, Platform, Seq, SessionId, Timestamp};
 use server::admin::doctor::{self, Stores, UserReport};
 use server::admin::{Desk, Doctor, Operators};
-use server::compose::{Access, Seams};
+use server::compose::{Access, Environment};
 use server::phase::{Phase, Phases};
 use server::settings::Settings;
-use tests::faults::{FaultyHistory, FaultyMailbox};
+use tests::faults::{HISTORY, MAILBOX};
 use tests::person::conversation;
 use tests::{Cluster, user};
 
-/// The doctor of a process that has all of these seams.
-fn doctor(settings: &Settings, seams: &Seams, stores: Stores) -> Doctor {
+/// The doctor of a process that has all of these parts.
+fn doctor(settings: &Settings, environment: &Environment, stores: Stores) -> Doctor {
     let phases = Phases::default();
     phases.enter(Phase::Ready);
-    let desk = Desk::new(seams, &settings.station, Operators::default());
+    let desk = Desk::new(environment, &settings.station, Operators::default());
     Doctor::new(doctor::Parts {
         settings: settings.clone(),
         role: None,
         stores,
-        access: Access::from(seams),
+        access: Access::from(&environment.backends),
         phases,
         operators: Operators::default(),
         desk: Some(Arc::new(desk)),
@@ -65,7 +66,7 @@ async fn a_healthy_system_has_no_finding_however_busy_it_is() {
     settings.audit.continuous = true;
     let cluster = Cluster::on_disk(settings.clone(), dir.path()).await;
     let stores = Stores::Directory(dir.path().to_owned());
-    let doctor = doctor(&settings, &cluster.seams, stores);
+    let doctor = doctor(&settings, &cluster.environment, stores);
     let ada = cluster.device(1).ready().await;
     let mut bea = cluster.device(2).ready().await;
     // One platform is away: its mail grows.
@@ -159,7 +160,7 @@ impl Vandal {
 async fn cluster_over(settings: &Settings, engine: &Engine) -> Cluster {
     Cluster::with(settings.clone(), |_| {
         let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
-        Seams::over(
+        Environment::over(
             engine.clone(),
             &settings.embedded,
             settings.station.sessions.capacity(),
@@ -167,6 +168,7 @@ async fn cluster_over(settings: &Settings, engine: &Engine) -> Cluster {
             entropy,
         )
         .expect("stores")
+        .backends
     })
     .await
 }
@@ -176,7 +178,7 @@ async fn damage_is_named_mended_and_gone() {
     let engine = Engine::memory();
     let settings = tests::settings();
     let cluster = cluster_over(&settings, &engine).await;
-    let doctor = doctor(&settings, &cluster.seams, Stores::Memory);
+    let doctor = doctor(&settings, &cluster.environment, Stores::Memory);
     let vandal = Vandal { engine };
     cluster.device(2).ready().await.close().await;
     let ada = cluster.device(1).ready().await;
@@ -220,7 +222,7 @@ async fn damage_is_named_mended_and_gone() {
         denied: Denied::default(),
         now: cluster.now(),
     };
-    let connected = cluster.seams.mailbox.connect(connect).await;
+    let connected = cluster.backends.mailbox.connect(connect).await;
     connected.expect("answered").expect("registered");
 
     let found = examined(&doctor, 2).await;
@@ -296,7 +298,7 @@ async fn damage_is_named_mended_and_gone() {
         platform: Platform::Desktop,
     };
     tests::system::eventually("the mailbox is empty", async || {
-        let waiting = cluster.seams.mailbox.waiting(target).await;
+        let waiting = cluster.backends.mailbox.waiting(target).await;
         (waiting.expect("an answer") == 0).then_some(())
     })
     .await;
@@ -313,7 +315,7 @@ async fn a_message_that_both_sides_lost_is_named_and_not_made_up() {
     let engine = Engine::memory();
     let settings = tests::settings();
     let cluster = cluster_over(&settings, &engine).await;
-    let doctor = doctor(&settings, &cluster.seams, Stores::Memory);
+    let doctor = doctor(&settings, &cluster.environment, Stores::Memory);
     let ada = cluster.device(1).ready().await;
     let mut ids = Vec::new();
     for text in ["1", "2", "3"] {
@@ -351,25 +353,17 @@ impl Clock for Ahead {
 
 #[tokio::test]
 async fn a_store_that_is_away_and_what_waits_for_it_are_told() {
-    let mut away = None;
-    let mut cluster = Cluster::with(tests::settings(), |mut seams| {
-        let history = FaultyHistory::around(seams.history.clone());
-        away = Some(history.away.clone());
-        seams.history = history;
-        seams
-    })
-    .await;
-    let away = away.expect("it was wrapped");
+    let (mut cluster, faults) = Cluster::with_faults(tests::settings()).await;
     cluster.expect_log("messages cannot be written: their partitions wait");
     let clock = Arc::new(Ahead {
-        of: cluster.seams.clock.clone(),
+        of: cluster.backends.clock.clone(),
         by_secs: AtomicU64::new(0),
     });
-    let mut seams = cluster.seams.clone();
-    seams.clock = clock.clone();
-    let doctor = doctor(&tests::settings(), &seams, Stores::Memory);
+    let mut environment = cluster.environment.clone();
+    environment.backends.clock = clock.clone();
+    let doctor = doctor(&tests::settings(), &environment, Stores::Memory);
     let ada = cluster.device(1).ready().await;
-    away.on();
+    faults.begin(HISTORY, Fault::Unavailable);
     ada.say(2, "one").await;
 
     let verdict = |findings: &[Finding], check| of(findings, check).verdict;
@@ -392,7 +386,7 @@ async fn a_store_that_is_away_and_what_waits_for_it_are_told() {
         "{told}"
     );
 
-    away.off();
+    faults.end(HISTORY);
     cluster.assert_settled(1).await;
     // It is committed a moment after.
     tests::system::eventually("nothing waits any more", async || {
@@ -410,12 +404,13 @@ async fn a_store_that_is_away_and_what_waits_for_it_are_told() {
 #[tokio::test(start_paused = true)]
 async fn a_part_that_hangs_holds_up_no_other() {
     let settings = tests::settings();
-    let mut seams = Seams::in_memory(&settings.embedded, settings.station.sessions.capacity())
-        .expect("stores in memory");
-    let mailbox = FaultyMailbox::around(seams.mailbox.clone());
-    mailbox.sessions_hang.on();
-    seams.mailbox = mailbox;
-    let findings = doctor(&settings, &seams, Stores::Memory)
+    let mut environment =
+        Environment::in_memory(&settings.embedded, settings.station.sessions.capacity())
+            .expect("stores in memory");
+    let faults = Arc::new(Faults::default());
+    faults.begin(MAILBOX.named("sessions"), Fault::Hold);
+    environment.backends = environment.backends.hooked(&(faults as Arc<dyn Hook>));
+    let findings = doctor(&settings, &environment, Stores::Memory)
         .checkup()
         .await
         .findings;
@@ -439,7 +434,7 @@ async fn what_cannot_be_read_is_named_and_the_rest_is_examined() {
     let engine = Engine::memory();
     let settings = tests::settings();
     let cluster = cluster_over(&settings, &engine).await;
-    let doctor = doctor(&settings, &cluster.seams, Stores::Memory);
+    let doctor = doctor(&settings, &cluster.environment, Stores::Memory);
     cluster.device(2).ready().await.close().await;
     let ada = cluster.device(1).ready().await;
     for text in ["1", "2"] {
@@ -479,11 +474,15 @@ async fn what_cannot_be_read_is_named_and_the_rest_is_examined() {
 #[tokio::test(start_paused = true)]
 async fn more_holes_than_there_is_time_for_end_in_a_report() {
     let settings = tests::settings();
-    let mut seams = Seams::in_memory(&settings.embedded, settings.station.sessions.capacity())
-        .expect("stores in memory");
-    let history = FaultyHistory::around(seams.history.clone());
-    history.slow.on();
-    seams.history = history;
+    let mut environment =
+        Environment::in_memory(&settings.embedded, settings.station.sessions.capacity())
+            .expect("stores in memory");
+    let faults = Arc::new(Faults::default());
+    faults.begin(
+        HISTORY.named("conversation"),
+        Fault::Delay(Duration::from_secs(1)),
+    );
+    environment.backends = environment.backends.hooked(&(faults as Arc<dyn Hook>));
     let claim = ConversationRow {
         owner: user(2),
         conversation: conversation(1, 2),
@@ -493,15 +492,15 @@ async fn more_holes_than_there_is_time_for_end_in_a_report() {
         },
         rev: 0,
         last_id: MessageId::new(77).expect("positive"),
-        version: seams.clock.now(),
+        version: environment.backends.clock.now(),
         source: Version {
             epoch: 1,
             offset: 1,
         },
     };
-    let saved = seams.conversations.save(vec![claim]).await;
+    let saved = environment.backends.conversations.save(vec![claim]).await;
     saved.expect("saves");
-    let doctor = doctor(&settings, &seams, Stores::Memory);
+    let doctor = doctor(&settings, &environment, Stores::Memory);
     let found = examined(&doctor, 2).await;
     assert_eq!(kinds(&found), ["not-looked-at", "hole"]);
     let told = found.differences.first.iter();

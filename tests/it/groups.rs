@@ -66,7 +66,7 @@ async fn a_member_gets_all_that_the_cache_does_not_hold() {
     settings.timeline.keep = KEPT;
     // So large that nothing waits for single members.
     settings.carrier.group_push_max = 1;
-    let cluster = Cluster::with(settings, |seams| seams).await;
+    let cluster = Cluster::with(settings, |backends| backends).await;
     let ada = cluster.device(1).ready().await;
     let group = ada.group_of(CLOSED, &[3, 4]).await;
     let mut cy = cluster.device(3).keeping(forward.clone()).ready().await;
@@ -86,7 +86,7 @@ async fn a_member_gets_all_that_the_cache_does_not_hold() {
         accepted(ticket).await;
     }
     cluster.assert_settled(1 + SAID).await;
-    let cached = cluster.seams.timeline.count(group, usize::MAX).await;
+    let cached = cluster.backends.timeline.count(group, usize::MAX).await;
     assert_eq!(cached.expect("it answers"), KEPT);
 
     let mut cy = cluster.device(3).keeping(forward).connect().await;

@@ -93,7 +93,7 @@ async fn a_phone_that_was_away_learns_what_changed_and_no_more() {
     sleep(passed()).await;
     // A list from copies is one of when they were read: these were read while things changed, and have ended.
     let copies = [Owner::User(user(1)), Owner::Group(group)].map(Outdated::of);
-    let forgotten = cluster.seams.cache.forget(&copies).await;
+    let forgotten = cluster.backends.cache.forget(&copies).await;
     assert!(forgotten.iter().all(Result::is_ok));
     let full = list_since(&mut iphone, Timestamp::ZERO).await;
     assert_eq!(full.conversations.len(), 5);

@@ -154,7 +154,7 @@ async fn a_sender_that_was_away_learns_it_on_return() {
 async fn without_pushed_receipts_the_status_is_there_to_be_asked_for() {
     let mut quiet = settings();
     quiet.station.push_receipts = false;
-    let cluster = Cluster::with(quiet, |seams| seams).await;
+    let cluster = Cluster::with(quiet, |backends| backends).await;
     let mut ada = Wire::signed_in(&cluster, Port::Tcp, 1).await;
     let mut bea = Wire::signed_in(&cluster, Port::WebSocket, 2).await;
     let id = ada.ask(send(2, "psst")).await.expect("accepted");
@@ -242,7 +242,7 @@ async fn a_copy_says_whose_it_is_and_how_far_the_message_has_come() {
     // Two of the devices acknowledge nothing, however slow the machine is.
     patient.boat.session.ack_wait = tests::system::SOON;
     patient.carrier.ack_wait = tests::system::SOON;
-    let cluster = Cluster::with(patient, |seams| seams).await;
+    let cluster = Cluster::with(patient, |backends| backends).await;
     let ada = cluster.device_on(1, Platform::Ios, "phone").await;
     let mut laptop = Wire::signed_in(&cluster, Port::Tcp, 1).await;
     let mut bea = cluster.device_on(2, Platform::Ios, "phone").await;

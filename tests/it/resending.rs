@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use backend::hook::Fault;
 use protocol::MessageId;
 use protocol::frame::{Send, ServerFrame};
-use tests::faults::FaultyMailbox;
+use tests::faults::MAILBOX;
 use tests::wire::{Port, Wire, send};
 use tests::{Cluster, settings};
 
@@ -72,26 +73,23 @@ async fn after_a_restart_a_repeat_is_still_a_repeat() {
 // proves S3-22 in part: one message; the id that the sender ends up with is the first.
 #[tokio::test]
 async fn with_the_memory_of_sends_gone_a_repeat_makes_no_second_message() {
-    let mut memory = None;
-    let cluster = Cluster::with(settings(), |mut seams| {
-        let mailbox = FaultyMailbox::around(seams.mailbox.clone());
-        memory = Some(mailbox.dedupe_away.clone());
-        seams.mailbox = mailbox;
-        seams
-    })
-    .await;
-    let memory = memory.expect("it was wrapped");
+    let (cluster, faults) = Cluster::with_faults(settings()).await;
     let mut bea = cluster.device(2).ready().await;
     let mut ada = Wire::signed_in(&cluster, Port::WebSocket, 1).await;
     let first = send(2, "once");
-    memory.on();
+    let memory = ["dedupe_begin", "dedupe_done"].map(|name| MAILBOX.named(name));
+    for calls in memory {
+        faults.begin(calls, Fault::Unavailable);
+    }
     let id = ada.ask(first.clone()).await.expect("accepted");
     assert_eq!(placed(&mut ada, &first).await, id);
     assert_eq!(bea.hear().await.placed.message.id, id);
 
     ada.ask(again(&first)).await.expect("accepted");
     assert_eq!(placed(&mut ada, &first).await, id);
-    memory.off();
+    for calls in memory {
+        faults.end(calls);
+    }
     let next = send(2, "twice");
     ada.ask(next.clone()).await.expect("accepted");
     assert_eq!(bea.hear_texts(1).await, ["twice"]);

@@ -11,7 +11,7 @@ use protocol::frame::{
 use protocol::group::Wish;
 use protocol::message::Content;
 use protocol::{ConversationId, GroupId, MessageId, Options, Platform, Seq, Timestamp};
-use tests::counted::Reads;
+use tests::faults::reads;
 use tests::person::{CLOSED, conversation, done, text, user};
 use tests::system::{eventually, list_margin};
 use tests::wire::{Port, Wire, send};
@@ -88,8 +88,7 @@ fn changing(to: i64, subject: MessageId, kind: ChangeKind, text: &str) -> Send {
 // places up to which they were read, what was recalled behind these, and what became of the newest.
 #[tokio::test]
 async fn a_list_costs_the_same_however_long_it_is() {
-    let reads = Reads::default();
-    let cluster = Cluster::with(settings(), |seams| reads.of(seams)).await;
+    let (cluster, faults) = Cluster::with_faults(settings()).await;
     let mut costs = Vec::new();
     let (mut peers, mut said) = (0, 0);
     for count in [1, 5, 20] {
@@ -120,11 +119,11 @@ async fn a_list_costs_the_same_however_long_it_is() {
             wire.read(conversation, id, Seq(1)).await;
         }
         let copy = Outdated::of(Owner::User(user(1)));
-        let forgotten = cluster.seams.cache.forget(&[copy]).await;
+        let forgotten = cluster.backends.cache.forget(&[copy]).await;
         assert!(forgotten.iter().all(Result::is_ok));
-        reads.take();
+        reads(&faults);
         let list = lists(&mut wire, Timestamp::ZERO).await;
-        costs.push(reads.take());
+        costs.push(reads(&faults));
         let rows = list.conversations.iter();
         let unread: Vec<u64> = rows.clone().map(|row| row.unread).collect();
         assert_eq!(unread, vec![1; count as usize]);
@@ -151,9 +150,9 @@ async fn a_list_costs_the_same_however_long_it_is() {
     };
     peer.ask(hello).await.expect("accepted");
     cluster.assert_settled(said + 1).await;
-    reads.take();
+    reads(&faults);
     let list = lists(&mut wire, quiet).await;
-    assert!(reads.take() <= costs[0]);
+    assert!(reads(&faults) <= costs[0]);
     let mut changed = list.conversations.iter().map(|row| row.conversation);
     assert!(changed.any(|changed| changed == conversation(1, 2)));
     cluster.stop().await;
@@ -166,8 +165,7 @@ async fn a_list_costs_the_same_however_long_it_is() {
 // proves S3-52: pages that begin where the cache does are its own; those before it `groups.rs` has from history.
 #[tokio::test]
 async fn who_comes_back_soon_costs_the_stores_nothing() {
-    let reads = Reads::default();
-    let cluster = Cluster::with(settings(), |seams| reads.of(seams)).await;
+    let (cluster, faults) = Cluster::with_faults(settings()).await;
     let ada = cluster.device(1).ready().await;
     let group = ada.group_of(CLOSED, &[2, 3]).await;
     let other = ada.group_of(CLOSED, &[2]).await;
@@ -189,9 +187,9 @@ async fn who_comes_back_soon_costs_the_stores_nothing() {
     for more in [0, 5, 40, 0, 1] {
         says(more).await;
         // Bea does not sign in for the first time any more, and nobody else does anything.
-        reads.take();
+        reads(&faults);
         let (list, page) = returns(&cluster, 2, since, group, shown).await;
-        assert_eq!(reads.take(), 0, "{more} more");
+        assert_eq!(reads(&faults), 0, "{more} more");
         let row = list.conversations.iter();
         let mut row = row.filter(|row| row.conversation == ConversationId::Group(group));
         let row = row.next().expect("it changed lately");
@@ -209,8 +207,7 @@ async fn who_comes_back_soon_costs_the_stores_nothing() {
 /// What a device did is in the copy, too: the next one is told without a store, and what somebody else did to them.
 #[tokio::test]
 async fn what_a_user_did_is_found_by_their_next_device() {
-    let reads = Reads::default();
-    let cluster = Cluster::with(settings(), |seams| reads.of(seams)).await;
+    let (cluster, faults) = Cluster::with_faults(settings()).await;
     let ada = cluster.device(1).ready().await;
     let group = ada.group_of(CLOSED, &[2, 3]).await;
     ada.say_in(group, "hello").await;
@@ -236,9 +233,9 @@ async fn what_a_user_did_is_found_by_their_next_device() {
         ((row.unread, row.read_seq) == (0, Seq(2))).then_some(())
     })
     .await;
-    reads.take();
+    reads(&faults);
     assert_eq!(row().await.expect("listed").unread, 0);
-    assert_eq!(reads.take(), 0);
+    assert_eq!(reads(&faults), 0);
 
     let mut ticket = ada
         .client
@@ -253,23 +250,22 @@ async fn what_a_user_did_is_found_by_their_next_device() {
 /// Redis may lose copies at any time: what is not there is read, and kept again.
 #[tokio::test]
 async fn what_was_lost_is_read_once() {
-    let reads = Reads::default();
-    let cluster = Cluster::with(settings(), |seams| reads.of(seams)).await;
+    let (cluster, faults) = Cluster::with_faults(settings()).await;
     let ada = cluster.device(1).ready().await;
     let group = ada.group_of(CLOSED, &[2]).await;
     ada.say_in(group, "hello").await;
     at_rest(&cluster).await;
     let (list, _) = returns(&cluster, 2, Timestamp::ZERO, group, 0).await;
-    let cache = Arc::clone(&cluster.seams.cache);
+    let cache = Arc::clone(&cluster.backends.cache);
     for owner in [Owner::User(user(2)), Owner::Group(group)] {
         let told = cache.forget(&[Outdated::of(owner)]).await;
         assert!(told.iter().all(Result::is_ok));
-        reads.take();
+        reads(&faults);
         let (again, page) = returns(&cluster, 2, list.version, group, 0).await;
-        assert!(reads.take() > 0);
+        assert!(reads(&faults) > 0);
         assert_eq!((again.conversations.len(), seqs(&page)), (1, vec![1]));
         let (again, page) = returns(&cluster, 2, list.version, group, 0).await;
-        assert_eq!(reads.take(), 0);
+        assert_eq!(reads(&faults), 0);
         assert_eq!((again.conversations.len(), seqs(&page)), (1, vec![1]));
         let newest = again.conversations[0].newest.as_ref().expect("there");
         assert_eq!(newest.message.content.data, "hello");

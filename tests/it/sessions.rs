@@ -52,7 +52,7 @@ async fn a_second_sign_in_on_a_platform_ends_the_first_for_good() {
 async fn three_browsers_stay_signed_in_and_the_fourth_ends_the_first() {
     let mut settings = tests::settings();
     settings.station.sessions.per_platform = [("web".to_owned(), 3)].into();
-    let cluster = Cluster::with(settings, |seams| seams).await;
+    let cluster = Cluster::with(settings, |backends| backends).await;
     let ada = cluster.device(1).ready().await;
     let first = cluster.device_on(2, Platform::Web, "first").await;
     let mut second = cluster.device_on(2, Platform::Web, "second").await;
@@ -99,7 +99,7 @@ async fn a_client_comes_back_with_the_ticket_of_the_boat_that_left() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     settings.boat.websocket = free.local_addr().expect("an address");
     drop(free);
-    let mut cluster = Cluster::with(settings, |seams| seams).await;
+    let mut cluster = Cluster::with(settings, |backends| backends).await;
     let ada = cluster.device(1).ready().await;
     ada.say(2, "before").await;
 
@@ -119,7 +119,7 @@ async fn a_client_comes_back_with_the_ticket_of_the_boat_that_left() {
 #[tokio::test]
 async fn a_session_that_ended_leaves_nothing_behind() {
     let cluster = Cluster::start().await;
-    let mailbox = cluster.seams.mailbox.clone();
+    let mailbox = cluster.backends.mailbox.clone();
     let live = async |number: i64| {
         let mut sessions = mailbox.sessions(&[user(number)], Denied::default()).await;
         sessions.remove(0).expect("the mailbox answers").len()
@@ -208,9 +208,9 @@ async fn a_boat_that_lost_its_lease_keeps_its_clients() {
     let mut settings = tests::settings();
     settings.boat.reconnect_percent = 0;
     let boat = settings.boat.name.clone();
-    let mut cluster = Cluster::with(settings, |mut seams| {
-        seams.registry = Arc::new(registry.clone());
-        seams
+    let mut cluster = Cluster::with(settings, |mut backends| {
+        backends.registry = Arc::new(registry.clone());
+        backends
     })
     .await;
     cluster.expect_log("the lease is lost");
@@ -233,7 +233,7 @@ async fn a_boat_that_lost_its_lease_keeps_its_clients() {
 #[tokio::test]
 async fn a_session_that_never_acknowledges_is_sent_away_and_the_message_kept() {
     for port in PORTS {
-        let cluster = Cluster::with(impatient(), |seams| seams).await;
+        let cluster = Cluster::with(impatient(), |backends| backends).await;
         let ada = cluster.device(1).ready().await;
         let mut deaf = Wire::signed_in(&cluster, port, 2).await;
         let id = ada.say(2, "are you listening?").await;
@@ -271,7 +271,7 @@ async fn a_session_that_never_acknowledges_is_sent_away_and_the_message_kept() {
 // proves S1-15, S1-25
 #[tokio::test]
 async fn a_deaf_client_that_keeps_coming_back_cannot_hold_a_message() {
-    let cluster = Cluster::with(impatient(), |seams| seams).await;
+    let cluster = Cluster::with(impatient(), |backends| backends).await;
     let ada = cluster.device(1).ready().await;
     let deaf = cluster.device(2).named("deaf").deaf().connect().await;
     deaf.client.ready().await.expect("signed in");

@@ -2,29 +2,22 @@
 
 use std::time::Duration;
 
+use backend::hook::Fault;
 use client::core::SendStatus;
 use protocol::{Code, UserId};
-use tests::faults::{FaultyHistory, FaultyMailbox, FaultyQueue};
+use tests::faults::{HISTORY, MAILBOX, MESSAGES};
 use tests::person::{accepted, reaches};
 use tests::wire::{Port, Wire, send};
 use tests::{Cluster, settings};
 
 #[tokio::test]
 async fn while_history_is_away_nothing_is_shown_and_then_everything() {
-    let mut away = None;
-    let mut cluster = Cluster::with(settings(), |mut seams| {
-        let history = FaultyHistory::around(seams.history.clone());
-        away = Some(history.away.clone());
-        seams.history = history;
-        seams
-    })
-    .await;
-    let away = away.expect("it was wrapped");
+    let (mut cluster, faults) = Cluster::with_faults(settings()).await;
     cluster.expect_log("messages cannot be written: their partitions wait");
     let ada = cluster.device(1).ready().await;
     let mut bea = cluster.device(2).ready().await;
 
-    away.on();
+    faults.begin(HISTORY, Fault::Unavailable);
     let mut last = ada.write(2, "0").await;
     for number in 1..10 {
         last = ada.write(2, &number.to_string()).await;
@@ -34,7 +27,7 @@ async fn while_history_is_away_nothing_is_shown_and_then_everything() {
     bea.hears_nothing().await;
     let report = cluster.audit().await;
     assert!(report.even && report.in_flight == 10, "{report:?}");
-    away.off();
+    faults.end(HISTORY);
 
     let heard = bea.hear_texts(10).await;
     assert_eq!(heard, (0..10).map(|n| n.to_string()).collect::<Vec<_>>());
@@ -47,22 +40,14 @@ async fn while_history_is_away_nothing_is_shown_and_then_everything() {
 // conversation wait their turn.
 #[tokio::test]
 async fn what_the_log_cannot_take_is_not_accepted() {
-    let mut full = None;
-    let cluster = Cluster::with(settings(), |mut seams| {
-        let queue = FaultyQueue::around(seams.queue.clone());
-        full = Some(queue.full.clone());
-        seams.queue = queue;
-        seams
-    })
-    .await;
-    let full = full.expect("it was wrapped");
+    let (cluster, faults) = Cluster::with_faults(settings()).await;
     let mut bea = cluster.device(2).ready().await;
     let mut ada = Wire::signed_in(&cluster, Port::Tcp, 1).await;
     let (first, second) = (send(2, "first"), send(2, "second"));
-    full.on();
+    faults.begin(MESSAGES, Fault::Unavailable);
     let refused = ada.ask(first.clone()).await.expect_err("the log is full");
     assert!(refused.retryable(), "{refused}");
-    full.off();
+    faults.end(MESSAGES);
     assert_eq!(ada.ask(second.clone()).await, Err(Code::EarlierSendFailed));
     let id = ada.ask(first).await.expect("there is room again");
     ada.ask(second).await.expect("its turn has come");
@@ -77,25 +62,17 @@ async fn what_the_log_cannot_take_is_not_accepted() {
 // The same, as an application sees it: it writes, and the client goes on by itself.
 #[tokio::test]
 async fn a_client_goes_on_by_itself_when_the_log_is_back() {
-    let mut full = None;
-    let cluster = Cluster::with(settings(), |mut seams| {
-        let queue = FaultyQueue::around(seams.queue.clone());
-        full = Some(queue.full.clone());
-        seams.queue = queue;
-        seams
-    })
-    .await;
-    let full = full.expect("it was wrapped");
+    let (cluster, faults) = Cluster::with_faults(settings()).await;
     let ada = cluster.device(1).ready().await;
     let mut bea = cluster.device(2).ready().await;
-    full.on();
+    faults.begin(MESSAGES, Fault::Unavailable);
     let mut tickets = Vec::new();
     for number in 0..5 {
         tickets.push(ada.write(2, &number.to_string()).await);
     }
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(tickets.iter().all(|t| t.status() == SendStatus::Pending));
-    full.off();
+    faults.end(MESSAGES);
     assert_eq!(bea.hear_texts(5).await, ["0", "1", "2", "3", "4"]);
     for ticket in &mut tickets {
         reaches(ticket, |s| matches!(s, SendStatus::Delivered { .. })).await;
@@ -109,22 +86,14 @@ async fn a_client_goes_on_by_itself_when_the_log_is_back() {
 // comes when it is back.
 #[tokio::test]
 async fn a_mailbox_that_is_away_keeps_nobody_out() {
-    let mut away = None;
-    let mut cluster = Cluster::with(settings(), |mut seams| {
-        let mailbox = FaultyMailbox::around(seams.mailbox.clone());
-        away = Some(mailbox.clone());
-        seams.mailbox = mailbox;
-        seams
-    })
-    .await;
-    let away = away.expect("it was wrapped");
+    let (mut cluster, faults) = Cluster::with_faults(settings()).await;
     cluster.expect_log("a store failed");
     let two = UserId::new(2).expect("a user");
     let ada = cluster.device(1).ready().await;
     let mut early = ada.write(2, "before").await;
     accepted(&mut early).await;
 
-    away.silence(two);
+    faults.begin(MAILBOX.about(two.get()), Fault::Unavailable);
     let mut bea = cluster.device(2).ready().await;
     assert_eq!(bea.hear_texts(1).await, ["before"], "from history");
     let mut last = bea.write(3, "sent meanwhile").await;
@@ -135,7 +104,7 @@ async fn a_mailbox_that_is_away_keeps_nobody_out() {
         ["sent meanwhile"],
         "others are not concerned"
     );
-    away.answer_all();
+    faults.end(MAILBOX.about(two.get()));
 
     let mut meanwhile = ada.write(2, "after").await;
     accepted(&mut meanwhile).await;

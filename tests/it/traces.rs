@@ -2,12 +2,13 @@
 
 use api::codec::trace_of;
 use api::task::{Task, Work};
+use backend::hook::Fault;
 use backend::queue::{Partition, Record};
 use protocol::frame::Send;
 use protocol::keys::Topic;
 use protocol::trace::{Span, Step};
 use protocol::{Platform, TraceContext};
-use tests::faults::FaultyMailbox;
+use tests::faults::ROUTES;
 use tests::system::eventually;
 use tests::wire::{Port, Wire, send};
 use tests::{Cluster, user};
@@ -36,7 +37,7 @@ async fn only(cluster: &Cluster, trace: TraceContext, step: Step) -> Span {
 
 /// The record of topic `message`, of which there is one.
 async fn record(cluster: &Cluster) -> Record {
-    let queue = &cluster.seams.queue;
+    let queue = &cluster.backends.queue;
     let mut records = Vec::new();
     for number in 0..queue.partitions(Topic::Message) {
         let topic = Topic::Message;
@@ -102,7 +103,7 @@ async fn the_trace_goes_on_to_whoever_is_told_and_fetches_it_later() {
     drop(Wire::signed_in(&cluster, Port::WebSocket, 2).await);
     eventually("bea is gone", async || {
         let denied = protocol::presence::Denied::default();
-        let sessions = cluster.seams.mailbox.sessions(&[user(2)], denied).await;
+        let sessions = cluster.backends.mailbox.sessions(&[user(2)], denied).await;
         let sessions = sessions.into_iter().next().expect("an answer");
         sessions
             .expect("the mailbox answers")
@@ -156,7 +157,7 @@ async fn what_is_not_sampled_leaves_no_span() {
 async fn the_boat_begins_traces_of_its_own_for_a_share_of_the_sends() {
     let mut settings = tests::settings();
     settings.boat.trace_share = 1.0;
-    let cluster = Cluster::with(settings, |seams| seams).await;
+    let cluster = Cluster::with(settings, |backends| backends).await;
     let mut ada = Wire::signed_in(&cluster, Port::WebSocket, 1).await;
     let mut bea = Wire::signed_in(&cluster, Port::WebSocket, 2).await;
     ada.ask(send(2, "hello")).await.expect("accepted");
@@ -186,26 +187,18 @@ async fn a_send_that_is_refused_is_a_span_that_failed() {
 // Each attempt is a delivery of its own, and the log lines about it name the trace.
 #[tokio::test]
 async fn retries_and_their_log_lines_belong_to_the_trace() {
-    let mut mailbox = None;
-    let mut cluster = Cluster::with(tests::settings(), |mut seams| {
-        let faulty = FaultyMailbox::around(seams.mailbox.clone());
-        seams.mailbox = faulty.clone();
-        mailbox = Some(faulty);
-        seams
-    })
-    .await;
-    let mailbox = mailbox.expect("it was wrapped");
+    let (mut cluster, faults) = Cluster::with_faults(tests::settings()).await;
     let mut ada = Wire::signed_in(&cluster, Port::WebSocket, 1).await;
     drop(cluster.device(2).ready().await);
     cluster.expect_log("trace_id=0000000000004bf90000000000000005");
-    mailbox.refuse(user(2));
+    faults.begin(ROUTES.about(2), Fault::Conflict);
     let trace = root(5);
     ada.ask(traced(2, trace)).await.expect("accepted");
     eventually("an attempt fails", async || {
         (!cluster.spans.of(trace.trace, Step::Deliver).is_empty()).then_some(())
     })
     .await;
-    mailbox.accept_all();
+    faults.end(ROUTES.about(2));
     let attempts = eventually("it is stored", async || {
         let mut attempts = cluster.spans.of(trace.trace, Step::Deliver);
         // Not those at whatever other sessions live.
@@ -223,7 +216,7 @@ async fn retries_and_their_log_lines_belong_to_the_trace() {
         let outcome = if last { "stored" } else { "retried" };
         assert_eq!(attempt.outcome, outcome);
     }
-    let retried = cluster.seams.queue.clone();
+    let retried = cluster.backends.queue.clone();
     let mut found = 0;
     for topic in [1, 2, 3].map(Topic::Retry) {
         for number in 0..retried.partitions(topic) {

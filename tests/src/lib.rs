@@ -1,7 +1,6 @@
 //! What the whole-system tests share: a system in one process, its users, its faults, its log.
 
 pub mod app;
-pub mod counted;
 pub mod crowd;
 pub mod faults;
 pub mod logs;

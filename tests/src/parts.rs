@@ -9,7 +9,7 @@ use backend::queue::topics;
 use backend::scylla::schema;
 use scylla::client::session_builder::SessionBuilder;
 use scylla::statement::unprepared::Statement;
-use server::compose::Seams;
+use server::compose::Environment;
 use server::settings::Settings;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
@@ -26,16 +26,16 @@ pub(crate) fn are_real() -> bool {
 }
 
 /// New parts; the settings are changed to name them.
-pub(crate) async fn new(settings: &mut Settings) -> Seams {
+pub(crate) async fn new(settings: &mut Settings) -> Environment {
     match std::env::var("PACKETBOAT_TESTS_ON").as_deref() {
         Ok("real") => Box::pin(real(settings)).await,
         Ok(other) => panic!("PACKETBOAT_TESTS_ON is `real` or not set, not {other:?}"),
-        Err(_) => Seams::in_memory(&settings.embedded, settings.station.sessions.capacity())
+        Err(_) => Environment::in_memory(&settings.embedded, settings.station.sessions.capacity())
             .expect("stores in memory"),
     }
 }
 
-async fn real(settings: &mut Settings) -> Seams {
+async fn real(settings: &mut Settings) -> Environment {
     let name = format!("t{}", &Uuid::new_v4().simple().to_string()[..8]);
     let kafka = &mut settings.kafka;
     kafka.brokers = addresses("KAFKA");
@@ -55,7 +55,7 @@ async fn real(settings: &mut Settings) -> Seams {
     settings.scylla.replication.factor = 1;
     answered(|| topics::apply(&settings.kafka)).await;
     answered(|| schema::apply(&settings.scylla)).await;
-    answered(|| Box::pin(Seams::on_real_parts(settings))).await
+    answered(|| Box::pin(Environment::on_real_parts(settings))).await
 }
 
 /// The tables of a test that has ended: with those of all tests the server would be slow in the end.

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::task::{Task, Work};
+use backend::Backends;
+use backend::hook::{Faults, Hook};
 use backend::queue::Partition;
-use carrier::dead_letters::{DeadLetters, DeskParts, Refused, Selection, Told};
+use carrier::dead_letters::{DeadLetters, Refused, Selection, Told};
 use protocol::keys::Topic;
 use protocol::{MessageId, Platform, Timestamp};
 use server::admin::log::Log;
 use server::admin::{audit, trace};
-use server::compose::{Seams, System};
+use server::compose::{Environment, System};
 use server::settings::Settings;
 use station::auth::{Claims, Signer};
 use tokio::runtime::Handle;
@@ -65,7 +67,8 @@ pub fn settings() -> Settings {
 pub struct Cluster {
     system: Option<System>,
     settings: Box<Settings>,
-    pub seams: Seams,
+    pub environment: Environment,
+    pub backends: Backends,
     /// What was recorded of traced messages.
     pub spans: Arc<Kept>,
     logs: Option<Logs>,
@@ -78,37 +81,41 @@ pub struct Cluster {
 impl Cluster {
     /// In memory, or on the real parts.
     pub async fn start() -> Cluster {
-        Cluster::with(settings(), |seams| seams).await
+        Cluster::with(settings(), |backends| backends).await
     }
 
-    /// The same with other settings, and seams as `wrap` makes them.
-    pub async fn with(mut settings: Settings, wrap: impl FnOnce(Seams) -> Seams) -> Cluster {
-        let seams = parts::new(&mut settings).await;
-        Box::pin(Cluster::over(settings, wrap(seams))).await
+    /// The same with other settings, and parts as `wrap` makes them.
+    pub async fn with(mut settings: Settings, wrap: impl FnOnce(Backends) -> Backends) -> Cluster {
+        let mut environment = parts::new(&mut settings).await;
+        environment.backends = wrap(environment.backends);
+        Box::pin(Cluster::over(settings, environment)).await
+    }
+
+    /// With parts that fail when the test wants them to.
+    pub async fn with_faults(settings: Settings) -> (Cluster, Arc<Faults>) {
+        let faults = Arc::new(Faults::default());
+        let hook: Arc<dyn Hook> = faults.clone();
+        let cluster = Cluster::with(settings, |backends| backends.hooked(&hook)).await;
+        (cluster, faults)
     }
 
     /// On a directory, as an earlier one may have left it.
     pub async fn on_disk(settings: Settings, dir: &Path) -> Cluster {
-        let seams = Seams::on_disk(
+        let environment = Environment::on_disk(
             dir,
             &settings.embedded,
             settings.station.sessions.capacity(),
         )
         .expect("stores on disk");
-        Box::pin(Cluster::over(settings, seams)).await
+        Box::pin(Cluster::over(settings, environment)).await
     }
 
-    async fn over(settings: Settings, seams: Seams) -> Cluster {
+    async fn over(settings: Settings, environment: Environment) -> Cluster {
         let logs = Logs::collect();
-        let system = Box::pin(System::start(&settings, seams.clone(), Handle::current())).await;
-        let letters = DeadLetters::new(DeskParts {
-            queue: seams.queue.clone(),
-            ledger: seams.ledger.clone(),
-            mailbox: seams.mailbox.clone(),
-            clock: seams.clock.clone(),
-            entropy: seams.entropy.clone(),
-            bounds: settings.station.bounds(),
-        });
+        let begun = System::start(&settings, environment.clone(), Handle::current());
+        let system = Box::pin(begun).await;
+        let backends = environment.backends.clone();
+        let letters = DeadLetters::new(backends.clone(), settings.station.bounds());
         let stop_worker = CancellationToken::new();
         let work = letters.clone().work("desk".to_owned(), stop_worker.clone());
         Cluster {
@@ -117,7 +124,8 @@ impl Cluster {
             stop_worker,
             system: Some(system.expect("the system starts")),
             settings: Box::new(settings),
-            seams,
+            environment,
+            backends,
             spans: logs.spans.clone(),
             logs: Some(logs),
         }
@@ -147,7 +155,7 @@ impl Cluster {
     }
 
     pub fn now(&self) -> Timestamp {
-        self.seams.clock.now()
+        self.backends.clock.now()
     }
 
     /// Claims for an hour.
@@ -187,7 +195,7 @@ impl Cluster {
 
     /// Records of topic `message`: one for each message that was accepted.
     pub async fn tasks(&self) -> u64 {
-        let queue = &self.seams.queue;
+        let queue = &self.backends.queue;
         let topic = Topic::Message;
         let mut tasks = 0;
         for number in 0..queue.partitions(topic) {
@@ -200,7 +208,7 @@ impl Cluster {
 
     /// What topic `message` has, partition by partition in order.
     pub async fn accepted(&self) -> Vec<Work> {
-        let (queue, topic) = (&self.seams.queue, Topic::Message);
+        let (queue, topic) = (&self.backends.queue, Topic::Message);
         let mut accepted = Vec::new();
         for number in 0..queue.partitions(topic) {
             let partition = Partition { topic, number };
@@ -228,8 +236,8 @@ impl Cluster {
     pub async fn restart_with(&mut self, change: impl FnOnce(&mut Settings)) {
         self.end().await;
         change(&mut self.settings);
-        let (settings, seams) = (&self.settings, self.seams.clone());
-        let begun = Box::pin(System::start(settings, seams, Handle::current())).await;
+        let (settings, environment) = (&self.settings, self.environment.clone());
+        let begun = Box::pin(System::start(settings, environment, Handle::current())).await;
         self.system = Some(begun.expect("the system starts"));
     }
 
@@ -241,11 +249,11 @@ impl Cluster {
     }
 
     fn log(&self) -> Log {
-        Log::new(self.seams.queue.clone())
+        Log::new(self.backends.queue.clone())
     }
 
     pub async fn audit(&self) -> audit::Report {
-        let (log, ledger) = (self.log(), &self.seams.ledger);
+        let (log, ledger) = (self.log(), &self.backends.ledger);
         let all = audit::Question {
             all: true,
             ..audit::Question::default()
@@ -274,9 +282,9 @@ impl Cluster {
     pub async fn trace(&self, id: MessageId) -> trace::Report {
         let witnesses = trace::Witnesses {
             log: &self.log(),
-            history: self.seams.history.as_ref(),
-            ledger: self.seams.ledger.as_ref(),
-            mailbox: self.seams.mailbox.as_ref(),
+            history: self.backends.history.as_ref(),
+            ledger: self.backends.ledger.as_ref(),
+            mailbox: self.backends.mailbox.as_ref(),
         };
         let name = trace::Name::Message(id);
         let lives = witnesses.trace(name, self.now()).await;

@@ -4,6 +4,7 @@
 //! bytes, the mailbox keeps bodies it cannot read.
 
 pub mod audit;
+mod backends;
 pub mod cache;
 pub mod changes;
 pub mod clock;
@@ -52,4 +53,5 @@ pub mod table;
 pub mod timeline;
 pub mod tls;
 
+pub use backends::Backends;
 pub use error::{Error, Kind, Result};

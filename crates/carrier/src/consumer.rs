@@ -4,14 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use backend::Backends;
 use backend::clock::{Clock, Entropy};
 use backend::queue::{Consumer, Partition};
 use tokio::sync::mpsc::OwnedPermit;
 use tokio::time::Instant;
 
+use crate::Config;
 use crate::batch::{Batch, Shard};
 use crate::progress::Progress;
-use crate::{Config, Parts};
 
 /// How long the log is polled between two turns of work that waits.
 pub(crate) const GLANCE: Duration = Duration::from_millis(10);
@@ -63,7 +64,7 @@ impl Line {
         consumer: Box<dyn Consumer>,
         progress: Arc<Progress>,
         shard: Shard,
-        parts: &Parts,
+        backends: &Backends,
         config: Arc<Config>,
     ) -> Line {
         Line {
@@ -75,8 +76,8 @@ impl Line {
                 commit_at: None,
             },
             progress,
-            clock: parts.clock.clone(),
-            entropy: parts.entropy.clone(),
+            clock: backends.clock.clone(),
+            entropy: backends.entropy.clone(),
             config,
             assigned: Vec::new(),
             quiet: Vec::new(),

@@ -20,10 +20,8 @@ use std::sync::Arc;
 
 use api::dead_letter::{DeadLetter, LETTER};
 use api::task::{NotificationTask, Task, Work};
+use backend::Backends;
 use backend::Error;
-use backend::clock::{Clock, Entropy};
-use backend::ledger::LedgerStore;
-use backend::mailbox::MailboxStore;
 use backend::queue::{NewRecord, Partition, Queue, Record};
 use bytes::Bytes;
 use protocol::Timestamp;
@@ -52,22 +50,12 @@ const CHOSEN: usize = 10_001;
 /// The header of a record with what an operator made of a letter: the letter's name. It is no letter itself.
 const EDIT_OF: &str = "edit-of";
 
-/// What a desk works with.
-#[derive(Clone)]
-pub struct DeskParts {
-    pub queue: Arc<dyn Queue>,
-    pub ledger: Arc<dyn LedgerStore>,
-    pub mailbox: Arc<dyn MailboxStore>,
-    pub clock: Arc<dyn Clock>,
-    pub entropy: Arc<dyn Entropy>,
-    /// Of what is sent on its way again.
-    pub bounds: Bounds,
-}
-
 /// The dead letters of one installation. Clones share what they know.
 #[derive(Clone)]
 pub struct DeadLetters {
-    parts: DeskParts,
+    backends: Backends,
+    /// Of what is sent on its way again.
+    bounds: Bounds,
     records: Records,
     view: Arc<View>,
 }
@@ -80,18 +68,20 @@ struct Found {
 }
 
 impl DeadLetters {
-    pub fn new(parts: DeskParts) -> DeadLetters {
+    /// `bounds`: of what is sent on its way again.
+    pub fn new(backends: Backends, bounds: Bounds) -> DeadLetters {
         DeadLetters {
-            records: Records::new(parts.queue.clone(), "operator", parts.bounds.record_bytes),
-            view: Arc::new(View::new(parts.queue.clone())),
-            parts,
+            records: Records::new(backends.queue.clone(), "operator", bounds.record_bytes),
+            view: Arc::new(View::new(backends.queue.clone())),
+            backends,
+            bounds,
         }
     }
 
     /// Letters that the filter lets through, messages before notifications and the oldest first, at most
     /// `limit`; the page says where to go on.
     pub async fn list(&self, filter: &Filter, after: Option<Cursor>, limit: usize) -> Result<Page> {
-        let (desk, now) = (self.view.now().await?, self.parts.clock.now());
+        let (desk, now) = (self.view.now().await?, self.backends.clock.now());
         let mut page = Page::default();
         let mut walk = self.walk(after);
         while page.letters.len() < limit {
@@ -112,7 +102,7 @@ impl DeadLetters {
         let Some(found) = self.find(id).await? else {
             return Ok(None);
         };
-        let (desk, now) = (self.view.now().await?, self.parts.clock.now());
+        let (desk, now) = (self.view.now().await?, self.backends.clock.now());
         let letter = found.listed(&desk, now);
         let body = match with_body && !letter.gone {
             true => Some(self.body(&desk, &found).await?),
@@ -161,7 +151,7 @@ impl DeadLetters {
     /// The letters that are meant, each once; those that are not there last. Of one conversation in the
     /// order in which its messages were accepted.
     async fn choose(&self, selection: &Selection) -> Result<Vec<(String, Option<Cursor>)>> {
-        let (desk, now) = (self.view.now().await?, self.parts.clock.now());
+        let (desk, now) = (self.view.now().await?, self.backends.clock.now());
         let (wanted, most) = match selection {
             Selection::Ids(ids) => (ids.iter().collect(), ids.len()),
             Selection::Filter { limit, .. } => (BTreeSet::new(), (*limit).min(CHOSEN)),
@@ -214,7 +204,7 @@ impl DeadLetters {
     fn partitions(&self, after: Option<Cursor>) -> Vec<(Kind, Partition)> {
         let all = Kind::ALL.into_iter().flat_map(|kind| {
             let topic = kind.topic();
-            let numbers = 0..self.parts.queue.partitions(topic);
+            let numbers = 0..self.backends.queue.partitions(topic);
             numbers.map(move |number| (kind, Partition { topic, number }))
         });
         let first = after.map(|cursor| (cursor.kind, cursor.partition));
@@ -229,7 +219,7 @@ impl DeadLetters {
         kind: Kind,
         partition: Partition,
     ) -> Result<(u64, u64)> {
-        let (begin, end) = self.parts.queue.bounds(partition).await?;
+        let (begin, end) = self.backends.queue.bounds(partition).await?;
         let here = |at: &Cursor| (at.kind, at.partition) == (kind, partition.number);
         let next = after.filter(here).map_or(0, |cursor| cursor.offset + 1);
         Ok((begin.max(next), end))
@@ -258,7 +248,7 @@ impl DeadLetters {
             if from >= end {
                 continue;
             }
-            let (records, next) = read_on(&*self.parts.queue, partition, from, max).await?;
+            let (records, next) = read_on(&*self.backends.queue, partition, from, max).await?;
             let next = Cursor {
                 kind,
                 partition: partition.number,
@@ -307,12 +297,12 @@ impl DeadLetters {
         let (topic, outcome) = match &mut task.work {
             Work::Deliver(deliver) => {
                 deliver.letter = Some(id.clone());
-                deliver.due_at = self.parts.clock.now();
+                deliver.due_at = self.backends.clock.now();
                 (Topic::Retry(1), Outcome::ToRetry)
             }
             Work::Message(message) => {
                 message.letter = Some(id.clone());
-                message.bounds = self.parts.bounds;
+                message.bounds = self.bounds;
                 (Topic::Message, Outcome::ToMessage)
             }
             Work::Kickout(_) => (Topic::Message, Outcome::ToMessage),
@@ -355,11 +345,11 @@ impl DeadLetters {
     }
 
     async fn record(&self, partition: Partition, offset: u64) -> Result<Option<Record>> {
-        let (first, end) = self.parts.queue.bounds(partition).await?;
+        let (first, end) = self.backends.queue.bounds(partition).await?;
         if !(first..end).contains(&offset) {
             return Ok(None);
         }
-        let (records, _) = read_on(&*self.parts.queue, partition, offset, 1).await?;
+        let (records, _) = read_on(&*self.backends.queue, partition, offset, 1).await?;
         Ok(records.into_iter().find(|record| record.offset == offset))
     }
 }

@@ -43,7 +43,7 @@ mod writer;
 
 pub use config::Config;
 pub use dead_letters::DeadLetters;
-pub use start::{GROUP, Parts, Running, StartError, start};
+pub use start::{GROUP, Running, StartError, start};
 
 #[cfg(test)]
 mod tests;

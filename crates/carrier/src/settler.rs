@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use api::task::NotificationTask;
 use api::trace::TRACEPARENT;
+use backend::Backends;
 use backend::clock::{Clock, Entropy};
 use backend::ledger::LedgerStore;
 use backend::queue::{NewRecord, Partition, Producer};
@@ -42,13 +43,13 @@ use tokio::time::Instant;
 use self::entries::Portion;
 use self::lane::Item;
 use self::schedule::{Call, Limits, Published, Schedule};
+use crate::Config;
 use crate::backoff::Backoff;
 use crate::batch::Effects;
 use crate::records::Records;
 use crate::stores::Timed;
 use crate::work::Spoilt;
 use crate::writer::give_up;
-use crate::{Config, Parts};
 
 /// Records of one call to a partition at most, and their bytes.
 const CALL_RECORDS: usize = 1024;
@@ -80,16 +81,16 @@ enum CallResult {
 }
 
 impl Settler {
-    pub(crate) fn new(parts: &Parts, config: &Config, records: Records) -> Settler {
+    pub(crate) fn new(backends: &Backends, config: &Config, records: Records) -> Settler {
         Settler {
             way: Way {
-                producer: parts.queue.producer(),
-                ledger: parts.ledger.clone(),
-                clock: parts.clock.clone(),
+                producer: backends.queue.producer(),
+                ledger: backends.ledger.clone(),
+                clock: backends.clock.clone(),
                 stores: Timed::new(config),
                 records,
             },
-            entropy: parts.entropy.clone(),
+            entropy: backends.entropy.clone(),
             schedule: Schedule::new(Limits {
                 deadline: config.store_timeout,
                 backoff: Backoff::new(config),

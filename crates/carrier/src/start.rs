@@ -5,20 +5,9 @@ use std::sync::Arc;
 
 use api::trace::Spans;
 use api::transport::Connector;
-use backend::cache::Cache;
-use backend::changes::ChangeStore;
-use backend::clock::{Clock, Entropy, TimerClock};
-use backend::conversations::ConversationStore;
-use backend::devices::DeviceStore;
-use backend::discovery::{Registry, Role};
-use backend::group_history::GroupHistoryStore;
-use backend::groups::GroupStore;
-use backend::heads::HeadStore;
-use backend::history::HistoryStore;
-use backend::ledger::LedgerStore;
-use backend::mailbox::MailboxStore;
-use backend::queue::Queue;
-use backend::timeline::Timeline;
+use backend::Backends;
+use backend::clock::TimerClock;
+use backend::discovery::Role;
 use protocol::delivery::{Delivery, Limits};
 use protocol::keys::{RETRY_TIERS, Topic};
 use thiserror::Error;
@@ -46,27 +35,6 @@ use crate::writer::Writer;
 
 /// The consumer group of all carriers.
 pub const GROUP: &str = "carrier";
-
-/// What a carrier is made of.
-#[derive(Clone)]
-pub struct Parts {
-    pub queue: Arc<dyn Queue>,
-    pub mailbox: Arc<dyn MailboxStore>,
-    pub history: Arc<dyn HistoryStore>,
-    pub heads: Arc<dyn HeadStore>,
-    pub conversations: Arc<dyn ConversationStore>,
-    pub changes: Arc<dyn ChangeStore>,
-    pub groups: Arc<dyn GroupStore>,
-    pub group_history: Arc<dyn GroupHistoryStore>,
-    pub timeline: Arc<dyn Timeline>,
-    pub cache: Arc<dyn Cache>,
-    pub devices: Arc<dyn DeviceStore>,
-    pub ledger: Arc<dyn LedgerStore>,
-    pub registry: Arc<dyn Registry>,
-    pub connector: Connector,
-    pub clock: Arc<dyn Clock>,
-    pub entropy: Arc<dyn Entropy>,
-}
 
 /// Why a carrier does not start.
 #[derive(Debug, Error)]
@@ -97,23 +65,25 @@ impl Running {
 /// A setting that cannot be, or a part that does not answer.
 pub async fn start(
     config: Config,
-    parts: Parts,
+    backends: Backends,
+    connector: Connector,
     shutdown: CancellationToken,
 ) -> Result<Running, StartError> {
     let limits = config.limits().ok_or(StartError::RetryDelays)?;
-    let leases = parts.registry.watch(Role::Boat);
+    let leases = backends.registry.watch(Role::Boat);
     let leases = Timed::new(&config).within(leases).await?;
     let (roster, lookout) = roster::roster(
         leases,
-        parts.connector.clone(),
-        Arc::new(TimerClock::starting_at(parts.clock.now())),
+        connector.clone(),
+        Arc::new(TimerClock::starting_at(backends.clock.now())),
         &config,
     );
     let carrier = Carrier {
-        records: Records::new(parts.queue.clone(), &config.name, config.retry_bytes_max),
+        records: Records::new(backends.queue.clone(), &config.name, config.retry_bytes_max),
         config: Arc::new(config),
         limits,
-        parts,
+        backends,
+        connector,
         roster,
         spans: Spans::here(),
         tasks: TaskTracker::new(),
@@ -142,7 +112,8 @@ pub async fn start(
 struct Carrier {
     config: Arc<Config>,
     limits: Limits,
-    parts: Parts,
+    backends: Backends,
+    connector: Connector,
     records: Records,
     roster: Roster,
     spans: Spans,
@@ -160,12 +131,12 @@ impl Carrier {
         let mut tiers = Vec::new();
         for tier in 1..=RETRY_TIERS {
             let topic = Topic::Retry(tier);
-            let consumer = self.parts.queue.subscribe(GROUP, topic).await?;
+            let consumer = self.backends.queue.subscribe(GROUP, topic).await?;
             tiers.push((tier, consumer, Arc::new(Progress::default())));
         }
         let mut intakes = Vec::new();
         for _ in 0..self.config.shards.max(1) {
-            let consumer = self.parts.queue.subscribe(GROUP, Topic::Message).await?;
+            let consumer = self.backends.queue.subscribe(GROUP, Topic::Message).await?;
             intakes.push((consumer, Arc::new(Progress::default())));
         }
 
@@ -211,20 +182,26 @@ impl Carrier {
         progress: Arc<Progress>,
         shard: Shard,
     ) -> Line {
-        Line::new(consumer, progress, shard, &self.parts, self.config.clone())
+        Line::new(
+            consumer,
+            progress,
+            shard,
+            &self.backends,
+            self.config.clone(),
+        )
     }
 
     fn intake(&self, line: Line) -> Intake {
         Intake {
             line,
             writer: Writer::new(
-                &self.parts,
+                &self.backends,
                 &self.config,
                 self.records.clone(),
                 self.spans.clone(),
             ),
             records: self.records.clone(),
-            partitions: self.parts.queue.partitions(Topic::Message),
+            partitions: self.backends.queue.partitions(Topic::Message),
             stalled: Vec::new(),
         }
     }
@@ -235,15 +212,15 @@ impl Carrier {
             tier,
             delay: self.limits.tiers.delay(tier),
             present: Present {
-                history: self.parts.history.clone(),
-                changes: self.parts.changes.clone(),
-                groups: self.parts.groups.clone(),
-                group_history: self.parts.group_history.clone(),
+                history: self.backends.history.clone(),
+                changes: self.backends.changes.clone(),
+                groups: self.backends.groups.clone(),
+                group_history: self.backends.group_history.clone(),
                 stores: Timed::new(&self.config),
             },
             records: self.records.clone(),
-            partitions: self.parts.queue.partitions(Topic::Retry(tier)),
-            timer: TimerClock::starting_at(self.parts.clock.now()),
+            partitions: self.backends.queue.partitions(Topic::Retry(tier)),
+            timer: TimerClock::starting_at(self.backends.clock.now()),
             held: BTreeMap::new(),
             loads: BTreeMap::new(),
             not_before: None,
@@ -256,41 +233,41 @@ impl Carrier {
         const HEARD: usize = 1024;
         let (shard, batches, abandons) = Shard::new();
         let (heard, heard_out) = mpsc::channel(HEARD);
-        let (parts, config) = (&self.parts, &self.config);
+        let (backends, config) = (&self.backends, &self.config);
         let stores = Timed::new(config);
         let streams = TaskTracker::new();
         let executor = Executor {
             delivery: Delivery::new(self.limits),
             fleet: Fleet::new(
-                parts.connector.clone(),
+                self.connector.clone(),
                 self.roster.clone(),
                 heard,
                 streams.clone(),
-                parts.entropy.clone(),
+                backends.entropy.clone(),
                 config.clone(),
             ),
             roster: self.roster.clone(),
-            settler: Settler::new(parts, config, self.records.clone()),
+            settler: Settler::new(backends, config, self.records.clone()),
             kicker: Kicker {
-                mailbox: parts.mailbox.clone(),
-                connector: parts.connector.clone(),
+                mailbox: backends.mailbox.clone(),
+                connector: self.connector.clone(),
                 roster: self.roster.clone(),
                 records: self.records.clone(),
-                clock: parts.clock.clone(),
+                clock: backends.clock.clone(),
                 stores,
                 limits: self.limits,
                 timeout: config.kickout_timeout,
             },
             records: self.records.clone(),
             ways,
-            clock: parts.clock.clone(),
-            timer: TimerClock::starting_at(parts.clock.now()),
+            clock: backends.clock.clone(),
+            timer: TimerClock::starting_at(backends.clock.now()),
             batches,
             abandons,
             heard: heard_out,
             kickouts_max: config.kickouts_max,
             backlog: Backlog::default(),
-            routes: Routes::new(parts.mailbox.clone(), parts.cache.clone(), stores),
+            routes: Routes::new(backends.mailbox.clone(), backends.cache.clone(), stores),
             gauges: Gauges::new(number),
             spans: self.spans.clone(),
         };

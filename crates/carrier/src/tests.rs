@@ -11,7 +11,6 @@ mod delivering;
 mod desk;
 mod dropped;
 mod editing;
-mod faults;
 mod groups;
 mod kickouts;
 mod placing;

@@ -26,6 +26,7 @@ use std::time::Duration;
 use api::task::Work;
 use api::told::{Roles, is_wish, task_of};
 use api::trace::{self, Spans};
+use backend::Backends;
 use backend::cache::Cache;
 use backend::changes::ChangeStore;
 use backend::clock::Clock;
@@ -50,13 +51,13 @@ use self::decide::{After, Decided, Placing, Readers, Rows};
 use self::groups::Groups;
 use self::heads::Heads;
 use self::stamping::Stamping;
+use crate::Config;
 use crate::batch::{Batch, Effects};
 use crate::platforms::Platforms;
 use crate::records::Records;
 use crate::standings::standings;
 use crate::stores::Timed;
 use crate::work::{Read, Spoilt, conversation_of, message_of};
-use crate::{Config, Parts};
 
 pub(crate) struct Writer {
     epoch: u32,
@@ -159,21 +160,26 @@ impl From<Error> for WriteFailure {
 }
 
 impl Writer {
-    pub(crate) fn new(parts: &Parts, config: &Config, records: Records, spans: Spans) -> Writer {
+    pub(crate) fn new(
+        backends: &Backends,
+        config: &Config,
+        records: Records,
+        spans: Spans,
+    ) -> Writer {
         Writer {
-            epoch: parts.queue.epoch(),
-            history: parts.history.clone(),
-            heads: Heads::new(parts.heads.clone(), config),
-            conversations: parts.conversations.clone(),
-            changes: parts.changes.clone(),
-            groups: Groups::new(parts.groups.clone(), config),
-            group_store: parts.groups.clone(),
-            group_history: parts.group_history.clone(),
-            timeline: parts.timeline.clone(),
-            cache: parts.cache.clone(),
-            platforms: Platforms::new(parts.devices.clone(), config),
+            epoch: backends.queue.epoch(),
+            history: backends.history.clone(),
+            heads: Heads::new(backends.heads.clone(), config),
+            conversations: backends.conversations.clone(),
+            changes: backends.changes.clone(),
+            groups: Groups::new(backends.groups.clone(), config),
+            group_store: backends.groups.clone(),
+            group_history: backends.group_history.clone(),
+            timeline: backends.timeline.clone(),
+            cache: backends.cache.clone(),
+            platforms: Platforms::new(backends.devices.clone(), config),
             records,
-            clock: parts.clock.clone(),
+            clock: backends.clock.clone(),
             stores: Timed::new(config),
             list_margin: config.list_margin,
             unsure_margin: config.unsure_margin,

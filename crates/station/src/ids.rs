@@ -301,11 +301,12 @@ fn unavailable(text: impl Into<String>) -> Refusal {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use async_trait::async_trait;
     use backend::discovery::EmbeddedRegistry;
     use backend::embedded::Engine;
+    use backend::hook::{Calls, Fault, Faults, Hook, Hooked};
     use backend::installation::EmbeddedInstallation;
 
     use super::*;
@@ -511,59 +512,21 @@ mod tests {
         keeping.abort();
     }
 
-    /// A store that answers only while it is there, and counts what is written.
-    struct Store {
-        inner: EmbeddedInstallation,
-        away: AtomicBool,
-        writes: AtomicUsize,
-    }
+    const STORE: Calls = Calls::to("installation");
 
-    impl Store {
-        fn new() -> Arc<Store> {
-            Arc::new(Store {
-                inner: EmbeddedInstallation::new(Engine::memory()),
-                away: AtomicBool::new(false),
-                writes: AtomicUsize::new(0),
-            })
-        }
-
-        fn reach(&self) -> backend::Result<()> {
-            if self.away.load(Ordering::Relaxed) {
-                return Err(backend::Error::unavailable("installation", "away"));
-            }
-            Ok(())
-        }
-    }
-
-    #[async_trait]
-    impl InstallationStore for Store {
-        async fn number(&self) -> backend::Result<Option<u64>> {
-            self.reach()?;
-            self.inner.number().await
-        }
-
-        async fn record(&self, number: u64, created: Timestamp) -> backend::Result<u64> {
-            self.reach()?;
-            self.inner.record(number, created).await
-        }
-
-        async fn reserve_node(&self, node: u16, until: Timestamp) -> backend::Result<()> {
-            self.reach()?;
-            self.writes.fetch_add(1, Ordering::Relaxed);
-            self.inner.reserve_node(node, until).await
-        }
-
-        async fn reserved(&self, node: u16) -> backend::Result<Timestamp> {
-            self.reach()?;
-            self.inner.reserved(node).await
-        }
+    fn store() -> (Arc<Faults>, Arc<dyn InstallationStore>) {
+        let faults = Arc::new(Faults::default());
+        let hook: Arc<dyn Hook> = faults.clone();
+        let store: Arc<dyn InstallationStore> =
+            Arc::new(EmbeddedInstallation::new(Engine::memory()));
+        (faults, Hooked::new(store, &hook))
     }
 
     // I5: discovery loses its data under two stations that make ids, and a third one joins before they notice.
     #[tokio::test(start_paused = true)]
     async fn no_id_is_made_twice_though_discovery_loses_its_data() {
         let (registry, clock) = (registry(&Engine::memory()), HandClock::at_begin());
-        let store = Store::new();
+        let (_, store) = store();
         let one = Arc::new(lease_with(&registry, store.clone(), &clock).await);
         let two = Arc::new(lease_with(&registry, store.clone(), &clock).await);
         let mut made = BTreeSet::new();
@@ -601,9 +564,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_number_that_nobody_can_tell_of_rests_first() {
         let (registry, clock) = (registry(&Engine::memory()), HandClock::at_begin());
-        let store = Store::new();
+        let (faults, store) = store();
         let one = lease_with(&registry, store.clone(), &clock).await;
-        store.away.store(true, Ordering::Relaxed);
+        faults.begin(STORE, Fault::Unavailable);
         registry.lose_numbers().expect("lost");
         one.reserve().await.expect("its own number needs no rest");
         registry.lose_numbers().expect("lost again");
@@ -620,7 +583,7 @@ mod tests {
     async fn copies_are_written_once_in_each_interval() {
         const LONG: Duration = Duration::from_secs(600);
         let (engine, clock) = (Engine::memory(), HandClock::at_begin());
-        let store = Store::new();
+        let (faults, store) = store();
         let registry = Arc::new(registry(&engine));
         let ids = MessageIds::lease(registry, store.clone(), clock.clone(), LONG, DEADLINE);
         let ids = Arc::new(ids.await.expect("a number"));
@@ -631,7 +594,7 @@ mod tests {
             clock.set(BEGIN + Duration::from_secs(second));
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        let writes = store.writes.load(Ordering::Relaxed);
+        let writes = faults.calls("installation", "reserve_node");
         assert!((9..=11).contains(&writes), "{writes} writes in 100 s");
         keeping.abort();
     }

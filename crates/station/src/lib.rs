@@ -41,7 +41,7 @@ mod sync;
 pub mod tickets;
 
 pub use config::Config;
-pub use start::{Parts, Running, StartError, start};
+pub use start::{Running, StartError, start};
 
 #[cfg(test)]
 mod tests;

@@ -7,22 +7,9 @@ use std::time::Duration;
 use api::trace::Spans;
 use api::transport::{Connector, IN_PROCESS, InProcess};
 use api::v1::station_service_server::StationServiceServer;
-use backend::cache::Cache;
-use backend::changes::ChangeStore;
-use backend::clock::{Clock, Entropy, TimerClock};
-use backend::conversations::ConversationStore;
-use backend::devices::DeviceStore;
+use backend::Backends;
+use backend::clock::TimerClock;
 use backend::discovery::{Instance, Registration, Registry, Role};
-use backend::group_history::GroupHistoryStore;
-use backend::groups::GroupStore;
-use backend::heads::HeadStore;
-use backend::history::HistoryStore;
-use backend::installation::InstallationStore;
-use backend::ledger::LedgerStore;
-use backend::mailbox::MailboxStore;
-use backend::queue::Queue;
-use backend::revocations::RevocationStore;
-use backend::timeline::Timeline;
 use protocol::admission::SendLimits;
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -64,29 +51,6 @@ use crate::seen::remember;
 use crate::service::{Door, Station};
 use crate::sync::Lookup;
 use crate::tickets::{TicketDoor, TicketKeysError};
-
-/// What a station is made of.
-#[derive(Clone)]
-pub struct Parts {
-    pub queue: Arc<dyn Queue>,
-    pub mailbox: Arc<dyn MailboxStore>,
-    pub history: Arc<dyn HistoryStore>,
-    pub heads: Arc<dyn HeadStore>,
-    pub conversations: Arc<dyn ConversationStore>,
-    pub changes: Arc<dyn ChangeStore>,
-    pub groups: Arc<dyn GroupStore>,
-    pub group_history: Arc<dyn GroupHistoryStore>,
-    pub timeline: Arc<dyn Timeline>,
-    pub cache: Arc<dyn Cache>,
-    pub devices: Arc<dyn DeviceStore>,
-    pub ledger: Arc<dyn LedgerStore>,
-    pub installation: Arc<dyn InstallationStore>,
-    pub revocations: Arc<dyn RevocationStore>,
-    pub registry: Arc<dyn Registry>,
-    pub connector: Connector,
-    pub clock: Arc<dyn Clock>,
-    pub entropy: Arc<dyn Entropy>,
-}
 
 /// Why a station does not start.
 #[derive(Debug, Error)]
@@ -141,7 +105,8 @@ impl Running {
 /// A setting that cannot be, a part that does not answer, an address that is taken.
 pub async fn start(
     config: Config,
-    parts: Parts,
+    backends: Backends,
+    connector: Connector,
     shutdown: CancellationToken,
 ) -> Result<Running, StartError> {
     if config.auth.is_well_known() {
@@ -151,26 +116,34 @@ pub async fn start(
     let tickets = TicketDoor::open(
         &config.tickets,
         config.listen.is_none(),
-        parts.clock.clone(),
-        parts.entropy.as_ref(),
+        backends.clock.clone(),
+        backends.entropy.as_ref(),
     );
     let tickets = Arc::new(tickets?);
     let (tasks, calls) = (TaskTracker::new(), TaskTracker::new());
     let stop = CancellationToken::new();
     // Nothing that was started outlives a start that fails.
     let unless_started = stop.clone().drop_guard();
-    tokens.restore(parts.clock.now());
+    tokens.restore(backends.clock.now());
     let rereading = tokens
         .clone()
-        .keep(parts.clock.clone(), parts.entropy.clone());
+        .keep(backends.clock.clone(), backends.entropy.clone());
     tasks.spawn(stop.clone().run_until_cancelled_owned(rereading));
     let rereading = tickets.clone().keep();
     tasks.spawn(stop.clone().run_until_cancelled_owned(rereading));
     let proofs = (tokens as Arc<dyn Authenticator>, tickets);
-    let station = assemble(&config, &parts, proofs, &tasks, &calls, &stop).await?;
+    let station = assemble(
+        &config,
+        (&backends, &connector),
+        proofs,
+        &tasks,
+        &calls,
+        &stop,
+    )
+    .await?;
     let routes = Routes::new(StationServiceServer::new(Door(station)));
-    let (address, served) = open_door(&config, &parts, routes, &tasks, &stop).await?;
-    let registry = parts.registry.clone();
+    let (address, served) = open_door(&config, connector, routes, &tasks, &stop).await?;
+    let registry = backends.registry.clone();
     let registering = registry.register(Role::Station, &config.name, &address);
     let registration = answered_within(config.store_deadline, registering).await?;
     let instance = registration.instance.clone();
@@ -195,15 +168,15 @@ pub async fn start(
 
 async fn assemble(
     config: &Config,
-    parts: &Parts,
+    (backends, connector): (&Backends, &Connector),
     (authenticator, tickets): (Arc<dyn Authenticator>, Arc<TicketDoor>),
     tasks: &TaskTracker,
     calls: &TaskTracker,
     stop: &CancellationToken,
 ) -> Result<Arc<Station>, StartError> {
-    let clock = parts.clock.clone();
-    let producer = parts.queue.producer();
-    let records = Records::of(parts.queue.as_ref());
+    let clock = backends.clock.clone();
+    let producer = backends.queue.producer();
+    let records = Records::of(backends.queue.as_ref());
     let deadline = config.store_deadline;
     let workers = Workers {
         tasks,
@@ -211,15 +184,15 @@ async fn assemble(
         waiting_max: config.background_max,
     };
     let installation = Installation {
-        registry: parts.registry.clone(),
-        store: parts.installation.clone(),
+        registry: backends.registry.clone(),
+        store: backends.installation.clone(),
         clock: clock.clone(),
         deadline,
     };
-    let cluster = installation.agree(parts.entropy.next().max(1)).await?;
+    let cluster = installation.agree(backends.entropy.next().max(1)).await?;
     let ids = MessageIds::lease(
-        parts.registry.clone(),
-        parts.installation.clone(),
+        backends.registry.clone(),
+        backends.installation.clone(),
         clock.clone(),
         config.reserve_ahead,
         deadline,
@@ -227,19 +200,19 @@ async fn assemble(
     let ids = ids.await?;
     let receipt_metrics = ReceiptMetrics::new();
     let boats = Arc::new(Boats::new(
-        parts.connector.clone(),
+        connector.clone(),
         // A life is asked again in seconds, wherever the time of day goes.
         Arc::new(TimerClock::starting_at(clock.now())),
         config.notice_deadline,
     ));
-    let roster = answered_within(deadline, parts.registry.watch(Role::Boat)).await?;
+    let roster = answered_within(deadline, backends.registry.watch(Role::Boat)).await?;
     boats.adopt(&roster.borrow());
-    let stations = answered_within(deadline, parts.registry.watch(Role::Station)).await?;
+    let stations = answered_within(deadline, backends.registry.watch(Role::Station)).await?;
 
     let revocations = RevocationDoor::new(
-        parts.revocations.clone(),
+        backends.revocations.clone(),
         clock.clone(),
-        parts.entropy.clone(),
+        backends.entropy.clone(),
         deadline,
         &config.auth,
     );
@@ -259,7 +232,7 @@ async fn assemble(
     let ended = workers.spawn("kickout", move |batch: Vec<Kick>| {
         kicker.clone().publish_all(batch)
     });
-    let mailbox = parts.mailbox.clone();
+    let mailbox = backends.mailbox.clone();
     let resolved = workers.spawn("dedupe", move |batch: Vec<_>| {
         let mailbox = mailbox.clone();
         // What is not resolved stays pending, which a resend can live with.
@@ -271,10 +244,10 @@ async fn assemble(
             }
         }
     });
-    let (conversations, heads) = (parts.conversations.clone(), parts.heads.clone());
+    let (conversations, heads) = (backends.conversations.clone(), backends.heads.clone());
     let cached = Cached::new(
-        parts.cache.clone(),
-        parts.conversations.clone(),
+        backends.cache.clone(),
+        backends.conversations.clone(),
         clock.clone(),
         deadline,
     );
@@ -283,15 +256,15 @@ async fn assemble(
         let (conversations, heads) = (conversations.clone(), heads.clone());
         remember(conversations, heads, registers.clone(), deadline, batch)
     });
-    let (mailbox, timer) = (parts.mailbox.clone(), clock.clone());
+    let (mailbox, timer) = (backends.mailbox.clone(), clock.clone());
     let trims = workers.spawn("mail", move |drained| {
         mail::trim_all(mailbox.clone(), timer.clone(), deadline, drained)
     });
-    let groups = parts.groups.clone();
+    let groups = backends.groups.clone();
     let membership = Membership::new(groups, config.members_deadline, deadline);
     let membership = Arc::new(membership);
     let notifier = ReceiptNotifier::new(
-        (parts.mailbox.clone(), parts.history.clone()),
+        (backends.mailbox.clone(), backends.history.clone()),
         boats.clone(),
         deadline,
         (tasks.clone(), stop.clone()),
@@ -301,26 +274,26 @@ async fn assemble(
     let notices = (config.push_receipts).then(|| workers.spawn("receipts", work));
 
     let ends = Heads {
-        store: parts.heads.clone(),
+        store: backends.heads.clone(),
         cached: cached.clone(),
         deadline,
     };
     let current = Current {
         heads: ends.clone(),
-        changes: parts.changes.clone(),
+        changes: backends.changes.clone(),
         deadline,
     };
-    let received = Received::new(parts.mailbox.clone(), clock.clone(), deadline);
+    let received = Received::new(backends.mailbox.clone(), clock.clone(), deadline);
     let received = Arc::new(received);
     let limits = Arc::new(Limits::new(config, stations));
     let station = Arc::new(Station {
         admissions: Admissions {
             authenticator,
             limits: limits.clone(),
-            mailbox: parts.mailbox.clone(),
+            mailbox: backends.mailbox.clone(),
             capacity: config.sessions.capacity(),
-            devices: parts.devices.clone(),
-            groups: parts.groups.clone(),
+            devices: backends.devices.clone(),
+            groups: backends.groups.clone(),
             boats: boats.clone(),
             kicks,
             ended,
@@ -339,7 +312,7 @@ async fn assemble(
             rates: limits.clone(),
             ids,
             room: Semaphore::new(room_of(config)),
-            mailbox: parts.mailbox.clone(),
+            mailbox: backends.mailbox.clone(),
             log: Publisher::new(producer, config.publish_deadline),
             records,
             bounds: config.bounds(),
@@ -348,10 +321,10 @@ async fn assemble(
             seen,
             change_deadline: config.members_deadline,
             changes: ChangeDoor {
-                history: parts.history.clone(),
-                group_history: parts.group_history.clone(),
+                history: backends.history.clone(),
+                group_history: backends.group_history.clone(),
                 membership: membership.clone(),
-                changes: parts.changes.clone(),
+                changes: backends.changes.clone(),
                 clock: clock.clone(),
                 deadline,
                 rules: config.bounds().rules(),
@@ -361,10 +334,10 @@ async fn assemble(
             spans: Spans::here(),
         },
         receipts: Receipts {
-            history: parts.history.clone(),
-            group_history: parts.group_history.clone(),
+            history: backends.history.clone(),
+            group_history: backends.group_history.clone(),
             membership: membership.clone(),
-            conversations: parts.conversations.clone(),
+            conversations: backends.conversations.clone(),
             cached: cached.clone(),
             clock: clock.clone(),
             deadline,
@@ -374,10 +347,10 @@ async fn assemble(
             metrics: receipt_metrics,
         },
         mail: MailRoom {
-            mailbox: parts.mailbox.clone(),
-            history: parts.history.clone(),
+            mailbox: backends.mailbox.clone(),
+            history: backends.history.clone(),
             current: current.clone(),
-            ledger: parts.ledger.clone(),
+            ledger: backends.ledger.clone(),
             clock: clock.clone(),
             deadline,
             page_max: config.page_max,
@@ -386,24 +359,24 @@ async fn assemble(
         },
         lookup: Lookup {
             missed: Missed {
-                history: parts.history.clone(),
-                mailbox: parts.mailbox.clone(),
+                history: backends.history.clone(),
+                mailbox: backends.mailbox.clone(),
                 current: current.clone(),
                 limits: limits.clone(),
                 deadline,
                 margin: config.list_margin,
                 page_bytes_max: config.page_bytes_max,
             },
-            history: parts.history.clone(),
-            groups: groups_of(config, parts, membership, ends.clone(), limits.clone()),
+            history: backends.history.clone(),
+            groups: groups_of(config, backends, membership, ends.clone(), limits.clone()),
             limits,
             heads: ends,
-            conversations: parts.conversations.clone(),
-            changes: parts.changes.clone(),
+            conversations: backends.conversations.clone(),
+            changes: backends.changes.clone(),
             current,
             cached,
             pages: Pages::new(&config.pages, config.page_bytes_max),
-            ledger: parts.ledger.clone(),
+            ledger: backends.ledger.clone(),
             clock,
             deadline,
             page_max: config.page_max,
@@ -432,24 +405,24 @@ async fn assemble(
 
 fn groups_of(
     config: &Config,
-    parts: &Parts,
+    backends: &Backends,
     membership: Arc<Membership>,
     heads: Heads,
     limits: Arc<Limits>,
 ) -> Groups {
     Groups {
         membership,
-        groups: parts.groups.clone(),
-        history: parts.group_history.clone(),
+        groups: backends.groups.clone(),
+        history: backends.group_history.clone(),
         recent: Recent {
-            timeline: parts.timeline.clone(),
+            timeline: backends.timeline.clone(),
             deadline: config.timeline_deadline,
             bytes_max: config.page_bytes_max,
         },
         cached: heads.cached.clone(),
         heads,
-        conversations: parts.conversations.clone(),
-        changes: parts.changes.clone(),
+        conversations: backends.conversations.clone(),
+        changes: backends.changes.clone(),
         limits,
         deadline: config.store_deadline,
     }
@@ -472,13 +445,13 @@ enum Served {
 
 async fn open_door(
     config: &Config,
-    parts: &Parts,
+    connector: Connector,
     routes: Routes,
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) -> Result<(String, Served), StartError> {
     let Some(address) = config.listen else {
-        let guard = parts.connector.serve_in_process(&config.name, routes);
+        let guard = connector.serve_in_process(&config.name, routes);
         return Ok((
             format!("{IN_PROCESS}{}", config.name),
             Served::Near { _guard: guard },
@@ -488,9 +461,8 @@ async fn open_door(
     let listener = TcpListener::bind(address).await.map_err(unable)?;
     let bound = listener.local_addr().map_err(unable)?;
     let told = config.advertise.clone();
-    let told = told.unwrap_or_else(|| parts.connector.url(bound));
+    let told = told.unwrap_or_else(|| connector.url(bound));
     let closing = stop.child_token();
-    let connector = parts.connector.clone();
     let connector = connector.with_stop_grace(config.drain_deadline);
     let close = closing.clone();
     tasks.spawn(async move {

@@ -97,7 +97,7 @@ impl DeadLetters {
             return Ok(None);
         };
         let desk = self.view.now().await?;
-        if desk.standing(id, self.parts.clock.now()) == Standing::Gone {
+        if desk.standing(id, self.backends.clock.now()) == Standing::Gone {
             return Err(refuse(Code::InvalidArgument, Outcome::Final.text()));
         }
         let Some((key, value)) = self.bytes(&desk, &found).await? else {
@@ -195,7 +195,7 @@ impl DeadLetters {
         }
         let schema = schema(found.letter.origin.topic);
         let after = envelope::from_json(schema, &change.envelope)?;
-        let most = self.parts.bounds.record_bytes;
+        let most = self.bounds.record_bytes;
         if after.len() > most {
             let text = format!("{} bytes, at most {most} are taken", after.len());
             return Err(refuse(Code::TooLarge, text));
@@ -233,12 +233,12 @@ impl DeadLetters {
             headers: vec![
                 text(EDIT_OF, found.letter.id()),
                 text("by", by.to_owned()),
-                text("at", self.parts.clock.now().to_string()),
+                text("at", self.backends.clock.now().to_string()),
                 text("schema", schema(found.letter.origin.topic).to_owned()),
             ],
             value,
         };
-        let answers = self.parts.queue.producer().publish(vec![record]).await;
+        let answers = self.backends.queue.producer().publish(vec![record]).await;
         match answers.into_iter().next() {
             Some(Ok(offset)) => Ok(offset),
             Some(Err(error)) if error.kind == Failure::Conflict => Err(refuse(

@@ -27,7 +27,7 @@ impl DeadLetters {
     /// At most so many entries, from before one on or the newest; if wanted, only what operators asked for.
     pub async fn log(&self, most: usize, decisions: bool, before: Option<u64>) -> Result<LogPage> {
         let most = most.clamp(1, ENTRIES);
-        let (first, end) = self.parts.queue.bounds(OPERATIONS).await?;
+        let (first, end) = self.backends.queue.bounds(OPERATIONS).await?;
         let mut next = before.map_or(end, |before| before.min(end));
         let stop = next.saturating_sub(LOOKED_AT).max(first);
         let mut page = LogPage::default();
@@ -54,7 +54,7 @@ impl DeadLetters {
         let mut next = from;
         while next < to {
             let most = (to - next) as usize;
-            let (read, behind) = read_on(&*self.parts.queue, OPERATIONS, next, most).await?;
+            let (read, behind) = read_on(&*self.backends.queue, OPERATIONS, next, most).await?;
             next = behind;
             records.extend(read.into_iter().filter(|record| record.offset < to));
         }

@@ -85,7 +85,7 @@ impl DeadLetters {
     }
 
     async fn forecast(&self, desk: &Desk, id: &str, at: Cursor) -> Result<Forecast> {
-        let now = self.parts.clock.now();
+        let now = self.backends.clock.now();
         if let Err(outcome) = desk.may(desk::Work::Redrive, id, now) {
             return Ok(Forecast::LeftAlone(outcome));
         }
@@ -123,11 +123,11 @@ impl DeadLetters {
     /// How a carrier would read it.
     fn reading(&self, record: NewRecord) -> Result<Task, String> {
         let partition = record.partition;
-        let partitions = self.parts.queue.partitions(partition.topic);
+        let partitions = self.backends.queue.partitions(partition.topic);
         let record = Record {
             partition,
             offset: 0,
-            appended_at: self.parts.clock.now(),
+            appended_at: self.backends.clock.now(),
             key: record.key,
             headers: record.headers,
             value: record.value,
@@ -145,7 +145,7 @@ impl DeadLetters {
         else {
             return Ok(Forecast::Place);
         };
-        let entries = self.parts.ledger.trace(&[message]).await?;
+        let entries = self.backends.ledger.trace(&[message]).await?;
         let life = Life::of(message, &entries.concat());
         let has_it = |target: &Target| {
             let end = life.obligations.get(target).and_then(|o| o.end.as_ref());
@@ -167,7 +167,11 @@ impl DeadLetters {
 
     async fn presence(&self, task: &DeliverTask) -> Result<Forecast> {
         let users: Vec<_> = task.targets.iter().map(|target| target.user).collect();
-        let sessions = self.parts.mailbox.sessions(&users, Denied::default()).await;
+        let sessions = self
+            .backends
+            .mailbox
+            .sessions(&users, Denied::default())
+            .await;
         for (target, sessions) in task.targets.iter().zip(sessions) {
             let is_there = sessions?.iter().any(|s| s.platform == target.platform);
             if is_there {

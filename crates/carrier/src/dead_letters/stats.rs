@@ -17,7 +17,7 @@ type Causes = BTreeMap<(Kind, Cause), (Summary, String)>;
 impl DeadLetters {
     /// How many there are, by kind and reason and by cause; of very many the first.
     pub async fn stats(&self) -> Result<Stats> {
-        let (desk, now) = (self.view.now().await?, self.parts.clock.now());
+        let (desk, now) = (self.view.now().await?, self.backends.clock.now());
         let mut stats = Stats::default();
         let mut causes = Causes::new();
         let mut seen = BTreeSet::new();

@@ -113,7 +113,10 @@ impl DeadLetters {
     }
 
     fn new_id(&self) -> Result<TaskId, Refused> {
-        let (at, chance) = (self.parts.clock.now().millis(), self.parts.entropy.next());
+        let (at, chance) = (
+            self.backends.clock.now().millis(),
+            self.backends.entropy.next(),
+        );
         let id = format!("t{at}-{:08x}", chance as u32).parse();
         id.map_err(|text| Refusal::new(Code::InvalidArgument, text).into())
     }
@@ -275,14 +278,14 @@ impl DeadLetters {
 
     /// Writes entries; answers the offset of the last.
     pub(super) async fn say(&self, by: &str, acts: Vec<Act>) -> Result<u64> {
-        let at = self.parts.clock.now();
+        let at = self.backends.clock.now();
         let records: Result<Vec<NewRecord>> = (acts.into_iter())
             .map(|act| {
                 let by = by.to_owned();
                 view::record(&Entry { at, by, act })
             })
             .collect();
-        let answers = self.parts.queue.producer().publish(records?).await;
+        let answers = self.backends.queue.producer().publish(records?).await;
         let missing = || Err(Error::unavailable("queue", "no answer for a record"));
         answers
             .into_iter()

@@ -110,7 +110,7 @@ impl DeadLetters {
         filter: &Filter,
         after: Option<Cursor>,
     ) -> Result<Package> {
-        let (desk, now) = (self.view.now().await?, self.parts.clock.now());
+        let (desk, now) = (self.view.now().await?, self.backends.clock.now());
         let (mut package, mut bytes) = (Package::default(), 0);
         let mut walk = self.walk(after);
         while bytes < PACKAGE_BYTES && package.letters.len() < PACKAGE_MAX {
@@ -189,7 +189,7 @@ impl DeadLetters {
             why: why.to_owned(),
         };
         self.say(by, vec![imported]).await?;
-        let published = self.parts.queue.producer().publish(new).await;
+        let published = self.backends.queue.producer().publish(new).await;
         let asked = std::mem::take(&mut unpacked.taken);
         for (id, published) in asked.into_iter().zip(published) {
             match published {
@@ -233,7 +233,7 @@ impl DeadLetters {
                 return Err(refuse("nothing dies on that topic"));
             }
         };
-        let number = keys::partition_of(&key, self.parts.queue.partitions(topic));
+        let number = keys::partition_of(&key, self.backends.queue.partitions(topic));
         Ok(NewRecord {
             partition: Partition { topic, number },
             key,

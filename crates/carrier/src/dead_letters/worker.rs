@@ -54,7 +54,7 @@ impl DeadLetters {
 
     async fn work_on(self, name: String) {
         loop {
-            match self.parts.queue.subscribe(GROUP, OPERATIONS.topic).await {
+            match self.backends.queue.subscribe(GROUP, OPERATIONS.topic).await {
                 Ok(consumer) => Worker::new(self, name, consumer).run().await,
                 Err(error) => {
                     tracing::warn!(%error, source = %error.source, "the log of operations does not answer");
@@ -162,7 +162,7 @@ impl Worker {
             return Ok(None);
         };
         if owned.end == u64::MAX {
-            let (first, end) = self.letters.parts.queue.bounds(OPERATIONS).await?;
+            let (first, end) = self.letters.backends.queue.bounds(OPERATIONS).await?;
             owned.end = end;
             owned.next = owned.next.max(first);
         }
@@ -205,7 +205,7 @@ impl Worker {
         let Some(owned) = &mut self.owned else {
             return Ok(());
         };
-        let now = self.letters.parts.clock.now();
+        let now = self.letters.backends.clock.now();
         let mut claims = Vec::with_capacity(letters.len());
         for letter in letters {
             let prepared = owned.prepare(&self.letters, work, &letter, now).await?;
@@ -232,7 +232,7 @@ impl Worker {
         let Some(owned) = &mut self.owned else {
             return Ok(());
         };
-        let now = self.letters.parts.clock.now();
+        let now = self.letters.backends.clock.now();
         let is_left = |claim: &&Claim| !owned.prepared.contains_key(&claim.letter);
         let left: Vec<&Claim> = claims.iter().filter(is_left).collect();
         let published = self.letters.published(&left).await?;
@@ -345,7 +345,7 @@ impl Owned {
             self.again = again;
         }
         self.looked_at = Some(Instant::now());
-        gauges::show(&self.index, letters.parts.clock.now());
+        gauges::show(&self.index, letters.backends.clock.now());
         Ok(true)
     }
 
@@ -445,7 +445,7 @@ fn pause(task: &Task) -> Act {
 impl DeadLetters {
     /// The end of a partition now.
     async fn place(&self, partition: Partition) -> Result<Place> {
-        let (_, end) = self.parts.queue.bounds(partition).await?;
+        let (_, end) = self.backends.queue.bounds(partition).await?;
         Ok(Place {
             topic: partition.topic,
             partition: partition.number,
@@ -468,10 +468,10 @@ impl DeadLetters {
         let wanted: BTreeSet<&[u8]> = claims.iter().map(|claim| claim.letter.as_bytes()).collect();
         let mut published = BTreeMap::new();
         for (partition, from) in places {
-            let (first, end) = self.parts.queue.bounds(partition).await?;
+            let (first, end) = self.backends.queue.bounds(partition).await?;
             let mut next = from.max(first);
             while next < end {
-                let queue = &*self.parts.queue;
+                let queue = &*self.backends.queue;
                 let (records, behind) = read_on(queue, partition, next, PAGE).await?;
                 next = behind;
                 for record in records {
@@ -493,7 +493,7 @@ impl DeadLetters {
         records: impl IntoIterator<Item = &'a NewRecord>,
     ) -> Vec<Result<u64>> {
         let records: Vec<NewRecord> = records.into_iter().cloned().collect();
-        self.parts.queue.producer().publish(records).await
+        self.backends.queue.producer().publish(records).await
     }
 
     /// Says in the ledger of its message that a letter was redriven, for those whom its record is for. The time
@@ -520,7 +520,7 @@ impl DeadLetters {
         };
         let targets = sent.on_its_way(letter.as_ref()).into_iter();
         let entries = targets.map(entry).collect();
-        self.parts.ledger.append(entries).await
+        self.backends.ledger.append(entries).await
     }
 }
 

@@ -1,7 +1,5 @@
 //! What a message costs the stores, by the rows that are there afterwards.
 
-use std::sync::atomic::Ordering::SeqCst;
-
 use backend::embedded::{Order, Table};
 use bytes::Bytes;
 use protocol::message::Content;
@@ -29,7 +27,12 @@ async fn a_message_of_two_users_is_two_rows_and_one_of_a_group_is_one() {
         let newest = world.send(ALICE, BOB).await;
         world.until_quiet().await;
         let keys = [ALICE, BOB].map(|who| (user(who), between(ALICE, BOB)));
-        let listed = world.parts.conversations.get(&keys).await.expect("lists");
+        let listed = world
+            .backends
+            .conversations
+            .get(&keys)
+            .await
+            .expect("lists");
         for listed in listed {
             let row = listed.expect("a row").row;
             assert_eq!((row.last_id, row.end.seq), (newest, Seq(said as u64)));
@@ -37,7 +40,7 @@ async fn a_message_of_two_users_is_two_rows_and_one_of_a_group_is_one() {
         assert_eq!(world.stored(Table::Private).0, 2 * said);
         assert_eq!(world.stored(Table::Conversation).0, 2);
     }
-    assert_eq!(world.timeline.pushed.load(SeqCst), 0);
+    assert_eq!(world.faults.items("timeline", "push"), 0);
 
     world.wish(ALICE, create(100..140)).await;
     let said = 5;
@@ -47,7 +50,7 @@ async fn a_message_of_two_users_is_two_rows_and_one_of_a_group_is_one() {
     world.until_quiet().await;
     assert_eq!(world.stored(Table::Group).0, said);
     assert_eq!(world.stored(Table::Conversation).0, 2);
-    assert_eq!(world.timeline.pushed.load(SeqCst), said);
+    assert_eq!(world.faults.items("timeline", "push"), said);
 
     let per_private = world.stored(Table::Private).1 / said;
     let per_group = world.stored(Table::Group).1 / said;
@@ -92,7 +95,7 @@ async fn bodies_are_stored_twice_for_two_users_and_once_for_a_group() {
         panic!("{:?}", world.tables());
     };
     assert!((2 * SIZE..2 * SIZE + SIZE / 20).contains(&private));
-    assert_eq!(world.timeline.pushed.load(SeqCst), 0);
+    assert_eq!(world.faults.items("timeline", "push"), 0);
 
     world.wish(ALICE, create([100, 101])).await;
     let message = world.for_group(ALICE, None);
@@ -114,7 +117,7 @@ async fn beside_history_lies_the_frame_as_it_is_sent() {
     world.wish(ALICE, create([BOB])).await;
     world.say(ALICE).await;
     world.until_quiet().await;
-    let newest = world.parts.timeline.latest(group(), 0, 1).await;
+    let newest = world.backends.timeline.latest(group(), 0, 1).await;
     let body = newest.expect("reads").remove(0).body;
     let frame = api::codec::decode_server(body.clone(), 1 << 20).expect("a frame of ours");
     assert!(world.boat.frames().contains(&frame), "{frame:?}");

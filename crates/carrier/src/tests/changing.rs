@@ -62,7 +62,7 @@ impl World {
     }
 
     async fn changes(&self) -> Vec<Changed> {
-        let found = self.parts.changes.since(between(ALICE, BOB), 0, 1000);
+        let found = self.backends.changes.since(between(ALICE, BOB), 0, 1000);
         found.await.expect("reads")
     }
 
@@ -148,7 +148,12 @@ async fn changes_get_places_of_their_own_and_are_told_to_who_is_there() {
     assert!(events.contains(&(None, Event::Settled)));
 
     let keys = [ALICE, BOB].map(|who| (user(who), between(ALICE, BOB)));
-    let listed = world.parts.conversations.get(&keys).await.expect("lists");
+    let listed = world
+        .backends
+        .conversations
+        .get(&keys)
+        .await
+        .expect("lists");
     for (listed, incoming) in listed.into_iter().flatten().zip([1, 1]) {
         assert_eq!((listed.row.rev, listed.row.end.seq), (3, Seq(2)));
         assert_eq!(listed.row.end.incoming, incoming);
@@ -208,7 +213,7 @@ async fn a_message_is_changed_right_after_it_was_sent() {
     let revs: Vec<_> = world.changes().await.iter().map(|c| c.rev).collect();
     assert_eq!(revs, [1, 2, 3], "nothing comes after a recall");
     let altered = world
-        .parts
+        .backends
         .changes
         .altered(between(ALICE, BOB), Seq(1), Seq(1));
     let altered = altered.await.expect("reads");
@@ -271,7 +276,7 @@ async fn both_rows_of_a_recalled_message_are_deleted_for_good() {
         kind: ReceiptKind::Read,
         at: world.now(),
     };
-    let history = &world.parts.history;
+    let history = &world.backends.history;
     history.set_status(vec![late]).await.expect("writes");
     let keys = [ALICE, BOB].map(|who| [(user(who), goes), (user(who), stays)]);
     let found = history.status(keys.as_flattened()).await.expect("reads");
@@ -402,7 +407,7 @@ async fn a_batch_of_old_and_new_changes_knows_what_stands() {
     let revs: Vec<_> = world.changes().await.iter().map(|c| c.rev).collect();
     assert_eq!(revs, [1, 2, 3]);
     let altered = world
-        .parts
+        .backends
         .changes
         .altered(between(ALICE, BOB), Seq(1), Seq(1));
     let marks = altered.await.expect("reads")[&Seq(1)]

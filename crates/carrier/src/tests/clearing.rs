@@ -43,7 +43,7 @@ impl World {
     /// Up to where a user took the conversation from the list.
     async fn cleared(&self, who: i64) -> (Seq, u64) {
         let key = [(user(who), between(ALICE, BOB))];
-        let listed = self.parts.conversations.get(&key).await.expect("lists");
+        let listed = self.backends.conversations.get(&key).await.expect("lists");
         let listed = listed[0].expect("a row");
         (listed.cleared.seq, listed.cleared.incoming)
     }
@@ -80,7 +80,7 @@ async fn a_conversation_goes_from_one_users_list() {
     assert_eq!(world.cleared(ALICE).await, (Seq(2), 1));
     assert_eq!(world.cleared(BOB).await, (Seq::ZERO, 0));
     let key = [(user(ALICE), between(ALICE, BOB))];
-    let listed = world.parts.conversations.get(&key).await.expect("lists");
+    let listed = world.backends.conversations.get(&key).await.expect("lists");
     let touched = listed[0].expect("a row").touched;
     assert!(touched >= before, "a list of before finds it");
     assert!(world.boat.pushed_to(10).contains(&deed.get()));
@@ -157,7 +157,7 @@ async fn a_clearing_means_the_same_when_it_comes_again() {
     world.until_quiet().await;
     assert_eq!(world.cleared(ALICE).await, (Seq(2), 2));
     let key = [(user(ALICE), between(ALICE, BOB))];
-    let listed = world.parts.conversations.get(&key).await.expect("lists");
+    let listed = world.backends.conversations.get(&key).await.expect("lists");
     assert_eq!(listed[0].expect("a row").row.last_id, late);
 }
 
@@ -185,7 +185,7 @@ async fn a_message_is_hidden_from_one_user() {
     let again_id = again.id;
     world.accept(from_session(again, 10, &world.life)).await;
     world.until_quiet().await;
-    let conversations = &world.parts.conversations;
+    let conversations = &world.backends.conversations;
     let talk = between(ALICE, BOB);
     let hidden = async |who| {
         let hidden = conversations.hidden(user(who), talk, 0, 9).await;
@@ -224,7 +224,12 @@ async fn the_last_word_arranges_a_conversation() {
     }
     world.until_quiet().await;
     let keys = [ALICE, BOB].map(|who| (user(who), between(ALICE, BOB)));
-    let listed = world.parts.conversations.get(&keys).await.expect("lists");
+    let listed = world
+        .backends
+        .conversations
+        .get(&keys)
+        .await
+        .expect("lists");
     let arranged: Vec<_> = listed
         .into_iter()
         .flatten()

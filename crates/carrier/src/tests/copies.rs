@@ -1,9 +1,9 @@
 //! Copies beside the stores: renewed by the writer, forgotten before anybody is told.
 
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use backend::cache::{Copy, Found};
+use backend::hook::Fault;
 use protocol::cached::{CachedGroup, CachedUser, Owner};
 use protocol::conversation::Head;
 use protocol::group::Wish;
@@ -35,12 +35,12 @@ impl World {
     }
 
     async fn keep(&self, copy: Copy) {
-        let mut kept = self.parts.cache.keep(vec![copy]).await;
+        let mut kept = self.backends.cache.keep(vec![copy]).await;
         assert!(kept.remove(0).expect("answers"));
     }
 
     async fn found(&self, owner: Owner) -> Found {
-        let mut found = self.parts.cache.find(&[owner]).await;
+        let mut found = self.backends.cache.find(&[owner]).await;
         found.remove(0).expect("answers")
     }
 
@@ -66,7 +66,7 @@ async fn what_a_record_made_old_is_not_found_any_more() {
     world.until_quiet().await;
     assert_eq!(world.group_copy().await, None, "nobody asked for it");
     let heads = [ConversationId::Group(group())];
-    let heads = world.parts.heads.load(&heads).await.expect("loads");
+    let heads = world.backends.heads.load(&heads).await.expect("loads");
     let head = heads[0].expect("it has one");
     world.keep_group_copy(head).await;
     let copy = world.group_copy().await.expect("kept");
@@ -102,11 +102,11 @@ async fn a_late_writer_does_not_put_an_older_copy() {
     world.say(ALICE).await;
     world.until_quiet().await;
     let of = ConversationId::Group(group());
-    let heads = world.parts.heads.load(&[of]).await.expect("loads");
+    let heads = world.backends.heads.load(&[of]).await.expect("loads");
     let mut ahead = heads[0].expect("it has one");
     ahead.seq = Seq(8);
     ahead.version.offset += 1000;
-    let saved = world.parts.heads.save(vec![(of, ahead)]).await;
+    let saved = world.backends.heads.save(vec![(of, ahead)]).await;
     saved.expect("saves");
     world.keep_group_copy(ahead).await;
     world.say(BOB).await;
@@ -123,7 +123,7 @@ async fn nobody_is_told_while_a_copy_may_be_found() {
         .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
         .await;
     world.keep_copy(BOB).await;
-    world.cache.away.store(true, SeqCst);
+    world.faults.begin(CACHE, Fault::Unavailable);
     let id = world.send(ALICE, BOB).await;
     world
         .until("it is placed", async || {
@@ -132,12 +132,12 @@ async fn nobody_is_told_while_a_copy_may_be_found() {
         .await;
     tokio::time::sleep(Duration::from_secs(20)).await;
     assert!(world.boat.pushed_to(20).is_empty());
-    world.cache.away.store(false, SeqCst);
+    world.faults.end(CACHE);
     world.until_quiet().await;
     assert_eq!(world.boat.pushed_to(20), [id.get()]);
     assert_eq!(world.copy(user(BOB)).await, None);
     // But not for ever.
-    world.cache.away.store(true, SeqCst);
+    world.faults.begin(CACHE, Fault::Unavailable);
     let id = world.send(ALICE, BOB).await;
     world.until_quiet().await;
     assert_eq!(world.boat.pushed_to(20)[1..], [id.get()]);
@@ -150,12 +150,12 @@ async fn nothing_behind_a_wish_is_written_before_copies_are_forgotten() {
     world.wish(ALICE, create([BOB])).await;
     world.until_quiet().await;
     world.keep_copy(BOB).await;
-    world.cache.away.store(true, SeqCst);
+    world.faults.begin(CACHE, Fault::Unavailable);
     world.wish(ALICE, Wish::Remove(user(BOB))).await;
     let behind = world.say(ALICE).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(world.said().await, []);
-    world.cache.away.store(false, SeqCst);
+    world.faults.end(CACHE);
     world.until_quiet().await;
     assert_eq!(world.said().await, [(protocol::Seq(1), behind)]);
     assert_eq!(world.copy(user(BOB)).await, None);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use api::task::MessageTask;
 use api::trace::Spans;
+use backend::hook::Fault;
 use backend::queue::Polled;
 use protocol::keys::Topic;
 use protocol::{Platform, Seq};
@@ -22,17 +23,22 @@ pub(super) async fn write_and_die(world: &World) -> usize {
 /// The same with the first so many records of each poll.
 pub(super) async fn write_some_and_die(world: &World, most: usize) -> usize {
     let mut consumer = world
-        .parts
+        .backends
         .queue
         .subscribe(GROUP, Topic::Message)
         .await
         .expect("a member");
     let records = Records::new(
-        world.parts.queue.clone(),
+        world.backends.queue.clone(),
         "doomed",
         world.config.retry_bytes_max,
     );
-    let mut writer = Writer::new(&world.parts, &Config::default(), records, Spans::default());
+    let mut writer = Writer::new(
+        &world.backends,
+        &Config::default(),
+        records,
+        Spans::default(),
+    );
     let mut written = 0;
     while let Ok(polled) =
         tokio::time::timeout(std::time::Duration::from_millis(10), consumer.poll(100)).await
@@ -89,10 +95,10 @@ async fn a_redriven_letter_stops_nothing_when_its_record_is_read_again() {
         letter: Some("message-0-0".to_owned()),
         ..task(message)
     };
-    world.history.refused.lock().insert(id);
+    world.faults.begin(ROWS.about(id.get()), Fault::Conflict);
     assert_eq!(write_and_die(&world).await, 1);
     world.accept(redriven).await;
-    world.history.refused.lock().clear();
+    world.faults.end(ROWS.about(id.get()));
     for _ in 0..2 {
         write_and_die(&world).await;
     }
@@ -132,13 +138,13 @@ async fn rows_without_a_head_are_found_and_keep_their_places() {
         };
         prev = Some(task.message.id);
         let version = protocol::history::Version {
-            epoch: world.parts.queue.epoch(),
+            epoch: world.backends.queue.epoch(),
             offset: read.source.offset,
         };
         let rows =
             protocol::history::PrivateRow::pair_of(&placed, seq.0, version).expect("private");
         world
-            .parts
+            .backends
             .history
             .save_private(rows.into())
             .await
@@ -149,7 +155,7 @@ async fn rows_without_a_head_are_found_and_keep_their_places() {
     let expected: Vec<_> = (1..).map(Seq).zip(sent).collect();
     assert_eq!(world.conversation(ALICE, BOB).await, expected);
     let head = world
-        .parts
+        .backends
         .heads
         .load(&[between(ALICE, BOB)])
         .await

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use backend::Kind;
+use backend::hook::Fault;
 use backend::queue::NewRecord;
 use bytes::Bytes;
 use protocol::Platform;
@@ -8,7 +9,6 @@ use protocol::desk::Outcome;
 use protocol::keys::Topic;
 use protocol::ledger::{DeadReason, Event};
 
-use super::faults::Mood;
 use super::world::*;
 use crate::dead_letters::{Filter, Forecast, Packed, Refused, Selection};
 
@@ -67,14 +67,14 @@ async fn garbage_oversize_and_misplaced_records_become_letters_and_hold_nobody()
 async fn what_always_fails_is_a_letter_that_can_be_read_and_redriven_once() {
     let world = World::new().await;
     world.know(BOB, Platform::Web).await;
-    *world.mailbox.mood.lock() = Mood::Refusing;
+    world.faults.begin(ROUTES, Fault::Conflict);
     let id = world.send(ALICE, BOB).await;
     world
         .until("a letter", async || {
             !world.records(Topic::Dead).await.is_empty()
         })
         .await;
-    *world.mailbox.mood.lock() = Mood::Well;
+    world.faults.end(ROUTES);
 
     let desk = world.dead_letters();
     let page = desk
@@ -156,11 +156,13 @@ async fn a_letter_without_a_place_gets_one_when_it_is_redriven() {
         .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
         .await;
     let refused = world.message(ALICE, BOB);
-    world.history.refused.lock().insert(refused.id);
+    world
+        .faults
+        .begin(ROWS.about(refused.id.get()), Fault::Conflict);
     world.accept(task(refused.clone())).await;
     let other = world.send(ALICE, BOB).await;
     world.until_quiet().await;
-    world.history.refused.lock().clear();
+    world.faults.end(ROWS.about(refused.id.get()));
     let all = Selection::Filter {
         filter: Filter::default(),
         limit: 10,
@@ -186,8 +188,8 @@ async fn a_dead_topic_that_takes_no_writes_holds_the_offset_of_its_record_only()
         .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
         .await;
     let closed = |record: &NewRecord| record.partition.topic == Topic::Dead;
-    let faults = &world.queue.faults;
-    faults.refuse(move |record| closed(record).then_some(Kind::Unavailable));
+    let faults = &world.faults;
+    faults.refuse_records(move |record| closed(record).then_some(Kind::Unavailable));
     let key = protocol::keys::record_key(between(ALICE, BOB));
     world
         .publish_raw(Topic::Message, &key, Bytes::from_static(b"\xff"))
@@ -199,7 +201,7 @@ async fn a_dead_topic_that_takes_no_writes_holds_the_offset_of_its_record_only()
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(world.boat.pushed_to(20), sent);
     assert_eq!(world.uncommitted().await, 6, "no commit passes the record");
-    faults.take_all();
+    faults.accept_records();
     world.until_quiet().await;
     assert_eq!(world.records(Topic::Dead).await.len(), 1);
 }

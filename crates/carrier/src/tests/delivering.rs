@@ -43,14 +43,19 @@ async fn a_message_reaches_its_receiver_and_its_sender_learns_its_place() {
 
     assert_eq!(world.conversation(BOB, ALICE).await, [(Seq(1), id)]);
     let head = world
-        .parts
+        .backends
         .heads
         .load(&[between(ALICE, BOB)])
         .await
         .expect("heads");
     assert_eq!(head[0].expect("written").seq, Seq(1));
     let key = (user(BOB), between(ALICE, BOB));
-    let listed = world.parts.conversations.get(&[key]).await.expect("lists");
+    let listed = world
+        .backends
+        .conversations
+        .get(&[key])
+        .await
+        .expect("lists");
     assert_eq!(listed[0].expect("listed").row.last_id, id);
     assert_eq!(
         world.waiting(BOB, Platform::Web).await,
@@ -140,7 +145,7 @@ async fn a_session_that_its_boat_does_not_know_is_forgotten() {
     world.until_quiet().await;
     assert_eq!(world.waiting(BOB, Platform::Web).await, 1);
     let sessions = world
-        .parts
+        .backends
         .mailbox
         .sessions(&[user(BOB)], Default::default())
         .await;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use backend::Kind;
+use backend::hook::Fault;
 use backend::queue::NewRecord;
 use bytes::Bytes;
 use protocol::Platform;
@@ -12,7 +13,6 @@ use protocol::ledger::Event;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::faults::Mood;
 use super::world::*;
 use crate::DeadLetters;
 use crate::dead_letters::{Filter, Forecast, Listed, Refused, Request, Selection};
@@ -60,14 +60,14 @@ impl Drop for Worker {
 /// A message that died of a mailbox that refused it, and does so no longer.
 pub(super) async fn dead_of_the_mailbox(world: &World) {
     world.know(BOB, Platform::Web).await;
-    *world.mailbox.mood.lock() = Mood::Refusing;
+    world.faults.begin(ROUTES, Fault::Conflict);
     world.send(ALICE, BOB).await;
     world
         .until("a letter", async || {
             !world.records(Topic::Dead).await.is_empty()
         })
         .await;
-    *world.mailbox.mood.lock() = Mood::Well;
+    world.faults.end(ROUTES);
 }
 
 /// So many letters that die of the same at once, again and again.
@@ -106,8 +106,8 @@ async fn what_was_published_and_not_written_down_is_not_published_again() {
     dead_of_the_mailbox(&world).await;
     let before = world.records(Topic::Retry(1)).await.len();
     let letters = world.dead_letters();
-    let faults = &world.queue.faults;
-    faults.refuse(|record| says(record, "\"done\"").then_some(Kind::Unavailable));
+    let faults = &world.faults;
+    faults.refuse_records(|record| says(record, "\"done\"").then_some(Kind::Unavailable));
     let first = Worker::begin(&letters, "first");
     let task = letters.begin("ann", request(Work::Redrive, all())).await;
     assert_eq!(task.expect("begun").begun.letters, 1);
@@ -119,7 +119,7 @@ async fn what_was_published_and_not_written_down_is_not_published_again() {
     // It tries to write it down, and looks for it each time.
     sleep(Duration::from_secs(10)).await;
     drop(first);
-    faults.take_all();
+    faults.accept_records();
     let _second = Worker::begin(&letters, "second");
     let task = wait(&letters).await;
     assert_eq!(task.progress, Progress::Over);
@@ -138,8 +138,8 @@ async fn what_was_published_is_written_down_although_its_letter_is_gone() {
     let before = world.records(Topic::Retry(1)).await.len();
     let letters = world.dead_letters();
     let message = letters_of(&letters).await[0].message.expect("named");
-    let faults = &world.queue.faults;
-    faults.refuse(|record| says(record, "\"done\"").then_some(Kind::Unavailable));
+    let faults = &world.faults;
+    faults.refuse_records(|record| says(record, "\"done\"").then_some(Kind::Unavailable));
     let first = Worker::begin(&letters, "first");
     letters
         .begin("ann", request(Work::Redrive, all()))
@@ -151,9 +151,9 @@ async fn what_was_published_is_written_down_although_its_letter_is_gone() {
         })
         .await;
     drop(first);
-    faults.take_all();
+    faults.accept_records();
     let late = world.now() + Duration::from_secs(31 * 86_400);
-    world.queue.log.trim(late).await.expect("trimmed");
+    world.log.trim(late).await.expect("trimmed");
     assert!(letters_of(&letters).await.is_empty());
     let _second = Worker::begin(&letters, "second");
     assert_eq!(wait(&letters).await.told[0].1, Outcome::ToRetry);
@@ -171,9 +171,9 @@ async fn what_was_claimed_and_not_published_is_published() {
     dead_of_the_mailbox(&world).await;
     let before = world.records(Topic::Retry(1)).await.len();
     let letters = world.dead_letters();
-    let faults = &world.queue.faults;
+    let faults = &world.faults;
     let again = |record: &NewRecord| record.headers.iter().any(|(name, _)| name == "letter");
-    faults.refuse(move |record| again(record).then_some(Kind::Unavailable));
+    faults.refuse_records(move |record| again(record).then_some(Kind::Unavailable));
     let first = Worker::begin(&letters, "first");
     letters
         .begin("ann", request(Work::Redrive, all()))
@@ -182,7 +182,7 @@ async fn what_was_claimed_and_not_published_is_published() {
     sleep(Duration::from_secs(10)).await;
     assert_eq!(letters.task(&id()).await.expect("known").done_letters(), 0);
     drop(first);
-    faults.take_all();
+    faults.accept_records();
     let _second = Worker::begin(&letters, "second");
     assert_eq!(wait(&letters).await.told[0].1, Outcome::ToRetry);
     assert_eq!(world.records(Topic::Retry(1)).await.len(), before + 1);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use backend::Backends;
 use backend::clock::TimerClock;
 use backend::queue::{NewRecord, Queue};
 use bytes::Bytes;
@@ -13,20 +14,17 @@ use tokio::time::sleep;
 use super::desk::{Worker, all, garbage, id, letters_of, request, wait};
 use super::world::*;
 use crate::DeadLetters;
-use crate::dead_letters::{DeskParts, Filter, HeaderValue, Selection};
+use crate::dead_letters::{Filter, HeaderValue, Selection};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// A desk some time later.
 fn later(world: &World, by: Duration) -> DeadLetters {
-    DeadLetters::new(DeskParts {
-        queue: world.parts.queue.clone(),
-        ledger: world.parts.ledger.clone(),
-        mailbox: world.parts.mailbox.clone(),
+    let backends = Backends {
         clock: Arc::new(TimerClock::starting_at(world.now() + by)),
-        entropy: world.parts.entropy.clone(),
-        bounds: world.bounds,
-    })
+        ..world.backends.clone()
+    };
+    DeadLetters::new(backends, world.bounds)
 }
 
 async fn acts(letters: &DeadLetters) -> Vec<Act> {
@@ -138,7 +136,7 @@ async fn what_the_log_has_dropped_is_forgotten() {
     sleep(Duration::from_secs(30)).await;
     assert_eq!(forgotten(&acts(&letters).await), 0);
     let month = world.now() + 31 * DAY;
-    world.queue.log.trim(month).await.expect("trimmed");
+    world.log.trim(month).await.expect("trimmed");
     assert!(letters_of(&letters).await.is_empty());
     world
         .until("they are forgotten", async || {
@@ -175,11 +173,11 @@ async fn dropped_the_first_of_two(world: &World, reason: Option<&'static str>) -
         headers,
         value: first.value,
     };
-    let put = world.queue.log.producer().publish(vec![second]).await;
+    let put = world.log.producer().publish(vec![second]).await;
     assert!(put[0].is_ok());
     let letters = world.dead_letters();
     let worker = discard_all(&letters, "desk").await;
-    world.queue.log.trim(month).await.expect("trimmed");
+    world.log.trim(month).await.expect("trimmed");
     assert_eq!(world.records(Topic::Dead).await.len(), 1);
     sleep(Duration::from_secs(30)).await;
     drop(worker);
@@ -194,7 +192,7 @@ async fn a_letter_is_remembered_while_any_record_of_it_is_there() {
     assert!(letters_of(&letters).await[0].discarded);
     let _worker = Worker::begin(&letters, "another");
     let late = world.now() + 31 * DAY;
-    world.queue.log.trim(late).await.expect("trimmed");
+    world.log.trim(late).await.expect("trimmed");
     sleep(Duration::from_secs(30)).await;
     assert_eq!(forgotten(&acts(&letters).await), 1);
 }
@@ -215,12 +213,12 @@ async fn what_the_log_does_not_hand_out_is_not_taken_for_dropped() {
     let letters = world.dead_letters();
     let first = discard_all(&letters, "first").await;
     drop(first);
-    *world.queue.faults.mute.lock() = Some(Topic::Dead);
+    world.hide(Topic::Dead);
     let _second = Worker::begin(&letters, "second");
     sleep(Duration::from_secs(30)).await;
     assert_eq!(forgotten(&acts(&letters).await), 0);
     assert!(letters.count(&all()).await.is_err(), "not none");
-    *world.queue.faults.mute.lock() = Some(Topic::Operation);
+    world.hide(Topic::Operation);
     let again = world.dead_letters();
     assert!(again.tasks().await.is_err(), "not none");
 }
@@ -298,7 +296,7 @@ async fn headers_leave_and_come_back_byte_for_byte() {
             headers: record.headers.clone(),
             value: record.value.clone(),
         };
-        let put = world.queue.log.producer().publish(vec![record]).await;
+        let put = world.log.producer().publish(vec![record]).await;
         assert!(put[0].is_ok());
     };
     let odd = World::new().await;

@@ -3,6 +3,7 @@
 use api::envelope;
 use api::task::DeliverTask;
 use backend::Kind;
+use backend::hook::Fault;
 use bytes::Bytes;
 use protocol::Platform;
 use protocol::desk::{NotEdited, Outcome, Version};
@@ -11,7 +12,6 @@ use protocol::ledger::Event;
 use protocol::{Placed, Position, Seq};
 
 use super::desk::{Worker, all, letters_of, says};
-use super::faults::Mood;
 use super::world::*;
 use crate::DeadLetters;
 use crate::dead_letters::{Change, Changed, Envelope, Forecast, Refused};
@@ -155,7 +155,7 @@ async fn dead_for_two(world: &World) -> (String, Placed) {
         cause: String::new(),
         letter: None,
     });
-    *world.mailbox.mood.lock() = Mood::Refusing;
+    world.faults.begin(ROUTES, Fault::Conflict);
     world
         .publish(Topic::Retry(1), &api::task::Task::new(work, world.now()))
         .await;
@@ -163,7 +163,7 @@ async fn dead_for_two(world: &World) -> (String, Placed) {
     world
         .until("a letter", async || !letters_of(&letters).await.is_empty())
         .await;
-    *world.mailbox.mood.lock() = Mood::Well;
+    world.faults.end(ROUTES);
     let [letter] = &letters_of(&letters).await[..] else {
         panic!("one letter");
     };
@@ -221,8 +221,8 @@ async fn bytes_without_an_entry_count_for_nothing() {
     let before = held(&letters, &id).await;
     let text = before.text.as_ref().expect("a message");
     let text = text.replace("\"-1\"", "\"1\"");
-    let faults = &world.queue.faults;
-    faults.refuse(|record| says(record, "\"edited\"").then_some(Kind::Unavailable));
+    let faults = &world.faults;
+    faults.refuse_records(|record| says(record, "\"edited\"").then_some(Kind::Unavailable));
     let failed = edit(&letters, &id, change(&before.version, &text)).await;
     assert!(matches!(failed, Err(Refused::Failed(_))), "{failed:?}");
     assert_eq!(world.records(Topic::Dead).await.len(), 2);
@@ -231,7 +231,7 @@ async fn bytes_without_an_entry_count_for_nothing() {
     };
     assert!(!listed.edited);
     assert_eq!(held(&letters, &id).await, before);
-    faults.take_all();
+    faults.accept_records();
     let kept = edit(&letters, &id, change(&before.version, &text)).await;
     assert!(kept.expect("it can be").done);
 }

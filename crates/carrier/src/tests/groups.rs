@@ -1,10 +1,10 @@
 //! Groups, as the writer of their conversations makes them.
 
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use api::task::MessageTask;
 use backend::groups::{Loading, PAGE, Page};
+use backend::hook::Fault;
 use protocol::change::{ChangeKind, ChangeOf};
 use protocol::frame::{HistoryRange, ListDeed, ServerFrame};
 use protocol::group::{Group, Role, Settings, Wish};
@@ -95,7 +95,7 @@ impl World {
     async fn group(&self) -> Group {
         let mut loading = Loading::new(group());
         loop {
-            match loading.next(&*self.parts.groups, PAGE).await {
+            match loading.next(&*self.backends.groups, PAGE).await {
                 Ok(Page::Part) => {}
                 Ok(Page::Whole(group)) => return group,
                 other => panic!("it is there: {other:?}"),
@@ -106,14 +106,17 @@ impl World {
     /// What was said in the group, in order.
     pub(super) async fn said(&self) -> Vec<(Seq, MessageId)> {
         let range = HistoryRange::Forward { after: Seq::ZERO };
-        let rows = self.parts.group_history.conversation(group(), range, 1000);
+        let rows = self
+            .backends
+            .group_history
+            .conversation(group(), range, 1000);
         let rows = rows.await.expect("reads");
         rows.into_iter().map(|row| (row.seq, row.id)).collect()
     }
 
     /// The newest of the timeline as they are sent: place and text, newest first.
     async fn newest(&self) -> Vec<(u64, Vec<u8>)> {
-        let entries = self.parts.timeline.latest(group(), 0, 100).await;
+        let entries = self.backends.timeline.latest(group(), 0, 100).await;
         let entries = entries.expect("reads").into_iter();
         entries
             .map(|entry| {
@@ -248,7 +251,7 @@ async fn a_message_is_one_row_and_every_member_gets_it() {
         before: None,
     };
     let rows = world
-        .parts
+        .backends
         .group_history
         .find(group(), all, Order::Forward, 100);
     assert_eq!(rows.await.expect("reads").len(), 4);
@@ -275,7 +278,7 @@ async fn a_message_is_one_row_and_every_member_gets_it() {
         [4, 3, 2, 1]
     );
     let head = world
-        .parts
+        .backends
         .heads
         .load(&[conversation()])
         .await
@@ -420,7 +423,7 @@ async fn a_carrier_that_dies_after_writing_leaves_the_same_group() {
     world.until_quiet().await;
     assert_eq!(places(&world, &said).await, expected);
     assert_eq!(world.group().await, calm.group().await);
-    let changes = world.parts.changes.since(conversation(), 0, 100).await;
+    let changes = world.backends.changes.since(conversation(), 0, 100).await;
     assert_eq!(
         changes.expect("reads"),
         [],
@@ -444,7 +447,7 @@ async fn a_carrier_that_dies_after_writing_leaves_the_same_group() {
 
 impl World {
     async fn group_from(&self, id: MessageId) -> Option<UserId> {
-        let rows = self.parts.group_history.rows(&[(group(), id)]).await;
+        let rows = self.backends.group_history.rows(&[(group(), id)]).await;
         rows.expect("reads")[0].as_ref().map(|row| row.from)
     }
 
@@ -479,7 +482,7 @@ async fn an_administrator_recalls_and_another_member_does_not() {
     world.ask(BOB, second, ChangeKind::Edit).await;
     world.until_quiet().await;
 
-    let changes = world.parts.changes.since(conversation(), 0, 100).await;
+    let changes = world.backends.changes.since(conversation(), 0, 100).await;
     let changes = changes.expect("reads");
     let made: Vec<_> = changes
         .iter()
@@ -495,13 +498,17 @@ async fn an_administrator_recalls_and_another_member_does_not() {
         assert!(world.has(who, recalled), "{who}");
     }
     assert!(!world.has(DAVE, recalled));
-    let rows = &world.parts.group_history;
+    let rows = &world.backends.group_history;
     let deleted = rows.deleted(group(), &[first, second]).await;
     assert_eq!(deleted.expect("reads"), [true, false]);
     let newest = world.newest().await;
     assert_eq!(newest[1], (1, Vec::new()), "a page shows it as it is now");
     assert!(newest[0].1.starts_with(b"number"), "{newest:?}");
-    let original = world.parts.group_history.rows(&[(group(), second)]).await;
+    let original = world
+        .backends
+        .group_history
+        .rows(&[(group(), second)])
+        .await;
     let original = original.expect("reads")[0].clone().expect("stands");
     assert_ne!(newest[0].1, original.content.data.to_vec());
 }
@@ -516,7 +523,12 @@ async fn a_redelivered_message_is_cached_as_it_is_now() {
     for _ in 0..2 {
         write_and_die(&world).await;
         assert_eq!(world.newest().await, [(1, Vec::new())]);
-        world.parts.timeline.forget(group()).await.expect("forgets");
+        world
+            .backends
+            .timeline
+            .forget(group())
+            .await
+            .expect("forgets");
     }
 }
 
@@ -535,7 +547,7 @@ async fn a_role_that_came_later_grants_nothing_before_it() {
     }
     world.carrier = Some(world.start().await);
     world.until_quiet().await;
-    let changes = world.parts.changes.since(conversation(), 0, 100).await;
+    let changes = world.backends.changes.since(conversation(), 0, 100).await;
     assert_eq!(changes.expect("reads"), []);
     assert!(world.is_change(recall).await);
 }
@@ -633,23 +645,23 @@ async fn a_retry_tells_what_is_so_by_then() {
 async fn stores_that_are_away_lose_nothing() {
     let world = World::new().await;
     world.live(BOB).await;
-    world.timeline.away.store(true, SeqCst);
-    world.groups.away.store(true, SeqCst);
+    world.faults.begin(TIMELINE, Fault::Unavailable);
+    world.faults.begin(GROUPS, Fault::Unavailable);
     world.wish(ALICE, create([BOB])).await;
     let id = world.say(ALICE).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(world.uncommitted().await, 2);
-    world.groups.away.store(false, SeqCst);
+    world.faults.end(GROUPS);
     world.until_quiet().await;
     assert_eq!(world.said().await, numbered(&[id]));
     assert!(world.has(BOB, id));
     assert_eq!(world.newest().await, []);
     // A wish that is held is not forgotten either.
-    world.groups.away.store(true, SeqCst);
+    world.faults.begin(GROUPS, Fault::Unavailable);
     world.wish(ALICE, Wish::Remove(user(BOB))).await;
     let unread = world.say(ALICE).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
-    world.groups.away.store(false, SeqCst);
+    world.faults.end(GROUPS);
     world.until_quiet().await;
     assert_eq!(world.said().await, numbered(&[id, unread]));
     assert!(!world.has(BOB, unread));

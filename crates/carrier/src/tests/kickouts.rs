@@ -42,7 +42,7 @@ async fn a_kickout_ends_exactly_the_sessions_it_names() {
     };
     assert_eq!(refusal.code, u32::from(Code::Displaced.number()));
     let sessions = world
-        .parts
+        .backends
         .mailbox
         .sessions(&[user(BOB)], Default::default())
         .await;

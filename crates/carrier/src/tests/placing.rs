@@ -1,8 +1,8 @@
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::task::MessageTask;
 use backend::embedded::{Batch, Table};
+use backend::hook::Fault;
 use bytes::Bytes;
 use protocol::frame::ServerFrame;
 use protocol::keys::Topic;
@@ -109,7 +109,7 @@ async fn a_history_that_is_away_holds_messages_and_loses_none() {
     world
         .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
         .await;
-    world.history.away.store(true, Ordering::SeqCst);
+    world.faults.begin(ROWS, Fault::Unavailable);
     let mut sent = Vec::new();
     for _ in 0..20 {
         sent.push(world.send(ALICE, BOB).await);
@@ -122,7 +122,7 @@ async fn a_history_that_is_away_holds_messages_and_loses_none() {
         "written first, then delivered"
     );
     assert_eq!(world.uncommitted().await, 40);
-    world.history.away.store(false, Ordering::SeqCst);
+    world.faults.end(ROWS);
     world.until_quiet().await;
     let ids: Vec<i64> = sent.iter().map(|id| id.get()).collect();
     assert_eq!(world.boat.pushed_to(20), ids);
@@ -137,7 +137,9 @@ async fn a_row_that_the_store_refuses_is_a_dead_letter_and_leaves_no_hole() {
     let first = world.message(ALICE, BOB);
     let refused = world.message(ALICE, BOB);
     let last = world.message(ALICE, BOB);
-    world.history.refused.lock().insert(refused.id);
+    world
+        .faults
+        .begin(ROWS.about(refused.id.get()), Fault::Conflict);
     for message in [&first, &refused, &last] {
         world.accept(task(message.clone())).await;
     }

@@ -1,14 +1,13 @@
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::task::{DeliverTask, Task, Work};
-use backend::queue::{Queue, Record};
+use backend::hook::Fault;
+use backend::queue::Record;
 use protocol::group::Wish;
 use protocol::keys::{self, Topic};
 use protocol::ledger::Event;
 use protocol::{MessageId, Platform, Position, Seq, UserId};
 
-use super::faults::Mood;
 use super::groups::create;
 use super::world::*;
 use crate::Config;
@@ -105,11 +104,11 @@ async fn a_mailbox_that_is_away_delays_and_does_not_count() {
     world
         .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
         .await;
-    *world.mailbox.mood.lock() = Mood::Away;
+    world.faults.begin(ROUTES, Fault::Unavailable);
     let id = world.send(ALICE, BOB).await;
     tokio::time::sleep(Duration::from_secs(3600)).await;
     assert_eq!(world.boat.pushed_to(20), [0i64; 0]);
-    *world.mailbox.mood.lock() = Mood::Well;
+    world.faults.end(ROUTES);
     world.until_quiet().await;
     assert_eq!(world.boat.pushed_to(20), [id.get()]);
     assert_eq!(world.records(Topic::Dead).await.len(), 0);
@@ -133,7 +132,7 @@ async fn a_log_that_says_nothing_is_asked_again() {
     world
         .sign_in(BOB, Platform::Web, 21, Manner::Acknowledges)
         .await;
-    world.queue.faults.silent.store(true, Ordering::SeqCst);
+    world.faults.begin(PUBLISHES, Fault::NoAnswer);
     tokio::time::sleep(Duration::from_secs(8)).await;
     // The retry itself needs nothing of its topic any more.
     assert_eq!(
@@ -141,7 +140,7 @@ async fn a_log_that_says_nothing_is_asked_again() {
         1,
         "the message waits for its retry"
     );
-    world.queue.faults.silent.store(false, Ordering::SeqCst);
+    world.faults.end(PUBLISHES);
     world.until_quiet().await;
     let retries = world.records(Topic::Retry(1)).await.len();
     assert!(retries >= 2, "once more than needed");
@@ -248,7 +247,7 @@ fn users_of(id: MessageId, records: Vec<Record>) -> Vec<UserId> {
 #[tokio::test(start_paused = true)]
 async fn letters_of_many_members_are_redriven_no_larger_than_a_retry_may_be() {
     let world = many().await;
-    *world.mailbox.mood.lock() = Mood::Refusing;
+    world.faults.begin(ROUTES, Fault::Conflict);
     let id = world.say(ALICE).await;
     (world.until("letters", async || {
         !world.records(Topic::Dead).await.is_empty()
@@ -257,7 +256,7 @@ async fn letters_of_many_members_are_redriven_no_larger_than_a_retry_may_be() {
     world.until_quiet().await;
     let dead = users_of(id, world.records(Topic::Dead).await);
     assert!(dead.len() as i64 >= MANY, "{}", dead.len());
-    *world.mailbox.mood.lock() = Mood::Well;
+    world.faults.end(ROUTES);
     let before = world.records(Topic::Retry(1)).await.len();
     let everything = Selection::Filter {
         filter: Filter::default(),
@@ -271,7 +270,7 @@ async fn letters_of_many_members_are_redriven_no_larger_than_a_retry_may_be() {
 #[tokio::test(start_paused = true)]
 async fn a_retry_for_many_members_is_no_larger_than_a_record_may_be() {
     let world = many().await;
-    *world.mailbox.mood.lock() = Mood::Away;
+    world.faults.begin(ROUTES, Fault::Unavailable);
     let id = world.say(ALICE).await;
     let retries = async || world.records(Topic::Retry(1)).await;
     (world.until("retries are queued", async || !retries().await.is_empty())).await;
@@ -279,7 +278,7 @@ async fn a_retry_for_many_members_is_no_larger_than_a_record_may_be() {
     assert!(users.len() as i64 >= MANY, "{}", users.len());
     // The last one of them is there when the mailbox is.
     let (last, session) = (1000 + MANY - 1, 77);
-    *world.mailbox.mood.lock() = Mood::Well;
+    world.faults.end(ROUTES);
     world
         .sign_in(last, Platform::Web, session, Manner::Acknowledges)
         .await;
@@ -318,7 +317,7 @@ async fn due_now_beside_a_backlog(config: Config) -> usize {
     let mut world = World::without_carrier(config).await;
     let partition_of = |whom| {
         let key = keys::record_key(between(ALICE, whom));
-        keys::partition_of(&key, world.queue.partitions(Topic::Retry(5)))
+        keys::partition_of(&key, world.backends.queue.partitions(Topic::Retry(5)))
     };
     let other = (BOB + 1..100).find(|whom| partition_of(*whom) != partition_of(BOB));
     let other = other.expect("several partitions");
@@ -371,7 +370,7 @@ async fn retries_of_one_tier_are_tried_in_batches() {
     assert_eq!(pushed(), 1, "the first is not put off");
     tokio::time::sleep_until(began + Duration::from_millis(2250)).await;
     assert_eq!(pushed(), 25);
-    let batches = world.history.reads.load(Ordering::SeqCst);
+    let batches = world.faults.calls("history", "private");
     assert!((4..=6).contains(&batches), "{batches} batches in a second");
 }
 
@@ -381,7 +380,7 @@ async fn a_step_of_the_clock_delays_no_retry() {
     for is_read_after in [false, true] {
         let mut world = World::new().await;
         world.know(BOB, Platform::Ios).await;
-        *world.mailbox.mood.lock() = Mood::Away;
+        world.faults.begin(ROUTES, Fault::Unavailable);
         world.send(ALICE, BOB).await;
         world
             .until("a retry is queued", async || {
@@ -394,7 +393,7 @@ async fn a_step_of_the_clock_delays_no_retry() {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         world.clock.step_back(Duration::from_secs(3600));
-        *world.mailbox.mood.lock() = Mood::Well;
+        world.faults.end(ROUTES);
         let began = tokio::time::Instant::now();
         if is_read_after {
             world.carrier = Some(world.start().await);

@@ -53,18 +53,18 @@ async fn settle(settler: &mut Settler) -> Vec<u64> {
 async fn a_retry_does_not_overtake_an_earlier_one_of_its_key() {
     let world = World::without_carrier(Config::default()).await;
     let records = Records::new(
-        world.parts.queue.clone(),
+        world.backends.queue.clone(),
         "carrier-1",
         world.config.retry_bytes_max,
     );
-    let mut settler = Settler::new(&world.parts, &world.config, records);
-    let faults = &world.queue.faults;
-    faults.refuse(|record| (record.key == "one").then_some(Kind::Unavailable));
+    let mut settler = Settler::new(&world.backends, &world.config, records);
+    let faults = &world.faults;
+    faults.refuse_records(|record| (record.key == "one").then_some(Kind::Unavailable));
     [retry(1, "one"), retry(2, "two"), retry(3, "one")]
         .into_iter()
         .for_each(|effects| settler.add(effects));
     assert_eq!(settle(&mut settler).await, [2]);
-    faults.take_all();
+    faults.accept_records();
     [retry(4, "one"), retry(5, "two")]
         .into_iter()
         .for_each(|effects| settler.add(effects));
@@ -101,17 +101,17 @@ const TEN_MINUTES: Duration = Duration::from_secs(600);
 async fn a_partition_that_hangs_holds_what_names_it_and_nothing_else() {
     let world = World::without_carrier(Config::default()).await;
     let records = Records::new(
-        world.parts.queue.clone(),
+        world.backends.queue.clone(),
         "carrier-1",
         world.config.retry_bytes_max,
     );
-    let mut settler = Settler::new(&world.parts, &world.config, records);
+    let mut settler = Settler::new(&world.backends, &world.config, records);
     let away = Partition {
         topic: Topic::Retry(1),
         number: 2,
     };
-    let faults = &world.queue.faults;
-    *faults.leaderless.lock() = Some(away);
+    let faults = &world.faults;
+    faults.without_leader(Some(away));
     let mut hanging = retry(0, "away");
     hanging.records[0].partition = away;
     let healthy = (1..=10).map(|offset| {
@@ -131,7 +131,7 @@ async fn a_partition_that_hangs_holds_what_names_it_and_nothing_else() {
     assert!(settled.values().all(|at| *at < Duration::from_millis(100)));
     assert_eq!(world.records(Topic::Retry(1)).await.len(), 10);
 
-    *faults.leaderless.lock() = None;
+    faults.without_leader(None);
     let settled = drive(&mut settler, Duration::from_secs(20)).await;
     assert_eq!(settled.into_keys().collect::<Vec<_>>(), [0]);
     assert_eq!(world.records(Topic::Retry(1)).await.len(), 11);
@@ -176,13 +176,13 @@ async fn after_an_outage(latency: Duration) -> (usize, usize) {
         rows: AtomicUsize::new(0),
         latency,
     });
-    world.parts.ledger = ledger.clone();
+    world.backends.ledger = ledger.clone();
     let records = Records::new(
-        world.parts.queue.clone(),
+        world.backends.queue.clone(),
         "carrier-1",
         world.config.retry_bytes_max,
     );
-    let mut settler = Settler::new(&world.parts, &world.config, records);
+    let mut settler = Settler::new(&world.backends, &world.config, records);
     for offset in 0..16_384 {
         let mut effects = retry(offset, "ledger");
         effects.records.clear();
@@ -234,8 +234,8 @@ fn is_of(record: &NewRecord, retry: bool) -> bool {
 async fn a_retry_that_the_log_never_takes_is_a_letter() {
     let world = World::new().await;
     world.sign_in(BOB, Platform::Web, 20, Manner::Silent).await;
-    let faults = &world.queue.faults;
-    faults.refuse(|record| is_of(record, true).then_some(Kind::Conflict));
+    let faults = &world.faults;
+    faults.refuse_records(|record| is_of(record, true).then_some(Kind::Conflict));
     let id = world.send(ALICE, BOB).await;
     world.until_quiet().await;
     let [letter] = &letters(&world).await[..] else {
@@ -256,7 +256,7 @@ async fn a_retry_that_the_log_never_takes_is_a_letter() {
         "{events:?}"
     );
 
-    faults.take_all();
+    faults.accept_records();
     world
         .sign_in(BOB, Platform::Web, 21, Manner::Acknowledges)
         .await;
@@ -270,9 +270,9 @@ async fn a_retry_that_the_log_never_takes_is_a_letter() {
 async fn a_letter_that_the_log_never_takes_goes_without_its_body() {
     let world = World::new().await;
     world.sign_in(BOB, Platform::Web, 20, Manner::Silent).await;
-    let faults = &world.queue.faults;
+    let faults = &world.faults;
     let refused = |record: &NewRecord| is_of(record, true) || !record.value.is_empty();
-    faults.refuse(move |record| refused(record).then_some(Kind::Conflict));
+    faults.refuse_records(move |record| refused(record).then_some(Kind::Conflict));
     let id = world.send(ALICE, BOB).await;
     world.until_quiet().await;
     let [letter] = &letters(&world).await[..] else {
@@ -280,7 +280,7 @@ async fn a_letter_that_the_log_never_takes_goes_without_its_body() {
     };
     assert_eq!((letter.message, letter.bytes), (Some(id), 0));
 
-    faults.take_all();
+    faults.accept_records();
     world
         .sign_in(BOB, Platform::Web, 21, Manner::Acknowledges)
         .await;
@@ -294,8 +294,8 @@ async fn what_the_log_takes_in_no_shape_is_given_up_and_stands_in_the_ledger() {
     let world = World::new().await;
     world.sign_in(BOB, Platform::Web, 20, Manner::Silent).await;
     world.know(3, Platform::Ios).await;
-    let faults = &world.queue.faults;
-    faults.refuse(|_| Some(Kind::Conflict));
+    let faults = &world.faults;
+    faults.refuse_records(|_| Some(Kind::Conflict));
     let pushed = world.send(ALICE, BOB).await;
     let notified = world.send(ALICE, 3).await;
     world.until_quiet().await;
@@ -318,7 +318,7 @@ async fn what_the_log_takes_in_no_shape_is_given_up_and_stands_in_the_ledger() {
     assert_eq!(world.waiting(3, Platform::Ios).await, 1);
     let taken = Arc::new(AtomicBool::new(false));
     let seen = taken.clone();
-    faults.refuse(move |_| {
+    faults.refuse_records(move |_| {
         seen.store(true, Ordering::SeqCst);
         None
     });

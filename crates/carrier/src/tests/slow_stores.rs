@@ -1,11 +1,13 @@
 //! Stores that answer each call in time, and take longer for a whole poll than a member of the group may be silent: it
 //! stays in the group, and nothing is done twice.
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use backend::embedded::Table;
-use backend::groups::GroupStore;
+use backend::hook::{Calls, Fault, Hook, Hooked, Op};
+use backend::mailbox::ServerId;
 use protocol::change::{Arranged, ChangeKind, ChangeOf};
 use protocol::frame::HistoryRange;
 use protocol::group::{Member, Role, Wish};
@@ -60,12 +62,14 @@ async fn messages_of_512_groups_stay_in_the_group_while_a_timeline_takes_150_ms(
         message.to = Recipient::Group(group(number));
         world.accept_of(message).await;
     }
-    *world.timeline.latency.lock() = Duration::from_millis(150);
+    world
+        .faults
+        .begin(TIMELINE, Fault::Delay(Duration::from_millis(150)));
     let began = world.now();
     world.carrier = Some(world.start().await);
     world.until_quiet().await;
     assert!(world.since(began) < SOON, "{:?}", world.since(began));
-    assert_eq!(world.timeline.pushed.load(SeqCst), RECORDS);
+    assert_eq!(world.faults.items("timeline", "push"), RECORDS);
 }
 
 #[tokio::test(start_paused = true)]
@@ -76,10 +80,13 @@ async fn wishes_of_one_group_are_each_saved_once_however_long_that_takes() {
         let who = user(10 + number as i64);
         world.wish_of(0, Wish::Add(vec![who])).await;
     }
-    *world.groups.latency.lock() = Duration::from_millis(250);
+    world.faults.begin(
+        GROUPS.named("save"),
+        Fault::Delay(Duration::from_millis(250)),
+    );
     world.carrier = Some(world.start().await);
     world.until_quiet().await;
-    assert_eq!(world.groups.saved.load(SeqCst), RECORDS);
+    assert_eq!(world.faults.calls("groups", "save"), RECORDS);
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,7 +109,10 @@ async fn reactions_are_judged_together() {
         }));
         world.accept_of(message).await;
     }
-    *world.history.latency.lock() = Duration::from_millis(120);
+    world.faults.begin(
+        Calls::to("history").named("private"),
+        Fault::Delay(Duration::from_millis(120)),
+    );
     let began = world.now();
     world.carrier = Some(world.start().await);
     world.until_quiet().await;
@@ -125,7 +135,9 @@ async fn retries_beside_damaged_rows(latency: Duration, damaged: usize) -> Durat
         }
         world.publish(Topic::Retry(2), &retry).await;
     }
-    *world.history.latency.lock() = latency;
+    world
+        .faults
+        .begin(Calls::to("history").named("private"), Fault::Delay(latency));
     let began = world.now();
     world.carrier = Some(world.start().await);
     world.until_quiet().await;
@@ -171,13 +183,15 @@ async fn deeds_of_three_kinds_are_each_written_once() {
         let deed = world.about_list(ALICE, BOB, newest, kind);
         world.accept(task(deed)).await;
     }
-    world.conversations.writes.store(0, SeqCst);
-    *world.conversations.latency.lock() = Duration::from_secs(2);
+    world.faults.writes("conversations");
+    world
+        .faults
+        .begin(LISTS, Fault::Delay(Duration::from_secs(2)));
     let began = world.now();
     world.carrier = Some(world.start().await);
     world.until_quiet().await;
     assert!(world.since(began) < SOON, "{:?}", world.since(began));
-    assert_eq!(world.conversations.writes.load(SeqCst), 3);
+    assert_eq!(world.faults.writes("conversations"), 3);
 }
 
 /// As no settings may have it that are checked: a write may take longer than a stamp is good for, and does for minutes.
@@ -193,7 +207,7 @@ async fn a_list_that_is_never_written_in_time_costs_no_membership() {
         for whom in 100..120 {
             (world.sign_in(whom, Platform::Web, whom, Manner::Acknowledges)).await;
         }
-        *world.conversations.latency.lock() = latency;
+        world.faults.begin(LISTS, Fault::Delay(latency));
         let id = world.send(ALICE, BOB).await;
         let wish = create([BOB]);
         world.wish_of(0, wish).await;
@@ -207,9 +221,9 @@ async fn a_list_that_is_never_written_in_time_costs_no_membership() {
         assert!(!world.boat.closed().is_empty(), "the log is polled");
         assert_eq!(world.boat.pushed_to(20), [0i64; 0]);
         let key = [(group(0), user(BOB))];
-        let members = world.parts.groups.members_of(&key).await;
+        let members = world.backends.groups.members_of(&key).await;
         assert!(members.expect("reads")[0].is_some());
-        *world.conversations.latency.lock() = Duration::ZERO;
+        world.faults.end(LISTS);
         world.until_quiet().await;
         let pushed = world.boat.pushed_to(20);
         assert_eq!(
@@ -234,30 +248,58 @@ async fn a_group_that_takes_longer_than_one_call_is_loaded_in_the_end() {
     let others = (0..30_000).map(|n| (user(100 + n), member(None, n as u64)));
     let members = others.chain([alice]).collect();
     let settings = Some((CLOSED, Version::default()));
-    let saved = world.groups.store.save(group(0), settings, members);
+    let saved = world.backends.groups.save(group(0), settings, members);
     saved.await.expect("saves");
     let mut message = world.for_group(ALICE, None);
     message.to = Recipient::Group(group(0));
     world.accept_of(message).await;
-    *world.groups.page_latency.lock() = Some(Duration::from_millis(900));
+    world.faults.begin(
+        GROUPS.named("members"),
+        Fault::Delay(Duration::from_millis(900)),
+    );
+    world
+        .faults
+        .begin(GROUPS.named("members"), Fault::UnavailableEvery(7));
     world.carrier = Some(world.start().await);
     world.until_quiet().await;
     let range = HistoryRange::Forward { after: Seq::ZERO };
-    let rows = world.parts.group_history.conversation(group(0), range, 9);
+    let rows = world
+        .backends
+        .group_history
+        .conversation(group(0), range, 9);
     assert_eq!(rows.await.expect("reads").len(), 1);
     // 31 pages, and each that was broken off once more.
-    assert_eq!(world.groups.pages.load(SeqCst), 36);
+    assert_eq!(world.faults.calls("groups", "members"), 36);
+}
+
+/// Users with even numbers are on a server that takes an hour for a call.
+struct OddAndEven;
+
+#[async_trait]
+impl Hook for OddAndEven {
+    fn server(&self, user: u64) -> Option<ServerId> {
+        Some(ServerId(user % 2))
+    }
+
+    async fn before(&self, op: &Op) -> backend::Result<()> {
+        if op.name == "route_or_store" && op.subjects.iter().any(|user| user % 2 == 0) {
+            tokio::time::sleep(Duration::from_secs(3600)).await;
+        }
+        Ok(())
+    }
 }
 
 /// A mailbox on two servers, of which one takes longer for a call than the carrier waits.
 #[tokio::test(start_paused = true)]
 async fn a_server_of_the_mailbox_that_hangs_delays_only_its_users() {
-    let world = World::new().await;
+    let mut world = World::without_carrier(Config::default()).await;
+    let servers: Arc<dyn Hook> = Arc::new(OddAndEven);
+    world.backends.mailbox = Hooked::new(world.backends.mailbox.clone(), &servers);
+    world.carrier = Some(world.start().await);
     world
         .sign_in(CAROL, Platform::Web, 30, Manner::Acknowledges)
         .await;
     assert_eq!((BOB % 2, CAROL % 2), (0, 1));
-    *world.mailbox.servers.lock() = vec![Duration::from_secs(3600), Duration::ZERO];
     for _ in 0..100 {
         world.send(ALICE, BOB).await;
     }

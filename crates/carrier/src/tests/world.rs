@@ -1,7 +1,7 @@
 //! A carrier with everything around it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -11,6 +11,8 @@ use api::v1;
 use api::v1::boat_service_server::{BoatService, BoatServiceServer};
 use api::v1::outcome::Kind;
 use async_trait::async_trait;
+use backend::Backends;
+use backend::audit::EmbeddedAudit;
 use backend::cache::{CacheConfig, EmbeddedCache};
 use backend::changes::EmbeddedChanges;
 use backend::clock::{Clock, SeededEntropy, TimerClock};
@@ -22,9 +24,12 @@ use backend::group_history::EmbeddedGroupHistory;
 use backend::groups::EmbeddedGroups;
 use backend::heads::EmbeddedHeads;
 use backend::history::EmbeddedHistory;
+use backend::hook::{Calls, Faults, Hook, Op};
+use backend::installation::EmbeddedInstallation;
 use backend::ledger::EmbeddedLedger;
 use backend::mailbox::{EmbeddedMailbox, MailboxConfig};
 use backend::queue::{EmbeddedQueue, NewRecord, Partition, Queue, QueueConfig, Record};
+use backend::revocations::EmbeddedRevocations;
 use backend::timeline::{EmbeddedTimeline, TimelineConfig};
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -48,12 +53,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::faults::{
-    FaultyCache, FaultyConversations, FaultyGroups, FaultyHistory, FaultyMailbox, FaultyQueue,
-    FaultyTimeline, Mood,
-};
-use crate::dead_letters::{DeskParts, Refused, Selection, Told};
-use crate::{Config, DeadLetters, Parts, Running, start};
+use crate::dead_letters::{Refused, Selection, Told};
+use crate::{Config, DeadLetters, Running, start};
 
 pub(super) const BEGIN: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 pub(super) const ALICE: i64 = 1;
@@ -101,18 +102,23 @@ impl Clock for SteppingClock {
     }
 }
 
+pub(super) const ROUTES: Calls = Calls::to("mailbox").named("route_or_store");
+pub(super) const PUBLISHES: Calls = Calls::to("queue").named("publish");
+pub(super) const ROWS: Calls = Calls::to("history").named("save_private");
+pub(super) const LISTS: Calls = Calls::to("conversations").writes();
+pub(super) const GROUPS: Calls = Calls::to("groups");
+pub(super) const TIMELINE: Calls = Calls::to("timeline").named("push");
+pub(super) const CACHE: Calls = Calls::to("cache");
+
 pub(super) struct World {
     pub(super) clock: Arc<SteppingClock>,
-    pub(super) parts: Parts,
+    pub(super) backends: Backends,
+    pub(super) connector: Connector,
     /// What all stores stand on.
     pub(super) engine: Engine,
-    pub(super) history: Arc<FaultyHistory>,
-    pub(super) conversations: Arc<FaultyConversations>,
-    pub(super) groups: Arc<FaultyGroups>,
-    pub(super) timeline: Arc<FaultyTimeline>,
-    pub(super) cache: Arc<FaultyCache>,
-    pub(super) mailbox: Arc<FaultyMailbox>,
-    pub(super) queue: FaultyQueue,
+    pub(super) faults: Arc<Faults>,
+    /// The log without faults.
+    pub(super) log: EmbeddedQueue,
     pub(super) boat: Arc<Peer>,
     pub(super) life: BoatLife,
     /// The boat's lease and its door.
@@ -180,64 +186,30 @@ impl World {
             partitions: PARTITIONS,
             ..QueueConfig::default()
         };
-        let queue = FaultyQueue {
-            log: EmbeddedQueue::open(engine.clone(), log, clock.clone()).expect("a new log"),
-            faults: Arc::default(),
-        };
+        let log = EmbeddedQueue::open(engine.clone(), log, clock.clone()).expect("a new log");
         let mailbox = EmbeddedMailbox::open(engine.clone(), &MailboxConfig::default(), &*entropy);
-        let mailbox = Arc::new(FaultyMailbox {
-            store: mailbox.expect("a new mailbox"),
-            mood: Mutex::new(Mood::Well),
-            servers: Mutex::default(),
-        });
-        let history = Arc::new(FaultyHistory {
-            store: EmbeddedHistory::new(engine.clone()),
-            away: AtomicBool::new(false),
-            refused: Mutex::default(),
-            latency: Mutex::default(),
-            reads: AtomicUsize::new(0),
-        });
         let timeline = EmbeddedTimeline::new(TimelineConfig::default());
-        let timeline = Arc::new(FaultyTimeline {
-            store: timeline.expect("good settings"),
-            away: AtomicBool::new(false),
-            pushed: AtomicUsize::new(0),
-            latency: Mutex::default(),
-        });
         let cache = EmbeddedCache::new(CacheConfig::default()).expect("good settings");
-        let cache = Arc::new(FaultyCache {
-            store: cache,
-            away: AtomicBool::new(false),
-        });
-        let conversations = Arc::new(FaultyConversations {
-            store: EmbeddedConversations::new(engine.clone()),
-            latency: Mutex::default(),
-            writes: AtomicUsize::new(0),
-        });
-        let groups = Arc::new(FaultyGroups {
-            store: EmbeddedGroups::new(engine.clone(), clock.clone()),
-            away: AtomicBool::new(false),
-            saved: AtomicUsize::new(0),
-            pages: AtomicUsize::new(0),
-            latency: Mutex::default(),
-            page_latency: Mutex::default(),
-        });
+        let faults = Arc::new(Faults::default());
+        let hook: Arc<dyn Hook> = faults.clone();
         let connector = Connector::default();
-        let parts = Parts {
-            queue: Arc::new(queue.clone()),
-            mailbox: mailbox.clone(),
-            history: history.clone(),
+        let backends = Backends {
+            queue: Arc::new(log.clone()),
+            mailbox: Arc::new(mailbox.expect("a new mailbox")),
+            history: Arc::new(EmbeddedHistory::new(engine.clone())),
             heads: Arc::new(EmbeddedHeads::new(engine.clone())),
-            conversations: conversations.clone(),
+            conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
             changes: Arc::new(EmbeddedChanges::new(engine.clone())),
-            groups: groups.clone(),
+            groups: Arc::new(EmbeddedGroups::new(engine.clone(), clock.clone())),
             group_history: Arc::new(EmbeddedGroupHistory::new(engine.clone())),
-            timeline: timeline.clone(),
-            cache: cache.clone(),
+            timeline: Arc::new(timeline.expect("good settings")),
+            cache: Arc::new(cache),
             devices: Arc::new(EmbeddedDevices::new(engine.clone())),
             ledger: Arc::new(EmbeddedLedger::open(engine.clone()).expect("a new ledger")),
             registry: Arc::new(registry.clone()),
-            connector: connector.clone(),
+            audit: Arc::new(EmbeddedAudit::new(engine.clone())),
+            installation: Arc::new(EmbeddedInstallation::new(engine.clone())),
+            revocations: Arc::new(EmbeddedRevocations::new(engine.clone())),
             clock,
             entropy,
         };
@@ -248,15 +220,11 @@ impl World {
         let lease = lease.await.expect("a lease");
         World {
             clock: stepping,
-            parts,
+            backends: backends.hooked(&hook),
+            faults,
+            log,
+            connector,
             engine,
-            history,
-            conversations,
-            groups,
-            timeline,
-            cache,
-            mailbox,
-            queue,
             boat,
             life: lease.instance.life.clone(),
             lease: Some(lease),
@@ -271,7 +239,12 @@ impl World {
 
     pub(super) async fn start(&self) -> Carrier {
         let stop = CancellationToken::new();
-        let running = start(self.config.clone(), self.parts.clone(), stop.clone());
+        let running = start(
+            self.config.clone(),
+            self.backends.clone(),
+            self.connector.clone(),
+            stop.clone(),
+        );
         Carrier {
             running: running.await.expect("a carrier"),
             stop,
@@ -286,7 +259,7 @@ impl World {
     }
 
     pub(super) fn now(&self) -> Timestamp {
-        self.parts.clock.now()
+        self.backends.clock.now()
     }
 
     /// `number` names the session.
@@ -302,7 +275,7 @@ impl World {
             denied: Denied::default(),
             now: self.now(),
         };
-        self.parts
+        self.backends
             .mailbox
             .connect(request)
             .await
@@ -319,7 +292,7 @@ impl World {
             device: DeviceId::new("device").expect("short"),
             at: self.now(),
         };
-        self.parts.devices.seen(seen).await.expect("written");
+        self.backends.devices.seen(seen).await.expect("written");
     }
 
     pub(super) fn key(&self, who: i64, number: i64) -> SessionKey {
@@ -365,7 +338,7 @@ impl World {
     }
 
     pub(super) async fn publish_raw(&self, topic: Topic, key: &[u8], value: Bytes) {
-        let number = keys::partition_of(key, self.queue.partitions(topic));
+        let number = keys::partition_of(key, self.backends.queue.partitions(topic));
         self.publish_at(Partition { topic, number }, key, value)
             .await;
     }
@@ -377,10 +350,17 @@ impl World {
             headers: Vec::new(),
             value,
         };
-        let answers = self.queue.log.producer().publish(vec![record]).await;
+        let answers = self.log.producer().publish(vec![record]).await;
         answers
             .into_iter()
             .for_each(|answer| assert!(answer.is_ok(), "{answer:?}"));
+    }
+
+    /// From now on whoever reads this topic finds nothing.
+    pub(super) fn hide(&self, topic: Topic) {
+        let hides =
+            move |op: &Op, record: &Record| op.name == "read" && record.partition.topic == topic;
+        self.faults.lose_records(hides);
     }
 
     /// Waits until that is so; time passes by itself meanwhile.
@@ -406,10 +386,10 @@ impl World {
         let mut open = 0;
         let topics = Topic::ALL.into_iter();
         for topic in topics.filter(|t| matches!(t, Topic::Message | Topic::Retry(_))) {
-            for number in 0..self.queue.partitions(topic) {
+            for number in 0..self.backends.queue.partitions(topic) {
                 let partition = Partition { topic, number };
-                let (_, end) = self.queue.bounds(partition).await.expect("bounds");
-                let committed = self.queue.committed(crate::GROUP, partition);
+                let (_, end) = self.backends.queue.bounds(partition).await.expect("bounds");
+                let committed = self.backends.queue.committed(crate::GROUP, partition);
                 open += end - committed.await.expect("an offset").unwrap_or(0);
             }
         }
@@ -418,27 +398,33 @@ impl World {
 
     pub(super) async fn records(&self, topic: Topic) -> Vec<Record> {
         let mut records = Vec::new();
-        for number in 0..self.queue.partitions(topic) {
+        for number in 0..self.backends.queue.partitions(topic) {
             let partition = Partition { topic, number };
-            records.extend(self.queue.read(partition, 0, 1000).await.expect("readable"));
+            records.extend(
+                self.backends
+                    .queue
+                    .read(partition, 0, 1000)
+                    .await
+                    .expect("readable"),
+            );
         }
         records
     }
 
     pub(super) async fn waiting(&self, who: i64, platform: Platform) -> u64 {
-        let waiting = self.parts.mailbox.waiting(target(who, platform));
+        let waiting = self.backends.mailbox.waiting(target(who, platform));
         waiting.await.expect("the mailbox is well")
     }
 
     pub(super) async fn events(&self, id: MessageId) -> Vec<(Option<Target>, Event)> {
-        let lives = self.parts.ledger.trace(&[id]).await.expect("a ledger");
+        let lives = self.backends.ledger.trace(&[id]).await.expect("a ledger");
         let entries = lives.into_iter().flatten();
         entries.map(|entry| (entry.target, entry.event)).collect()
     }
 
     /// The conversation as its first user has it.
     pub(super) async fn conversation(&self, one: i64, other: i64) -> Vec<(Seq, MessageId)> {
-        let rows = self.parts.history.conversation(
+        let rows = self.backends.history.conversation(
             user(one),
             between(one, other),
             HistoryRange::Forward { after: Seq::ZERO },
@@ -450,14 +436,7 @@ impl World {
 
     /// Where nobody works.
     pub(super) fn dead_letters(&self) -> DeadLetters {
-        DeadLetters::new(DeskParts {
-            queue: self.parts.queue.clone(),
-            ledger: self.parts.ledger.clone(),
-            mailbox: self.parts.mailbox.clone(),
-            clock: self.parts.clock.clone(),
-            entropy: self.parts.entropy.clone(),
-            bounds: self.bounds,
-        })
+        DeadLetters::new(self.backends.clone(), self.bounds)
     }
 
     /// Has it done, and waits for it.
@@ -478,7 +457,7 @@ impl World {
     /// The boat answers again, in the same life.
     pub(super) fn reopen_boat(&mut self) {
         let routes = Routes::new(BoatServiceServer::new(Door(self.boat.clone())));
-        self.door = Some(self.parts.connector.serve_in_process("boat-1", routes));
+        self.door = Some(self.connector.serve_in_process("boat-1", routes));
     }
 
     /// The boat's process is gone, and its lease with it.

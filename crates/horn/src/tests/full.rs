@@ -1,10 +1,9 @@
 //! A horn that has no room for more.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use backend::queue::{Consumer, Producer};
+use backend::hook::{Calls, Fault, Faults, Hook, Hooked};
 use parking_lot::Mutex;
 use protocol::notify::Failure;
 use tokio::time::Instant;
@@ -90,41 +89,32 @@ async fn bytes_fill_a_horn_as_notifications_do() {
     assert_eq!(provider.sent.lock().len(), 3000);
 }
 
-/// A ledger that says nothing while it hangs.
-struct SilentLedger {
-    store: EmbeddedLedger,
-    hangs: AtomicBool,
-}
+const LEDGER: Calls = Calls::to("ledger");
+/// Dead letters.
+const LETTERS: Calls = Calls::to("queue")
+    .named("publish")
+    .of_kind("notification-dead");
 
-#[async_trait]
-impl LedgerStore for SilentLedger {
-    async fn append(&self, entries: Vec<LedgerEntry>) -> backend::Result<()> {
-        if self.hangs.load(Ordering::SeqCst) {
-            std::future::pending::<()>().await;
-        }
-        self.store.append(entries).await
+/// Parts that never answer these calls, until the fault ends.
+fn silent(desk: &Desk, calls: &[Calls]) -> (Arc<Faults>, Parts) {
+    let faults = Arc::new(Faults::default());
+    for calls in calls {
+        faults.begin(*calls, Fault::Hang);
     }
-
-    async fn trace(&self, messages: &[MessageId]) -> backend::Result<Vec<Vec<LedgerEntry>>> {
-        self.store.trace(messages).await
-    }
-
-    async fn forget(&self, before: MessageId, limit: usize) -> backend::Result<usize> {
-        self.store.forget(before, limit).await
-    }
+    let hook: Arc<dyn Hook> = faults.clone();
+    let parts = desk.parts();
+    let parts = Parts {
+        queue: Hooked::new(parts.queue.clone(), &hook),
+        ledger: Hooked::new(parts.ledger.clone(), &hook),
+        ..parts
+    };
+    (faults, parts)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_ledger_that_hangs_stops_no_calls_and_costs_no_place_in_the_group() {
     let desk = Desk::new();
-    let ledger = Arc::new(SilentLedger {
-        store: EmbeddedLedger::open(Engine::memory()).expect("opens"),
-        hangs: AtomicBool::new(true),
-    });
-    let parts = Parts {
-        ledger: ledger.clone(),
-        ..desk.parts()
-    };
+    let (faults, parts) = silent(&desk, &[LEDGER]);
     let provider = Arc::new(crate::Recorder::new(100));
     let shutdown = CancellationToken::new();
     let started = start_with(Config::default(), parts, provider.clone(), shutdown.clone());
@@ -136,65 +126,10 @@ async fn a_ledger_that_hangs_stops_no_calls_and_costs_no_place_in_the_group() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(provider.recorded().len(), 2, "the second one is called");
     assert_eq!(desk.committed(first).await, 0);
-    ledger.hangs.store(false, Ordering::SeqCst);
+    faults.end(LEDGER);
     desk.reaches(first, 2).await;
     assert_eq!(provider.recorded().len(), 2, "nobody is told again");
     horn.stop().await;
-}
-
-/// A log whose topic of dead letters says nothing while it is away.
-#[derive(Clone)]
-struct LettersAway {
-    queue: EmbeddedQueue,
-    is_away: Arc<AtomicBool>,
-}
-
-#[async_trait]
-impl Producer for LettersAway {
-    async fn publish(&self, records: Vec<NewRecord>) -> Vec<backend::Result<u64>> {
-        let mut topics = records.iter().map(|record| record.partition.topic);
-        let has_letters = topics.any(|topic| topic == Topic::NotificationDead);
-        if has_letters && self.is_away.load(Ordering::SeqCst) {
-            std::future::pending::<()>().await;
-        }
-        self.queue.producer().publish(records).await
-    }
-}
-
-#[async_trait]
-impl Queue for LettersAway {
-    fn producer(&self) -> Arc<dyn Producer> {
-        Arc::new(self.clone())
-    }
-
-    async fn subscribe(&self, group: &str, topic: Topic) -> backend::Result<Box<dyn Consumer>> {
-        self.queue.subscribe(group, topic).await
-    }
-
-    fn partitions(&self, topic: Topic) -> u32 {
-        self.queue.partitions(topic)
-    }
-
-    fn epoch(&self) -> u32 {
-        self.queue.epoch()
-    }
-
-    async fn read(
-        &self,
-        partition: Partition,
-        from: u64,
-        max: usize,
-    ) -> backend::Result<Vec<Record>> {
-        self.queue.read(partition, from, max).await
-    }
-
-    async fn bounds(&self, partition: Partition) -> backend::Result<(u64, u64)> {
-        self.queue.bounds(partition).await
-    }
-
-    async fn committed(&self, group: &str, partition: Partition) -> backend::Result<Option<u64>> {
-        self.queue.committed(group, partition).await
-    }
 }
 
 /// Refuses those whose notifications are in partition 0.
@@ -219,15 +154,7 @@ impl Provider for Choosy {
 async fn letters_that_have_no_answer_keep_back_no_other_outcomes() {
     const EACH: u64 = 300;
     let desk = Desk::new();
-    let queue = LettersAway {
-        queue: desk.queue.clone(),
-        is_away: Arc::new(AtomicBool::new(true)),
-    };
-    let is_away = queue.is_away.clone();
-    let parts = Parts {
-        queue: Arc::new(queue),
-        ..desk.parts()
-    };
+    let (faults, parts) = silent(&desk, &[LETTERS]);
     let shutdown = CancellationToken::new();
     let started = start_with(quick(), parts, Arc::new(Choosy), shutdown.clone());
     let running = started.await.expect("starts");
@@ -246,7 +173,7 @@ async fn letters_that_have_no_answer_keep_back_no_other_outcomes() {
     desk.reaches(free, of_free).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(desk.committed(held).await, 0);
-    is_away.store(false, Ordering::SeqCst);
+    faults.end(LETTERS);
     desk.reaches(held, of_held).await;
     let topic = Topic::NotificationDead;
     let letters = desk.queue.bounds(Partition { topic, number: 0 }).await;
@@ -258,18 +185,7 @@ async fn letters_that_have_no_answer_keep_back_no_other_outcomes() {
 #[tokio::test(start_paused = true)]
 async fn a_horn_ends_though_letters_and_outcomes_have_no_answer() {
     let desk = Desk::new();
-    let ledger = SilentLedger {
-        store: EmbeddedLedger::open(Engine::memory()).expect("opens"),
-        hangs: AtomicBool::new(true),
-    };
-    let parts = Parts {
-        ledger: Arc::new(ledger),
-        queue: Arc::new(LettersAway {
-            queue: desk.queue.clone(),
-            is_away: Arc::new(AtomicBool::new(true)),
-        }),
-        ..desk.parts()
-    };
+    let (_, parts) = silent(&desk, &[LEDGER, LETTERS]);
     let shutdown = CancellationToken::new();
     let started = start_with(quick(), parts, Arc::new(Choosy), shutdown.clone());
     let running = started.await.expect("starts");

@@ -13,7 +13,6 @@ use backend::history::HistoryStore;
 use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
 use carrier::DeadLetters;
-use carrier::dead_letters::DeskParts;
 use protocol::access::{Caller, Role};
 use tokio_util::sync::CancellationToken;
 
@@ -24,7 +23,7 @@ use super::kick::{self, Stations};
 use super::log::{Busy, Log};
 use super::operators::{Operator, Operators, authenticate};
 use super::{answer, audit, letters, trace, verify};
-use crate::compose::Seams;
+use crate::compose::Environment;
 
 /// What the desk works with. Whatever goes over the log takes its turn.
 pub struct Desk {
@@ -42,33 +41,28 @@ pub struct Desk {
 }
 
 impl Desk {
-    pub fn new(seams: &Seams, station: &station::Config, operators: Operators) -> Desk {
-        let (queue, ledger) = (seams.queue.clone(), seams.ledger.clone());
-        let caller = Caller::new(Role::Desk, "desk");
-        let connector = seams.connector.clone().with_caller(caller);
-        let parts = DeskParts {
-            queue: queue.clone(),
-            ledger: ledger.clone(),
-            mailbox: seams.mailbox.clone(),
-            clock: seams.clock.clone(),
-            entropy: seams.entropy.clone(),
-            bounds: station.bounds(),
-        };
+    pub fn new(environment: &Environment, station: &station::Config, operators: Operators) -> Desk {
+        let Environment {
+            backends,
+            connector,
+            ..
+        } = environment.clone();
+        let connector = connector.with_caller(Caller::new(Role::Desk, "desk"));
         Desk {
-            letters: DeadLetters::new(parts),
-            log: Arc::new(Log::new(queue)),
-            history: seams.history.clone(),
-            ledger,
-            mailbox: seams.mailbox.clone(),
-            audit: seams.audit.clone(),
-            registry: seams.registry.clone(),
+            letters: DeadLetters::new(backends.clone(), station.bounds()),
+            log: Arc::new(Log::new(backends.queue.clone())),
+            history: backends.history.clone(),
+            ledger: backends.ledger.clone(),
+            mailbox: backends.mailbox.clone(),
+            audit: backends.audit.clone(),
+            registry: backends.registry.clone(),
             stations: Stations::new(
-                seams.registry.clone(),
+                backends.registry.clone(),
                 connector.clone(),
-                seams.entropy.clone(),
+                backends.entropy.clone(),
             ),
-            boats: Boats::new(seams.registry.clone(), connector),
-            clock: seams.clock.clone(),
+            boats: Boats::new(backends.registry.clone(), connector),
+            clock: backends.clock.clone(),
             operators: Arc::new(operators),
         }
     }

@@ -446,14 +446,18 @@ mod tests {
     use super::*;
     use crate::admin::audit;
     use crate::admin::operators::Operators;
-    use crate::compose::Seams;
+    use crate::compose::Environment;
     use crate::compose::embedded::Config;
 
     fn desk() -> State<Arc<Desk>> {
-        let seams = Seams::in_memory(&Config::default(), SessionCapacity::default())
+        let environment = Environment::in_memory(&Config::default(), SessionCapacity::default())
             .expect("stores in memory");
         let station = station::Config::default();
-        State(Arc::new(Desk::new(&seams, &station, Operators::default())))
+        State(Arc::new(Desk::new(
+            &environment,
+            &station,
+            Operators::default(),
+        )))
     }
 
     fn anybody() -> Extension<Operator> {

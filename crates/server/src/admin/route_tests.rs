@@ -17,7 +17,7 @@ use tonic::codegen::Service;
 use super::operators::Role;
 use super::tests::dead_letter;
 use super::*;
-use crate::compose::{Access, Seams, embedded};
+use crate::compose::{Access, Environment, embedded};
 use crate::phase::Phases;
 use crate::settings::Settings;
 
@@ -46,16 +46,22 @@ impl Port {
     async fn of(names: &[(&str, &[Role])]) -> Port {
         let engine = Engine::memory();
         let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
-        let seams = Seams::over(
+        let environment = Environment::over(
             engine.clone(),
             &embedded::Config::default(),
             SessionCapacity::default(),
             clock,
             entropy,
         );
-        let seams = seams.expect("stores in memory");
-        let letters = (0..3).map(|offset| dead_letter(offset, seams.clock.now()));
-        for published in seams.queue.producer().publish(letters.collect()).await {
+        let environment = environment.expect("stores in memory");
+        let letters = (0..3).map(|offset| dead_letter(offset, environment.backends.clock.now()));
+        for published in environment
+            .backends
+            .queue
+            .producer()
+            .publish(letters.collect())
+            .await
+        {
             published.expect("published");
         }
         let dir = tempfile::tempdir().expect("a directory");
@@ -72,13 +78,13 @@ impl Port {
             .collect();
         let operators = Operators::load(&configs);
         let operators = operators.expect("an operator");
-        let desk = Desk::new(&seams, &station::Config::default(), operators.clone());
+        let desk = Desk::new(&environment, &station::Config::default(), operators.clone());
         let desk = Arc::new(desk);
         let doctor = Doctor::new(doctor::Parts {
             settings: Settings::default(),
             role: None,
             stores: doctor::Stores::Memory,
-            access: Access::from(&seams),
+            access: Access::from(&environment.backends),
             phases: Phases::default(),
             operators: operators.clone(),
             desk: Some(desk.clone()),

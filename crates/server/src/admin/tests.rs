@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use api::dead_letter::{DeadLetter, Origin};
 use api::task::{MessageTask, Task, Work};
+use backend::Backends;
 use backend::clock::{Clock, SeededEntropy, TimerClock};
 use backend::embedded::Engine;
 use backend::history::EmbeddedHistory;
@@ -14,7 +15,6 @@ use backend::mailbox::{EmbeddedMailbox, MailboxConfig};
 use backend::queue::{EmbeddedQueue, NewRecord, Partition, Polled, Queue, QueueConfig};
 use bytes::Bytes;
 use carrier::DeadLetters;
-use carrier::dead_letters::DeskParts;
 use protocol::bounds::Bounds;
 use protocol::keys::{Topic, partition_of, record_key};
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
@@ -25,6 +25,7 @@ use tokio::time::advance;
 use super::audit::{self, Question, Report};
 use super::log::{Busy, Log};
 use super::trace::{self, Name};
+use crate::compose::{Environment, embedded};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -173,14 +174,16 @@ impl Books {
 
     fn letters(&self) -> DeadLetters {
         let ledger = Arc::new(EmbeddedLedger::open(Engine::memory()).expect("opens"));
-        DeadLetters::new(DeskParts {
+        let memory = Environment::in_memory(&embedded::Config::default(), <_>::default());
+        let backends = Backends {
             queue: self.queue.clone(),
             ledger,
             mailbox: Arc::new(mailbox()),
             clock: Arc::new(self.clock.clone()),
             entropy: Arc::new(SeededEntropy::new(1)),
-            bounds: Bounds::default(),
-        })
+            ..memory.expect("stores in memory").backends
+        };
+        DeadLetters::new(backends, Bounds::default())
     }
 
     /// Commits all that is there, as carriers do when it is settled.

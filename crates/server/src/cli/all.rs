@@ -16,7 +16,7 @@ use super::reload::Reload;
 use super::serving::{client_urls, edges_url, fit_files, runtime, serve_to_the_end};
 use crate::admin::doctor::{self, Stores};
 use crate::admin::{self, Desk, Doctor, Operators};
-use crate::compose::{Access, Around, Seams, System};
+use crate::compose::{Access, Around, Environment, System};
 use crate::phase::{Phase, Phases};
 use crate::pulse::Pulse;
 use crate::settings::Settings;
@@ -77,19 +77,23 @@ impl All {
             ]),
         };
         let probes = admin::start_health(&settings.health, health.clone(), stop_admin.clone())?;
-        let seams = if self.memory {
-            Seams::in_memory(&settings.embedded, settings.station.sessions.capacity())?
+        let environment = if self.memory {
+            Environment::in_memory(&settings.embedded, settings.station.sessions.capacity())?
         } else {
             let data = &settings.embedded.data;
             std::fs::create_dir_all(data).with_context(|| format!("making {}", data.display()))?;
-            Seams::on_disk(
+            Environment::on_disk(
                 data,
                 &settings.embedded,
                 settings.station.sessions.capacity(),
             )?
         };
-        let seams = seams.with(around);
-        let desk = Arc::new(Desk::new(&seams, &settings.station, operators.clone()));
+        let environment = environment.with(around);
+        let desk = Arc::new(Desk::new(
+            &environment,
+            &settings.station,
+            operators.clone(),
+        ));
         desk.employ(&settings.carrier.name, stop_admin.clone());
         let certificates = settings.admin.tls.load()?;
         let doctor = Doctor::new(doctor::Parts {
@@ -99,7 +103,7 @@ impl All {
                 true => Stores::Memory,
                 false => Stores::Directory(settings.embedded.data.clone()),
             },
-            access: Access::from(&seams),
+            access: Access::from(&environment.backends),
             phases: phases.clone(),
             operators,
             desk: Some(desk.clone()),
@@ -112,8 +116,8 @@ impl All {
             certificates,
         };
         let admin = admin::start(&settings.admin, parts, stop_admin.clone()).await?;
-        let worker = seams.entropy.next();
-        let system = System::start(&settings, seams, connections).await?;
+        let worker = environment.backends.entropy.next();
+        let system = System::start(&settings, environment, connections).await?;
         desk.close_minutes(worker, &settings.audit, stop_admin.clone());
         phases.follow(system.conditions());
         phases.enter(Phase::Ready);

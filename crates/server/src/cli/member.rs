@@ -145,11 +145,11 @@ impl Member {
         };
         let probes = admin::start_health(&settings.health, health.clone(), stop_admin.clone())?;
         let parts = Parts::connect(role, &settings, clients, (around, &phases)).await?;
-        let desk = parts.whole().map(|seams| {
-            let desk = Desk::new(seams, &settings.station, operators.clone());
+        let desk = parts.whole().map(|environment| {
+            let desk = Desk::new(environment, &settings.station, operators.clone());
             let desk = Arc::new(desk);
             desk.employ(name_of(role, &settings), stop_admin.clone());
-            (desk, seams.entropy.next())
+            (desk, environment.backends.entropy.next())
         });
         let certificates = settings.admin.tls.load()?;
         let doctor = Doctor::new(doctor::Parts {

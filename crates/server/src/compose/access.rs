@@ -1,12 +1,11 @@
-//! The seams that a process has: a boat has fewer than a station.
+//! The parts that a process has: a boat has fewer than a station.
 
 use std::sync::Arc;
 
+use backend::Backends;
 use backend::discovery::Registry;
 use backend::ledger::LedgerStore;
 use backend::queue::Queue;
-
-use super::seams::Seams;
 
 /// What of the outside a process can see.
 #[derive(Clone, Default)]
@@ -15,16 +14,16 @@ pub struct Access {
     pub ledger: Option<Arc<dyn LedgerStore>>,
     pub registry: Option<Arc<dyn Registry>>,
     /// All of it, where there is a desk.
-    pub whole: Option<Seams>,
+    pub whole: Option<Backends>,
 }
 
-impl From<&Seams> for Access {
-    fn from(seams: &Seams) -> Access {
+impl From<&Backends> for Access {
+    fn from(backends: &Backends) -> Access {
         Access {
-            queue: Some(seams.queue.clone()),
-            ledger: Some(seams.ledger.clone()),
-            registry: Some(seams.registry.clone()),
-            whole: Some(seams.clone()),
+            queue: Some(backends.queue.clone()),
+            ledger: Some(backends.ledger.clone()),
+            registry: Some(backends.registry.clone()),
+            whole: Some(backends.clone()),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::transport::Connector;
+use backend::Backends;
 use backend::audit::ScyllaAudit;
 use backend::cache::RedisCache;
 use backend::changes::ScyllaChanges;
@@ -24,14 +25,14 @@ use backend::revocations::ScyllaRevocations;
 use backend::scylla::Cql;
 use backend::timeline::RedisTimeline;
 
-use super::seams::Seams;
+use super::environment::Environment;
 use crate::settings::Settings;
 
 /// Everything that station and carrier stand on; the registry once more, to be flushed at the end.
 pub(super) async fn connect(
     settings: &Settings,
     connector: Connector,
-) -> Result<(Seams, Arc<EtcdRegistry>)> {
+) -> Result<(Environment, Arc<EtcdRegistry>)> {
     let (queue, cql, mailbox, timeline, cache, registry) = tokio::try_join!(
         queue(settings),
         cql(settings),
@@ -40,8 +41,7 @@ pub(super) async fn connect(
         cache(settings),
         registry(settings)
     )?;
-    let seams = Seams {
-        upkeep: None,
+    let backends = Backends {
         queue,
         mailbox,
         history: Arc::new(ScyllaHistory::new(cql.clone())),
@@ -58,21 +58,25 @@ pub(super) async fn connect(
         installation: Arc::new(ScyllaInstallation::new(cql.clone())),
         revocations: Arc::new(ScyllaRevocations::new(cql)),
         registry: registry.clone(),
-        connector,
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy),
     };
-    Ok((seams, registry))
+    let environment = Environment {
+        backends,
+        connector,
+        upkeep: None,
+    };
+    Ok((environment, registry))
 }
 
-impl Seams {
+impl Environment {
     /// The real parts that the settings name, as a station has them.
     ///
     /// # Errors
     /// A part that does not answer, or is not set up.
-    pub async fn on_real_parts(settings: &Settings) -> Result<Seams> {
-        let (seams, _) = connect(settings, Connector::default()).await?;
-        Ok(seams)
+    pub async fn on_real_parts(settings: &Settings) -> Result<Environment> {
+        let (environment, _) = connect(settings, Connector::default()).await?;
+        Ok(environment)
     }
 }
 

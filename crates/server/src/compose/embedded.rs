@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::transport::Connector;
+use backend::Backends;
 use backend::audit::EmbeddedAudit;
 use backend::cache::{CacheConfig, EmbeddedCache};
 use backend::changes::EmbeddedChanges;
@@ -28,7 +29,7 @@ use protocol::mailbox::SessionCapacity;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::seams::Seams;
+use super::environment::Environment;
 use super::upkeep::Upkeep;
 
 /// Section `embedded`: the parts inside `packetboat all`.
@@ -69,12 +70,12 @@ impl Default for Config {
     }
 }
 
-impl Seams {
+impl Environment {
     /// On a directory that no other process uses.
-    pub fn on_disk(dir: &Path, config: &Config, sessions: SessionCapacity) -> Result<Seams> {
+    pub fn on_disk(dir: &Path, config: &Config, sessions: SessionCapacity) -> Result<Environment> {
         let engine = Engine::open(dir, config.engine.clone())
             .with_context(|| format!("opening the data in {}", dir.display()))?;
-        Seams::over(
+        Environment::over(
             engine,
             config,
             sessions,
@@ -84,8 +85,8 @@ impl Seams {
     }
 
     /// Gone with the process.
-    pub fn in_memory(config: &Config, sessions: SessionCapacity) -> Result<Seams> {
-        Seams::over(
+    pub fn in_memory(config: &Config, sessions: SessionCapacity) -> Result<Environment> {
+        Environment::over(
             Engine::memory(),
             config,
             sessions,
@@ -100,22 +101,22 @@ impl Seams {
         sessions: SessionCapacity,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
-    ) -> Result<Seams> {
+    ) -> Result<Environment> {
         let queue = EmbeddedQueue::open(engine.clone(), config.queue.clone(), clock.clone())?;
         let mailbox = EmbeddedMailbox::open(engine.clone(), &config.mailbox, entropy.as_ref())?;
         let mailbox = mailbox.with_sessions(sessions);
         let (queue, mailbox) = (Arc::new(queue), Arc::new(mailbox));
         let ledger = Arc::new(EmbeddedLedger::open(engine.clone())?);
         let groups = Arc::new(EmbeddedGroups::new(engine.clone(), clock.clone()));
-        Ok(Seams {
-            upkeep: Some(Upkeep {
-                queue: queue.clone(),
-                mailbox: mailbox.clone(),
-                ledger: ledger.clone(),
-                groups: groups.clone(),
-                ledger_retention: config.ledger_retention,
-                clock: clock.clone(),
-            }),
+        let upkeep = Upkeep {
+            queue: queue.clone(),
+            mailbox: mailbox.clone(),
+            ledger: ledger.clone(),
+            groups: groups.clone(),
+            ledger_retention: config.ledger_retention,
+            clock: clock.clone(),
+        };
+        let backends = Backends {
             queue,
             mailbox,
             history: Arc::new(EmbeddedHistory::new(engine.clone())),
@@ -132,9 +133,13 @@ impl Seams {
             installation: Arc::new(EmbeddedInstallation::new(engine.clone())),
             revocations: Arc::new(EmbeddedRevocations::new(engine.clone())),
             registry: Arc::new(EmbeddedRegistry::new(engine)),
-            connector: Connector::default(),
             clock,
             entropy,
+        };
+        Ok(Environment {
+            backends,
+            connector: Connector::default(),
+            upkeep: Some(upkeep),
         })
     }
 }

@@ -17,9 +17,9 @@ use tokio_util::sync::CancellationToken;
 use super::access::Access;
 use super::around::Around;
 use super::cluster;
+use super::environment::Environment;
 use super::identity;
 use super::readiness::{log_answers, registered};
-use super::seams::Seams;
 use crate::edges::{self, EdgePort};
 use crate::phase::{Condition, Phases};
 use crate::settings::Settings;
@@ -34,8 +34,8 @@ pub struct Parts {
 
 enum Needed {
     Boat(Box<boat::Parts>),
-    Station(Box<Seams>),
-    Carrier(Box<Seams>),
+    Station(Box<Environment>),
+    Carrier(Box<Environment>),
     Horn(Box<horn::Parts>),
 }
 
@@ -70,16 +70,16 @@ impl Parts {
                 (Needed::Boat(Box::new(parts)), Some(registry))
             }
             Role::Station => {
-                let (seams, registry) = cluster::connect(settings, connector).await?;
+                let (environment, registry) = cluster::connect(settings, connector).await?;
                 (
-                    Needed::Station(Box::new(seams.with(around))),
+                    Needed::Station(Box::new(environment.with(around))),
                     Some(registry),
                 )
             }
             Role::Carrier => {
-                let (seams, registry) = cluster::connect(settings, connector).await?;
+                let (environment, registry) = cluster::connect(settings, connector).await?;
                 (
-                    Needed::Carrier(Box::new(seams.with(around))),
+                    Needed::Carrier(Box::new(environment.with(around))),
                     Some(registry),
                 )
             }
@@ -98,9 +98,9 @@ impl Parts {
     }
 
     /// What an operators' desk needs, where this service has it.
-    pub fn whole(&self) -> Option<&Seams> {
+    pub fn whole(&self) -> Option<&Environment> {
         match &self.needed {
-            Needed::Station(seams) | Needed::Carrier(seams) => Some(seams),
+            Needed::Station(whole) | Needed::Carrier(whole) => Some(whole),
             Needed::Boat(_) | Needed::Horn(_) => None,
         }
     }
@@ -108,7 +108,7 @@ impl Parts {
     /// What of the outside the service can see.
     pub fn access(&self) -> Access {
         match &self.needed {
-            Needed::Station(seams) | Needed::Carrier(seams) => Access::from(seams.as_ref()),
+            Needed::Station(whole) | Needed::Carrier(whole) => Access::from(&whole.backends),
             Needed::Boat(parts) => Access {
                 registry: Some(parts.registry.clone()),
                 ..Access::default()
@@ -210,17 +210,27 @@ impl Member {
                 let boat = boat::start(settings.boat.clone(), *parts, stop.clone()).await;
                 Service::Boat(boat.context("starting the boat")?)
             }
-            Needed::Station(seams) => {
-                let parts = seams.station(seams.connector.clone());
-                let station = station::start(settings.station.clone(), parts, stop.clone()).await;
+            Needed::Station(environment) => {
+                let Environment {
+                    backends,
+                    connector,
+                    ..
+                } = *environment;
+                let registry = backends.registry.clone();
+                let config = settings.station.clone();
+                let station = station::start(config, backends, connector, stop.clone()).await;
                 let station = station.context("starting the station")?;
-                let registry = seams.registry.clone();
                 let edges = edges::start(&settings.station.http, registry).await?;
                 Service::Station(station, edges)
             }
-            Needed::Carrier(seams) => {
-                let parts = seams.carrier(seams.connector.clone());
-                let carrier = carrier::start(settings.carrier.clone(), parts, stop.clone()).await;
+            Needed::Carrier(environment) => {
+                let Environment {
+                    backends,
+                    connector,
+                    ..
+                } = *environment;
+                let config = settings.carrier.clone();
+                let carrier = carrier::start(config, backends, connector, stop.clone()).await;
                 Service::Carrier(carrier.context("starting the carrier")?)
             }
             Needed::Horn(parts) => {

@@ -5,12 +5,12 @@ mod around;
 #[cfg(feature = "cluster")]
 mod cluster;
 pub mod embedded;
+mod environment;
 #[cfg(feature = "cluster")]
 pub mod identity;
 #[cfg(feature = "cluster")]
 pub mod member;
 mod readiness;
-mod seams;
 mod system;
 mod upkeep;
 
@@ -24,7 +24,7 @@ pub use access::Access;
 pub use around::{Around, Bare};
 #[cfg(feature = "cluster")]
 pub use cluster::dial;
-pub use seams::Seams;
+pub use environment::Environment;
 pub use system::System;
 
 /// History as the settings have it, alone.

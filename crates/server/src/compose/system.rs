@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::task::{MessageTask, Task, Work};
+use backend::Backends;
 use backend::queue::{Partition, Record};
 use protocol::access::{Caller, Role};
 use protocol::keys::Topic;
@@ -13,8 +14,8 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::environment::Environment;
 use super::readiness::{log_answers, registered};
-use super::seams::Seams;
 use crate::edges::{self, EdgePort};
 use crate::phase::Condition;
 use crate::settings::Settings;
@@ -26,26 +27,26 @@ const PAGE: usize = 1000;
 
 /// Dedupe keys of the embedded mailbox die with the process; the newest part of the log tells them again,
 /// so that a resend after a crash is answered with the first id.
-async fn remember_sends(seams: &Seams) -> Result<()> {
-    let partitions = seams.queue.partitions(Topic::Message);
+async fn remember_sends(backends: &Backends) -> Result<()> {
+    let partitions = backends.queue.partitions(Topic::Message);
     for number in 0..partitions {
         let partition = Partition {
             topic: Topic::Message,
             number,
         };
-        let (first, end) = seams.queue.bounds(partition).await?;
+        let (first, end) = backends.queue.bounds(partition).await?;
         let mut next = first.max(end.saturating_sub(REMEMBERED / u64::from(partitions.max(1))));
         while next < end {
-            let records = seams.queue.read(partition, next, PAGE).await?;
+            let records = backends.queue.read(partition, next, PAGE).await?;
             let Some(last) = records.last() else { break };
             next = last.offset + 1;
-            remember(seams, &records).await?;
+            remember(backends, &records).await?;
         }
     }
     Ok(())
 }
 
-async fn remember(seams: &Seams, records: &[Record]) -> Result<()> {
+async fn remember(backends: &Backends, records: &[Record]) -> Result<()> {
     let sends: Vec<(DedupeKey, FirstSend)> = records
         .iter()
         .filter_map(
@@ -65,38 +66,38 @@ async fn remember(seams: &Seams, records: &[Record]) -> Result<()> {
             },
         )
         .collect();
-    for begun in seams
+    for begun in backends
         .mailbox
-        .dedupe_begin(sends.clone(), seams.clock.now())
+        .dedupe_begin(sends.clone(), backends.clock.now())
         .await
     {
         begun?;
     }
-    Ok(seams.mailbox.dedupe_done(sends).await?)
+    Ok(backends.mailbox.dedupe_done(sends).await?)
 }
 
 /// How long clients are kept waiting for the carrier after a start.
 const CATCH_UP: Duration = Duration::from_secs(10);
 
 /// Where each partition of topic `message` ends now.
-async fn ends(seams: &Seams) -> Result<Vec<(Partition, u64)>> {
+async fn ends(backends: &Backends) -> Result<Vec<(Partition, u64)>> {
     let mut ends = Vec::new();
-    for number in 0..seams.queue.partitions(Topic::Message) {
+    for number in 0..backends.queue.partitions(Topic::Message) {
         let partition = Partition {
             topic: Topic::Message,
             number,
         };
-        ends.push((partition, seams.queue.bounds(partition).await?.1));
+        ends.push((partition, backends.queue.bounds(partition).await?.1));
     }
     Ok(ends)
 }
 
 /// Waits until the carrier has gone over what the log had. After the loss of power the stores may be a
 /// little behind the log, and a client that came in before would find less than it was shown.
-async fn caught_up(seams: &Seams, ends: &[(Partition, u64)]) -> Result<()> {
+async fn caught_up(backends: &Backends, ends: &[(Partition, u64)]) -> Result<()> {
     let wait = async {
         for (partition, end) in ends {
-            while seams
+            while backends
                 .queue
                 .committed(carrier::GROUP, *partition)
                 .await?
@@ -121,7 +122,7 @@ async fn caught_up(seams: &Seams, ends: &[(Partition, u64)]) -> Result<()> {
 
 /// A running system of one.
 pub struct System {
-    pub seams: Seams,
+    pub environment: Environment,
     pub boat: boat::Running,
     /// Ends after the station: balancers send requests until they see that it leaves.
     edges: Option<EdgePort>,
@@ -137,51 +138,57 @@ pub struct System {
 impl System {
     /// Starts station and carrier before the boat, so that the first client finds them. Clients are served
     /// on the runtime `connections`, everything else on this one.
-    pub async fn start(settings: &Settings, seams: Seams, connections: Handle) -> Result<System> {
-        remember_sends(&seams)
+    pub async fn start(
+        settings: &Settings,
+        environment: Environment,
+        connections: Handle,
+    ) -> Result<System> {
+        let (backends, connector) = (&environment.backends, &environment.connector);
+        remember_sends(backends)
             .await
             .context("reading the newest sends from the log")?;
-        let connector = &seams.connector;
         let calling_as = |role, name: &str| connector.clone().with_caller(Caller::new(role, name));
         let stop_consumers = CancellationToken::new();
         let stop_station = CancellationToken::new();
         let stop_boat = CancellationToken::new();
 
-        if let Some(upkeep) = seams.upkeep.clone() {
+        if let Some(upkeep) = environment.upkeep.clone() {
             tokio::spawn(upkeep.run(stop_consumers.clone()));
         }
-        let ends = ends(&seams).await?;
+        let ends = ends(backends).await?;
         let horn_parts = horn::Parts {
-            queue: seams.queue.clone(),
-            ledger: seams.ledger.clone(),
-            conversations: seams.conversations.clone(),
-            clock: seams.clock.clone(),
-            entropy: seams.entropy.clone(),
+            queue: backends.queue.clone(),
+            ledger: backends.ledger.clone(),
+            conversations: backends.conversations.clone(),
+            clock: backends.clock.clone(),
+            entropy: backends.entropy.clone(),
         };
         let horn = horn::start(settings.horn.clone(), horn_parts, stop_consumers.clone())
             .await
             .context("starting horn")?;
         let carrier = carrier::start(
             settings.carrier.clone(),
-            seams.carrier(calling_as(Role::Carrier, &settings.carrier.name)),
+            backends.clone(),
+            calling_as(Role::Carrier, &settings.carrier.name),
             stop_consumers.clone(),
         )
         .await
         .context("starting carrier")?;
-        caught_up(&seams, &ends).await?;
+        caught_up(backends, &ends).await?;
         let station = station::start(
             settings.station.clone(),
-            seams.station(calling_as(Role::Station, &settings.station.name)),
+            backends.clone(),
+            calling_as(Role::Station, &settings.station.name),
             stop_station.clone(),
         )
         .await
         .context("starting station")?;
-        let edges = edges::start(&settings.station.http, seams.registry.clone()).await?;
+        let edges = edges::start(&settings.station.http, backends.registry.clone()).await?;
         let boat_parts = boat::Parts {
-            registry: seams.registry.clone(),
+            registry: backends.registry.clone(),
             connector: calling_as(Role::Boat, &settings.boat.name),
-            clock: seams.clock.clone(),
-            entropy: seams.entropy.clone(),
+            clock: backends.clock.clone(),
+            entropy: backends.entropy.clone(),
             connections,
         };
         let boat = boat::start(settings.boat.clone(), boat_parts, stop_boat.clone())
@@ -192,9 +199,9 @@ impl System {
             registered("station", station.ready()),
         ];
         let parts = ["station", "carrier", "horn"];
-        conditions.extend(log_answers(&parts, &seams.queue, Topic::Message));
+        conditions.extend(log_answers(&parts, &backends.queue, Topic::Message));
         Ok(System {
-            seams,
+            environment,
             boat,
             edges,
             conditions,

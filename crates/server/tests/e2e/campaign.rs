@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use backend::Backends;
 use protocol::Timestamp;
 use serde_json::Value;
 use server::cli;
@@ -240,8 +241,11 @@ impl backend::clock::Clock for WrongClock {
 struct WrongClocks(Arc<AtomicI64>);
 
 impl Around for WrongClocks {
-    fn clock(&self, inner: Arc<dyn backend::clock::Clock>) -> Arc<dyn backend::clock::Clock> {
-        Arc::new(WrongClock(inner, self.0.clone()))
+    fn backends(&self, inner: Backends) -> Backends {
+        Backends {
+            clock: Arc::new(WrongClock(inner.clock, self.0.clone())),
+            ..inner
+        }
     }
 }
 

@@ -1,10 +1,8 @@
 //! The process dies after each of its durable effects in turn: what was accepted is shown once, and the books
 //! balance.
 
-mod group_seams;
 mod point;
 mod scenario;
-mod seams;
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -163,9 +161,9 @@ fn survives(effects: &[(&str, u32)]) {
 #[test]
 fn it_may_die_after_each_effect_of_a_start_and_a_sign_in() {
     survives(&[
-        ("registry.register", 1),
-        ("node.lease", 1),
-        ("node.reserve", 1),
+        ("discovery.register", 1),
+        ("discovery.lease_node", 1),
+        ("discovery.reserve_node", 1),
         ("mailbox.connect", 2),
         ("devices.seen", 1),
         ("mailbox.disconnect", 1),
@@ -176,15 +174,15 @@ fn it_may_die_after_each_effect_of_a_start_and_a_sign_in() {
 #[test]
 fn it_may_die_after_each_effect_of_a_send() {
     survives(&[
-        ("mailbox.dedupe-begin", 4),
-        ("publish.message", 4),
-        ("mailbox.dedupe-done", 2),
-        ("history.save", 2),
+        ("mailbox.dedupe_begin", 4),
+        ("queue.publish.message", 4),
+        ("mailbox.dedupe_done", 2),
+        ("history.save_private", 2),
         ("heads.save", 2),
         ("conversations.save", 2),
-        ("mailbox.store", 2),
-        ("ledger.delivered", 2),
-        ("commit.message", 2),
+        ("mailbox.route_or_store", 2),
+        ("ledger.append.delivered", 2),
+        ("queue.commit.message", 2),
     ]);
 }
 
@@ -208,30 +206,30 @@ fn it_may_die_after_each_effect_of_a_group_and_of_changes() {
 #[test]
 fn it_may_die_after_each_effect_of_what_follows_a_send() {
     survives(&[
-        ("history.status", 1),
-        ("mailbox.set-received", 1),
-        ("conversations.received", 1),
-        ("conversations.read", 1),
-        ("publish.retry", 1),
-        ("commit.retry", 1),
+        ("history.set_status", 1),
+        ("mailbox.set_received", 1),
+        ("conversations.set_received", 1),
+        ("conversations.set_read", 1),
+        ("queue.publish.retry", 1),
+        ("queue.commit.retry", 1),
         ("mailbox.acknowledge", 1),
-        ("ledger.fetched", 1),
-        ("publish.notification", 1),
-        ("ledger.notified", 1),
-        ("publish.notification-dead", 1),
-        ("commit.notification", 1),
+        ("ledger.append.fetched", 1),
+        ("queue.publish.notification", 1),
+        ("ledger.append.notified", 1),
+        ("queue.publish.notification-dead", 1),
+        ("queue.commit.notification", 1),
     ]);
 }
 
 #[test]
 fn it_may_die_after_each_effect_of_a_dead_letter_and_of_its_redrive() {
     survives(&[
-        ("publish.dead", 1),
+        ("queue.publish.dead", 1),
         // Asked, claimed, done.
-        ("publish.operation", 1),
-        ("publish.operation", 2),
-        ("publish.operation", 3),
-        ("ledger.redriven", 1),
+        ("queue.publish.operation", 1),
+        ("queue.publish.operation", 2),
+        ("queue.publish.operation", 3),
+        ("ledger.append.redriven", 1),
     ]);
 }
 
@@ -263,7 +261,7 @@ fn it_may_die_after_each_effect_of_the_audit() {
         }
     };
     thread::scope(|scope| {
-        for effect in ["audit.advance", "audit.save", "audit.amend"] {
+        for effect in ["audit.advance.closed", "audit.save", "audit.amend"] {
             scope.spawn(move || dies(effect));
         }
     });
@@ -288,36 +286,36 @@ mod on_real_parts {
 
     /// Who dies after which effect, and how often that is passed before. FAILPOINTS_FROM begins with a later one.
     const EFFECTS: &[(&[&str], &str, u32)] = &[
-        (BOATS, "registry.register", 1),
-        (STATIONS, "registry.register", 1),
-        (STATIONS, "node.lease", 1),
-        (STATIONS, "node.reserve", 1),
+        (BOATS, "discovery.register", 1),
+        (STATIONS, "discovery.register", 1),
+        (STATIONS, "discovery.lease_node", 1),
+        (STATIONS, "discovery.reserve_node", 1),
         (STATIONS, "mailbox.connect", 2),
         (STATIONS, "devices.seen", 1),
         (STATIONS, "mailbox.disconnect", 1),
-        (STATIONS, "mailbox.dedupe-begin", 2),
-        (STATIONS, "publish.message", 2),
-        (STATIONS, "mailbox.dedupe-done", 2),
-        (CARRIERS, "history.save", 2),
+        (STATIONS, "mailbox.dedupe_begin", 2),
+        (STATIONS, "queue.publish.message", 2),
+        (STATIONS, "mailbox.dedupe_done", 2),
+        (CARRIERS, "history.save_private", 2),
         (CARRIERS, "heads.save", 2),
         (CARRIERS, "conversations.save", 2),
-        (CARRIERS, "mailbox.store", 1),
-        (CARRIERS, "ledger.delivered", 2),
-        (CARRIERS, "commit.message", 2),
-        (CARRIERS, "publish.notification", 1),
-        (CARRIERS, "publish.dead", 1),
-        (STATIONS, "history.status", 1),
-        (STATIONS, "conversations.received", 1),
-        (STATIONS, "conversations.read", 1),
+        (CARRIERS, "mailbox.route_or_store", 1),
+        (CARRIERS, "ledger.append.delivered", 2),
+        (CARRIERS, "queue.commit.message", 2),
+        (CARRIERS, "queue.publish.notification", 1),
+        (CARRIERS, "queue.publish.dead", 1),
+        (STATIONS, "history.set_status", 1),
+        (STATIONS, "conversations.set_received", 1),
+        (STATIONS, "conversations.set_read", 1),
         (STATIONS, "mailbox.acknowledge", 1),
-        (STATIONS, "ledger.fetched", 1),
-        (HORNS, "ledger.notified", 1),
-        (HORNS, "publish.notification-dead", 1),
-        (HORNS, "commit.notification", 1),
-        (DESKS, "publish.operation", 1),
-        (DESKS, "publish.operation", 2),
-        (DESKS, "ledger.redriven", 1),
-        (STATIONS, "mailbox.set-received", 1),
+        (STATIONS, "ledger.append.fetched", 1),
+        (HORNS, "ledger.append.notified", 1),
+        (HORNS, "queue.publish.notification-dead", 1),
+        (HORNS, "queue.commit.notification", 1),
+        (DESKS, "queue.publish.operation", 1),
+        (DESKS, "queue.publish.operation", 2),
+        (DESKS, "ledger.append.redriven", 1),
+        (STATIONS, "mailbox.set_received", 1),
         (CARRIERS, "groups.save", 1),
         (CARRIERS, "conversations.touch", 1),
         (CARRIERS, "group_history.save", 1),

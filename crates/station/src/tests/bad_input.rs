@@ -121,7 +121,7 @@ async fn bad_tokens_admit_nobody() {
         assert_eq!(refusal.code, code, "{what}: {refusal}");
     }
     let sessions = world
-        .parts
+        .backends
         .mailbox
         .sessions(&[user(1)], <_>::default())
         .await;

@@ -63,14 +63,14 @@ impl World {
             author: placed.message.from,
             changed,
         };
-        self.parts.changes.save(vec![row]).await.expect("saves");
-        let heads = self.parts.heads.load(&[conversation]).await;
+        self.backends.changes.save(vec![row]).await.expect("saves");
+        let heads = self.backends.heads.load(&[conversation]).await;
         let head = heads.expect("loads")[0].expect("a head");
         let head = head.moved_by_change(version, message.id);
         assert_eq!(head.rev, rev);
-        let saved = self.parts.heads.save(vec![(conversation, head)]).await;
+        let saved = self.backends.heads.save(vec![(conversation, head)]).await;
         saved.expect("saves");
-        let now = self.parts.clock.now();
+        let now = self.backends.clock.now();
         let protocol::ConversationId::Private { low, high } = conversation else {
             panic!("private");
         };
@@ -78,7 +78,7 @@ impl World {
             protocol::conversation::ConversationRow::of(owner, conversation, &head, now)
         });
         let rows = rows.into_iter().flatten().collect();
-        self.parts.conversations.save(rows).await.expect("saves");
+        self.backends.conversations.save(rows).await.expect("saves");
     }
 
     async fn row(&self, who: i64, with: i64) -> Summary {
@@ -124,7 +124,7 @@ async fn the_door_says_what_the_writer_would() {
     let empty = world.submit_one(item(1, empty)).await;
     assert_eq!(empty, Err(Code::InvalidArgument));
     let elsewhere = asking(3, 5, subject, ChangeKind::Recall, "");
-    let old = MessageId::floor_of(world.parts.clock.now() - Duration::from_secs(3600));
+    let old = MessageId::floor_of(world.backends.clock.now() - Duration::from_secs(3600));
     let never = asking(1, 6, old, thumb(), "");
     assert_eq!(refused(never).await, Err(Code::NotFound));
     let in_another = world.submit_one(item(1, elsewhere)).await;
@@ -138,7 +138,7 @@ async fn the_door_says_what_the_writer_would() {
     );
     let own = asking(2, 8, subject, ChangeKind::Recall, "");
     assert!(world.submit_one(item(1, own)).await.is_ok());
-    let new = MessageId::new(MessageId::floor_of(world.parts.clock.now()).get() + 5);
+    let new = MessageId::new(MessageId::floor_of(world.backends.clock.now()).get() + 5);
     let early = asking(2, 9, new.expect("positive"), ChangeKind::Recall, "");
     assert!(world.submit_one(item(1, early)).await.is_ok());
     let records = world.log().await;
@@ -236,8 +236,8 @@ async fn unread_is_counted_by_places() {
         incoming: 6,
     };
     let cleared = vec![(user(2), between(1, 2), place)];
-    let now = world.parts.clock.now();
-    let saved = world.parts.conversations.set_cleared(cleared, now).await;
+    let now = world.backends.clock.now();
+    let saved = world.backends.conversations.set_cleared(cleared, now).await;
     saved.expect("saves");
     let row = world.row(2, 1).await;
     assert_eq!((row.cleared_seq, row.unread), (Seq(8), 1));
@@ -258,7 +258,7 @@ async fn what_was_hidden_is_told_to_who_hid_it() {
     let version = |offset| Version { epoch: 1, offset };
     let hidden = [(20, 4), (21, 1), (25, 3)];
     let hidden = hidden.map(|(offset, seq)| (user(1), between(1, 2), version(offset), Seq(seq)));
-    let saved = (world.parts.conversations).hide(hidden.to_vec(), world.parts.clock.now());
+    let saved = (world.backends.conversations).hide(hidden.to_vec(), world.backends.clock.now());
     saved.await.expect("saves");
     let row = world.row(1, 2).await;
     assert_eq!((row.hidden, row.unread), (version(25).mark(), 5));
@@ -308,9 +308,9 @@ async fn what_was_cleared_is_told_to_who_has_it() {
         incoming: 1,
     };
     let cleared = [2, 3, 4, 6].map(|peer| (user(1), between(1, peer), place));
-    let now = world.parts.clock.now();
+    let now = world.backends.clock.now();
     let saved = world
-        .parts
+        .backends
         .conversations
         .set_cleared(cleared.to_vec(), now)
         .await;

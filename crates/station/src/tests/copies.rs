@@ -19,7 +19,7 @@ async fn keeping() -> World {
 
 impl World {
     async fn forget(&self, owner: Owner) {
-        let told = self.parts.cache.forget(&[Outdated::of(owner)]).await;
+        let told = self.backends.cache.forget(&[Outdated::of(owner)]).await;
         assert!(told.iter().all(Result::is_ok));
     }
 
@@ -60,12 +60,12 @@ async fn what_a_copy_lacks_is_told_later() {
     world.list(2, first.version, None).await;
     world.place(1, 2, 1, "hello").await;
     tokio::time::advance(Duration::from_secs(120)).await;
-    let behind = world.list(2, world.parts.clock.now(), None).await;
+    let behind = world.list(2, world.backends.clock.now(), None).await;
     assert!(ends(&behind).is_empty());
-    let since = world.parts.clock.now() - Duration::from_secs(250);
+    let since = world.backends.clock.now() - Duration::from_secs(250);
     let behind = world.list(2, since, None).await;
     assert_eq!(ends(&behind), [2], "the group alone");
-    assert!(behind.version < world.parts.clock.now() - Duration::from_secs(100));
+    assert!(behind.version < world.backends.clock.now() - Duration::from_secs(100));
     world.forget(Owner::User(user(2))).await;
     let after = world.list(2, behind.version, None).await;
     assert_eq!(after.conversations[0].conversation, between(1, 2));
@@ -77,11 +77,11 @@ async fn copies_end_with_their_time() {
     world.group_of(7, CLOSED, &[1, 2]).await;
     world.say(7, 1, "one").await;
     let asked = async || {
-        world.groups.asked();
+        world.faults.calls("groups", "members_of");
         let page = world.list(2, Timestamp::from_millis(1), None).await;
         assert_eq!(ends(&page), [1]);
         world.forward(2, 0).await.expect("a page");
-        world.groups.asked()
+        world.faults.calls("groups", "members_of")
     };
     assert!(asked().await > 0);
     assert_eq!(asked().await, 0);
@@ -107,15 +107,15 @@ async fn what_is_read_stands_in_the_copy() {
     world.forward(2, 0).await.expect("a page");
     let read = receipt_of(2, ReceiptKind::Read, &[&last]);
     assert_eq!(world.acknowledge(&[read]).await[0].refused, []);
-    world.groups.asked();
+    world.faults.calls("groups", "members_of");
     let told = row().await;
     assert_eq!((told.unread, told.read_seq), (0, Seq(5)));
-    assert_eq!(world.groups.asked(), 0);
+    assert_eq!(world.faults.calls("groups", "members_of"), 0);
     // A private one is in the difference again.
     let placed = world.place(1, 2, 1, "hello").await;
     world.forget(Owner::User(user(2))).await;
     tokio::time::advance(Duration::from_secs(60)).await;
-    let quiet = world.list(2, world.parts.clock.now(), None).await;
+    let quiet = world.list(2, world.backends.clock.now(), None).await;
     tokio::time::advance(Duration::from_secs(60)).await;
     let read = receipt_of(2, ReceiptKind::Read, &[&placed]);
     assert_eq!(world.acknowledge(&[read]).await[0].refused, []);

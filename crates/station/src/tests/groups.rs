@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use api::codec::encode_message;
+use backend::hook::{Calls, Fault};
 use backend::timeline::Entry;
 use protocol::change::{Asked, ChangeKind, ChangeOf, ChangeRow, Changed};
 use protocol::conversation::Head;
@@ -65,7 +66,7 @@ impl World {
         role: Option<Role>,
     ) {
         let end = self.end(in_group).await.seq;
-        let stamp = self.parts.clock.now().since(BEGIN).as_millis() as u64;
+        let stamp = self.backends.clock.now().since(BEGIN).as_millis() as u64;
         let version = Version {
             epoch: 1,
             offset: end.0 * 1000 + stamp,
@@ -76,11 +77,12 @@ impl World {
             version,
         };
         let members = vec![(user(who), member)];
-        let saved = (self.parts.groups).save(group(in_group), Some((settings, version)), members);
+        let saved =
+            (self.backends.groups).save(group(in_group), Some((settings, version)), members);
         saved.await.expect("saves");
         let touched = vec![(user(who), of(in_group))];
-        let now = self.parts.clock.now();
-        let touched = self.parts.conversations.touch(touched, now).await;
+        let now = self.backends.clock.now();
+        let touched = self.backends.conversations.touch(touched, now).await;
         touched.expect("writes");
     }
 
@@ -96,7 +98,7 @@ impl World {
     }
 
     async fn end(&self, in_group: i64) -> Head {
-        let heads = self.parts.heads.load(&[of(in_group)]).await;
+        let heads = self.backends.heads.load(&[of(in_group)]).await;
         heads.expect("loads")[0].unwrap_or_default()
     }
 
@@ -108,7 +110,11 @@ impl World {
             id: placed.message.id,
             body: encode_message(&placed),
         };
-        let pushed = self.parts.timeline.push(group(in_group), vec![entry]).await;
+        let pushed = self
+            .backends
+            .timeline
+            .push(group(in_group), vec![entry])
+            .await;
         pushed.expect("pushes");
         placed
     }
@@ -126,7 +132,7 @@ impl World {
             id,
             to: Recipient::Group(group(in_group)),
             from: user(from),
-            accepted_at: self.parts.clock.now(),
+            accepted_at: self.backends.clock.now(),
             content: Content::text(text),
             ..self.placed(from, from + 1, 1, text).message
         };
@@ -139,24 +145,24 @@ impl World {
             message,
         };
         let row = GroupRow::of(&placed, version).expect("to a group");
-        let saved = self.parts.group_history.save(vec![row]).await;
+        let saved = self.backends.group_history.save(vec![row]).await;
         saved.expect("saves");
         let head = Head {
             seq,
             last_id: Some(id),
             max_id: Some(id),
-            stamp: self.parts.clock.now(),
+            stamp: self.backends.clock.now(),
             version,
             ..head
         };
-        let saved = self.parts.heads.save(vec![(of(in_group), head)]).await;
+        let saved = self.backends.heads.save(vec![(of(in_group), head)]).await;
         saved.expect("saves");
         placed
     }
 
     async fn group_recall(&self, placed: &Placed, by: i64) {
         let head = {
-            let heads = self.parts.heads.load(&[placed.conversation]).await;
+            let heads = self.backends.heads.load(&[placed.conversation]).await;
             heads.expect("loads")[0].expect("a head")
         };
         let version = Version {
@@ -181,9 +187,9 @@ impl World {
             author: placed.message.from,
             changed,
         };
-        self.parts.changes.save(vec![row]).await.expect("saves");
+        self.backends.changes.save(vec![row]).await.expect("saves");
         let head = head.moved_by_change(version, message.id);
-        let saved = self.parts.heads.save(vec![(placed.conversation, head)]);
+        let saved = self.backends.heads.save(vec![(placed.conversation, head)]);
         saved.await.expect("saves");
     }
 
@@ -260,11 +266,19 @@ async fn who_is_in_a_group_may_send_to_it() {
     ];
     assert_eq!(codes, wanted);
     assert_eq!(world.messages().await.len(), 3);
-    assert_eq!(world.groups.asked(), 1, "one question for a batch");
+    assert_eq!(
+        world.faults.calls("groups", "members_of"),
+        1,
+        "one question for a batch"
+    );
 
     let more = (10..13).map(|n| item(1, to_group(7, n, "more"))).collect();
     assert!(world.submit(more).await.iter().all(Result::is_ok));
-    assert_eq!(world.groups.asked(), 0, "it is believed for a while");
+    assert_eq!(
+        world.faults.calls("groups", "members_of"),
+        0,
+        "it is believed for a while"
+    );
     // That somebody is not in is never believed.
     world.is_in(7, CLOSED, 4, Some(Role::Member)).await;
     assert!(
@@ -280,7 +294,7 @@ async fn who_is_in_a_group_may_send_to_it() {
         .await;
     assert_eq!(gone, Err(Code::Forbidden));
     // Whoever is not known is let in: the writer judges at the message's place.
-    world.groups.fall_silent(true);
+    world.faults.begin(Calls::to("groups"), Fault::Hang);
     assert!(
         world
             .submit_one(item(2, to_group(7, 22, "now?")))
@@ -336,7 +350,7 @@ async fn who_comes_back_is_answered_without_history() {
     for _ in 0..130 {
         world.say(7, 1, "x").await;
     }
-    world.history_reads.reads();
+    world.faults.reads("group_history");
     let (seqs, more) = world.group_page(2, 7, NEWEST, 0).await.expect("a page");
     assert_eq!((seqs.len(), more), (100, true));
     assert_eq!(seqs, (31..=130).rev().collect::<Vec<_>>());
@@ -349,15 +363,23 @@ async fn who_comes_back_is_answered_without_history() {
     let row = world.group_row(2, 7).await.expect("listed");
     assert_eq!((row.seq, row.read_seq), (Seq(130), Seq(0)));
     assert_eq!(text_of(&row.newest.expect("there").message), "x");
-    assert_eq!(world.history_reads.reads(), 1, "unread from so far back");
+    assert_eq!(
+        world.faults.reads("group_history"),
+        1,
+        "unread from so far back"
+    );
 
     let place = (user(2), of(7), Seq(125));
-    let now = world.parts.clock.now();
-    let read = world.parts.conversations.set_read(vec![place], now).await;
+    let now = world.backends.clock.now();
+    let read = world
+        .backends
+        .conversations
+        .set_read(vec![place], now)
+        .await;
     read.expect("writes");
     world.say(7, 2, "mine").await;
     assert_eq!(world.group_row(2, 7).await.expect("listed").unread, 5);
-    assert_eq!(world.history_reads.reads(), 0);
+    assert_eq!(world.faults.reads("group_history"), 0);
 }
 
 // proves S3-29: who asks for the newest, or for what is behind a cursor, costs a long history no more questions than a short one.
@@ -374,10 +396,10 @@ async fn a_page_of_a_long_history_costs_as_much_as_of_a_short_one() {
             after: Seq(length / 2),
         };
         for range in [behind, NEWEST] {
-            world.history_reads.reads();
+            world.faults.reads("group_history");
             let page = world.group_page(2, in_group, range, 10).await;
             assert_eq!(page.expect("a page").0.len(), 10);
-            costs.push(world.history_reads.reads());
+            costs.push(world.faults.reads("group_history"));
         }
     }
     assert!(costs[0] > 0 && costs[1] > 0, "{costs:?}");
@@ -396,7 +418,7 @@ async fn what_is_not_beside_history_is_read_there_and_put_back() {
     for reads in [1, 0] {
         let page = world.group_page(2, 7, NEWEST, 10).await.expect("a page");
         assert_eq!(page, (wanted.clone(), true));
-        assert_eq!(world.history_reads.reads(), reads);
+        assert_eq!(world.faults.reads("group_history"), reads);
     }
     let before = HistoryRange::Backward {
         before: Some(Seq(11)),
@@ -424,7 +446,7 @@ async fn what_is_not_beside_history_is_read_there_and_put_back() {
         id: other.message.id,
         body: encode_message(&other),
     };
-    let pushed = world.parts.timeline.push(group(7), vec![entry]).await;
+    let pushed = world.backends.timeline.push(group(7), vec![entry]).await;
     pushed.expect("pushes");
     let page = world.history(2, of(7), NEWEST, 1).await.expect("a page");
     assert_eq!(text_of(&page.messages[0].message), "true");
@@ -504,8 +526,8 @@ async fn groups_are_in_the_list_where_something_changed() {
     assert_eq!(conversations(&quiet.conversations), []);
     world.say(8, 2, "three").await;
     let place = vec![(user(1), of(7), Seq(1))];
-    let now = world.parts.clock.now();
-    let read = world.parts.conversations.set_read(place, now).await;
+    let now = world.backends.clock.now();
+    let read = world.backends.conversations.set_read(place, now).await;
     read.expect("writes");
     let difference = world.list(1, known, None).await;
     let rows = difference.conversations.iter();
@@ -529,7 +551,7 @@ async fn groups_are_in_the_list_where_something_changed() {
         incoming: 0,
     };
     let cleared = vec![(user(1), of(8), place)];
-    let cleared = world.parts.conversations.set_cleared(cleared, now).await;
+    let cleared = world.backends.conversations.set_cleared(cleared, now).await;
     cleared.expect("writes");
     assert_eq!(world.group_row(1, 8).await, None);
     // By name both are told, and to who never was in it nothing.
@@ -589,7 +611,7 @@ async fn what_a_member_has_read_is_told_to_their_own_devices_only() {
     let second = world.say(7, 1, "two").await;
     let mut wrong = second.clone();
     wrong.message.id = first.message.id;
-    world.history_reads.reads();
+    world.faults.reads("group_history");
     let answers = world
         .acknowledge(&[
             receipt_of(2, ReceiptKind::Received, &[&first, &second, &wrong]),
@@ -597,13 +619,17 @@ async fn what_a_member_has_read_is_told_to_their_own_devices_only() {
             receipt_of(4, ReceiptKind::Read, &[&second]),
         ])
         .await;
-    assert_eq!(world.history_reads.reads(), 1, "one read for a call");
+    assert_eq!(
+        world.faults.reads("group_history"),
+        1,
+        "one read for a call"
+    );
     assert_eq!(answers[0].ids, [first.message.id, second.message.id]);
     assert_eq!(answers[0].refused[0].1.code, Code::NotFound);
     assert_eq!(answers[1].ids, [first.message.id]);
     assert_eq!(answers[2].refused[0].1.code, Code::Forbidden);
     let key = [(user(2), of(7))];
-    let registers = world.parts.conversations.registers(&key).await;
+    let registers = world.backends.conversations.registers(&key).await;
     let registers = registers.expect("reads")[0];
     assert_eq!(
         (registers.read_seq, registers.received_seq),

@@ -1,11 +1,11 @@
 //! Limits at the door: who reaches one is told when to come again, and nobody else notices.
 
 use std::num::NonZeroU32;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::station::SyncCall;
 use api::v1;
+use backend::hook::Fault;
 use protocol::frame::Send;
 use protocol::frame::{HistoryRange, SyncQuery, SyncRequest};
 use protocol::{Code, Platform, Recipient, Refusal, Seq};
@@ -196,7 +196,7 @@ async fn where_history_has_too_much_to_do_only_its_readers_wait() {
         range: NEWEST,
         limit: 10,
     };
-    world.history_reads.held.store(true, Ordering::Relaxed);
+    world.faults.begin(GROUP_PAGES, Fault::Hold);
     let mut client = world.client.clone();
     let held = tokio::spawn(async move { client.sync(asked(1, page(7))).await });
     settle().await;
@@ -211,8 +211,7 @@ async fn where_history_has_too_much_to_do_only_its_readers_wait() {
     assert!(world.submit_one(item(2, send(1, 1, "hi"))).await.is_ok());
 
     assert!(!held.is_finished(), "its deadline has not come");
-    world.history_reads.held.store(false, Ordering::Relaxed);
-    world.history_reads.go_on.notify_waiters();
+    world.faults.end(GROUP_PAGES);
     held.await.expect("it ends").expect("a page");
     assert!(world.ask(2, page(8)).await.is_ok());
 }

@@ -34,9 +34,9 @@ impl World {
                 body: encode_message(placed),
             }),
             denied: Denied::default(),
-            now: self.parts.clock.now(),
+            now: self.backends.clock.now(),
         };
-        let stored = self.parts.mailbox.route_or_store(vec![request]).await;
+        let stored = self.backends.mailbox.route_or_store(vec![request]).await;
         let stored = stored.into_iter().next().expect("one").expect("stored");
         assert_eq!(stored.stored, [PHONE]);
     }
@@ -80,7 +80,7 @@ impl World {
     }
 
     async fn fetched(&self, id: MessageId) -> Vec<Event> {
-        let traces = self.parts.ledger.trace(&[id]).await.expect("readable");
+        let traces = self.backends.ledger.trace(&[id]).await.expect("readable");
         traces[0].iter().map(|entry| entry.event.clone()).collect()
     }
 }
@@ -131,11 +131,11 @@ async fn an_acknowledgement_without_an_answer_leaves_the_others_answered() {
     world.store(&placed).await;
     assert!(world.sign_in(2, PHONE, 22).await.mail_waits);
     let id = placed.message.id;
-    world.mailbox.boxes_away.lock().push(user(3));
+    world.lose_mailboxes_of(&[3]);
     let items: [(i64, &[MessageId]); 3] = [(3, &[id]), (2, &[id]), (3, &[id])];
     assert_eq!(world.take_of(&items).await, [0, 2]);
     assert_eq!(world.fetched(id).await.len(), 1);
-    world.mailbox.boxes_away.lock().clear();
+    world.find_mailboxes();
     assert_eq!(world.take_of(&items[2..]).await, [0u32; 0]);
 }
 
@@ -198,7 +198,7 @@ async fn mail_that_history_does_not_have_either_is_removed() {
         user: user(2),
         platform: PHONE,
     };
-    let waiting = world.parts.mailbox.waiting(target).await;
+    let waiting = world.backends.mailbox.waiting(target).await;
     assert_eq!(waiting.expect("readable"), 1);
 }
 
@@ -209,11 +209,11 @@ async fn a_page_whose_body_is_unavailable_removes_nothing() {
     let world = world().await;
     let of_a_group = world.placed(1, 2, 1, "waits");
     world.store(&of_a_group).await;
-    world.mailbox.boxes_away.lock().push(user(2));
+    world.lose_mailboxes_of(&[2]);
     for _ in 0..3 {
         assert!(world.try_mail(None, 0).await.is_err());
     }
-    world.mailbox.boxes_away.lock().clear();
+    world.find_mailboxes();
     assert_eq!(ids(&world.mail(None, 0).await), [of_a_group.message.id]);
 }
 
@@ -226,9 +226,9 @@ async fn what_expired_goes_when_the_rest_was_read() {
         platform: PHONE,
     };
     world.store(&world.place(1, 2, 1, "old").await).await;
-    let kept = world.parts.mailbox.policy(PHONE).expire;
+    let kept = world.backends.mailbox.policy(PHONE).expire;
     tokio::time::advance(kept + Duration::from_secs(1)).await;
-    let waiting = async || world.parts.mailbox.waiting(target).await.expect("reads");
+    let waiting = async || world.backends.mailbox.waiting(target).await.expect("reads");
     assert_eq!(waiting().await, 1, "nothing came that would have made room");
     assert_eq!(ids(&world.mail(None, 10).await), []);
     // The answer does not wait for it.

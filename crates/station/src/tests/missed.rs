@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use backend::hook::Fault;
 use protocol::frame::{MissedPage, SyncAnswer, SyncQuery, UnreadPage};
 use protocol::receipt::ReceiptKind;
 use protocol::{Code, ConversationId, MessageId, Placed};
@@ -30,7 +31,7 @@ impl World {
     }
 
     async fn last_received(&self, who: i64) -> Option<MessageId> {
-        let received = self.parts.mailbox.received(user(who)).await;
+        let received = self.backends.mailbox.received(user(who)).await;
         received.expect("answers")
     }
 }
@@ -49,7 +50,7 @@ async fn talks(world: &World) -> Vec<Placed> {
         for peer in 2..=4 {
             tokio::time::advance(Duration::from_secs(20)).await;
             let mut placed = world.placed(peer, 1, seq, &format!("{peer}: {seq}"));
-            placed.message.accepted_at = world.parts.clock.now();
+            placed.message.accepted_at = world.backends.clock.now();
             placed.message.id = MessageId::floor_of(placed.message.accepted_at);
             world.keep(&placed).await;
             said.push(placed);
@@ -99,7 +100,7 @@ async fn what_was_missed_of_all_peers_comes_from_one_message_on() {
     assert_eq!(ids(&world.missed(9, None).await.expect("a page")), []);
 
     // The device's own cursor is enough where nobody remembers.
-    world.mailbox.fall_silent(true);
+    world.faults.begin(MAILBOX, Fault::Hang);
     assert_eq!(world.missed(1, None).await, Err(Code::DeadlineExceeded));
     let page = world.missed(1, Some(all[7])).await.expect("a page");
     assert_eq!(ids(&page), [all[8]]);

@@ -21,7 +21,13 @@ async fn a_station_serves_a_port_and_gives_it_back() {
         listen: Some(bound.parse().expect("an address")),
         ..Config::default()
     };
-    let second = start(taken, world.parts.clone(), <_>::default()).await;
+    let second = start(
+        taken,
+        world.backends.clone(),
+        world.connector.clone(),
+        <_>::default(),
+    )
+    .await;
     assert!(
         matches!(second, Err(StartError::Listen { .. })),
         "{second:?}"

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use api::station::ReceiptItem;
 use api::v1;
+use backend::hook::Fault;
 use protocol::frame::{Ack, AckItem, Acked, ServerFrame};
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::{Code, Placed, Platform, Seq};
@@ -60,7 +61,7 @@ impl World {
 
     async fn status_of(&self, placed: &Placed) -> (bool, bool) {
         let key = [(placed.message.from, placed.message.id)];
-        let status = self.parts.history.status(&key).await.expect("readable");
+        let status = self.backends.history.status(&key).await.expect("readable");
         (
             status[0].delivered_at.is_some(),
             status[0].read_at.is_some(),
@@ -141,7 +142,7 @@ async fn a_call_of_many_receipts_moves_each_register_to_its_end() {
     assert_eq!(counts, [10, 10, 1]);
     let keys = [(user(2), between(1, 2)), (user(2), between(3, 2))];
     let listed = world
-        .parts
+        .backends
         .conversations
         .get(&keys)
         .await
@@ -248,17 +249,17 @@ async fn a_push_whose_sessions_are_unknown_is_repeated() {
     let world = world().await;
     world.sign_in(1, Platform::Ios, 11).await;
     let placed = world.place(1, 2, 1, "hello").await;
-    world.mailbox.boxes_away.lock().push(user(1));
+    world.lose_mailboxes_of(&[1]);
     world
         .acknowledge(&[receipt_of(2, ReceiptKind::Received, &[&placed])])
         .await;
-    world.mailbox.boxes_away.lock().clear();
-    world.mailbox.sessions_hang.store(true, Ordering::Relaxed);
+    world.find_mailboxes();
+    world.faults.begin(MAILBOX.named("sessions"), Fault::Hang);
     world
         .acknowledge(&[receipt_of(2, ReceiptKind::Read, &[&placed])])
         .await;
     sleep(STORE_DEADLINE / 2).await;
-    world.mailbox.sessions_hang.store(false, Ordering::Relaxed);
+    world.faults.end(MAILBOX.named("sessions"));
     assert_eq!(world.told(), []);
     sleep(2 * ROUND).await;
     let mut kinds: Vec<_> = (world.told().iter())
@@ -289,7 +290,7 @@ async fn a_status_whose_write_was_not_answered_is_pushed_all_the_same() {
     world.sign_in(1, Platform::Ios, 11).await;
     let placed = world.place(1, 2, 1, "hello").await;
     let receipt = [receipt_of(2, ReceiptKind::Read, &[&placed])];
-    world.history.answers_lost.store(1, Ordering::Relaxed);
+    world.faults.next(1, STATUSES, Fault::NoAnswer);
     let answers = world.acknowledge(&receipt).await;
     let (_, refusal) = &answers[0].refused[0];
     assert_eq!(refusal.code, Code::DeadlineExceeded);
@@ -308,10 +309,10 @@ async fn a_call_that_is_broken_off_pushes_what_it_has_recorded() {
     world.sign_in(1, Platform::Ios, 11).await;
     let placed = world.place(1, 2, 1, "hello").await;
     let receipt = [receipt_of(2, ReceiptKind::Read, &[&placed])];
-    world.history.answers_lost.store(1, Ordering::Relaxed);
+    world.faults.next(1, STATUSES, Fault::NoAnswer);
     let broken_off = timeout(Duration::from_secs(1), world.acknowledge(&receipt)).await;
     assert!(broken_off.is_err());
-    assert_eq!(world.history.writes.load(Ordering::Relaxed), 1);
+    assert_eq!(world.faults.calls("history", "set_status"), 1);
     assert_eq!(world.status_of(&placed).await, (true, true));
     sleep(3 * ROUND).await;
     let told = world.told();
@@ -324,10 +325,10 @@ async fn a_status_that_does_not_stand_is_not_pushed() {
     let world = world().await;
     world.sign_in(1, Platform::Ios, 11).await;
     let placed = world.place(1, 2, 1, "hello").await;
-    world.history.is_away.store(true, Ordering::Relaxed);
+    world.faults.begin(STATUSES, Fault::Unavailable);
     let receipt = [receipt_of(2, ReceiptKind::Read, &[&placed])];
     world.acknowledge(&receipt).await;
-    world.history.is_away.store(false, Ordering::Relaxed);
+    world.faults.end(STATUSES);
     sleep(Duration::from_secs(60)).await;
     assert_eq!(world.told(), []);
     assert_eq!(world.status_of(&placed).await, (false, false));

@@ -56,7 +56,7 @@ impl Strict {
     }
 
     fn claims(&self, number: i64, life: Duration) -> Claims {
-        Claims::new(user(number), self.world.parts.clock.now(), life)
+        Claims::new(user(number), self.world.backends.clock.now(), life)
     }
 }
 

@@ -1,15 +1,11 @@
 //! Tokens that were revoked: refused here and at the other stations, also after a read that was lost.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use api::station::{Admission, Connect, Reassert, ReassertOutcome, Reasserted, RevokedPage};
 use api::v1;
 use api::v1::station_service_client::StationServiceClient;
-use async_trait::async_trait;
-use backend::embedded::Engine;
-use backend::revocations::{EmbeddedRevocations, RevocationStore};
+use backend::hook::{Calls, Fault};
 use protocol::access;
 use protocol::mailbox::ReassertAnswer;
 use protocol::revocation::{PageStart, Revocation};
@@ -24,53 +20,7 @@ use crate::{Config, StartError, auth, start};
 const POLL: Duration = Duration::from_millis(6100);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The embedded store, which can be away.
-pub(super) struct FaultyRevocations {
-    store: EmbeddedRevocations,
-    pub(super) away: AtomicBool,
-    /// Milliseconds that each question takes.
-    slowness: AtomicU64,
-}
-
-impl FaultyRevocations {
-    pub(super) fn over(engine: Engine) -> Arc<FaultyRevocations> {
-        Arc::new(FaultyRevocations {
-            store: EmbeddedRevocations::new(engine),
-            away: AtomicBool::new(false),
-            slowness: AtomicU64::new(0),
-        })
-    }
-
-    fn set_away(&self, away: bool) {
-        self.away.store(away, Ordering::Relaxed);
-    }
-
-    fn up(&self) -> backend::Result<()> {
-        match self.away.load(Ordering::Relaxed) {
-            true => Err(backend::Error::unavailable("revocations", "switched off")),
-            false => Ok(()),
-        }
-    }
-}
-
-#[async_trait]
-impl RevocationStore for FaultyRevocations {
-    async fn add(&self, revocation: &Revocation, retention: Duration) -> backend::Result<()> {
-        self.up()?;
-        self.store.add(revocation, retention).await
-    }
-
-    async fn page(
-        &self,
-        hour: i64,
-        from: PageStart,
-        limit: usize,
-    ) -> backend::Result<Vec<Revocation>> {
-        self.up()?;
-        sleep(Duration::from_millis(self.slowness.load(Ordering::Relaxed))).await;
-        self.store.page(hour, from, limit).await
-    }
-}
+const REVOCATIONS: Calls = Calls::to("revocations");
 
 fn strict() -> Config {
     Config {
@@ -97,7 +47,7 @@ impl World {
 
     /// As another station does.
     async fn revoke_elsewhere(&self, number: i64) {
-        let now = self.parts.clock.now();
+        let now = self.backends.clock.now();
         let revocation = Revocation {
             user: user(number),
             before: now,
@@ -105,7 +55,11 @@ impl World {
             by: "ann".into(),
             at: now,
         };
-        let added = self.parts.revocations.add(&revocation, SECOND * 3600).await;
+        let added = self
+            .backends
+            .revocations
+            .add(&revocation, SECOND * 3600)
+            .await;
         added.expect("written");
     }
 
@@ -164,10 +118,10 @@ async fn a_read_that_is_lost_is_made_up_for_by_the_next() {
     let connect = world.connect_of(1, Platform::Ios, 11);
     sleep(SECOND).await;
     world.revoke_elsewhere(1).await;
-    world.revocations.set_away(true);
+    world.faults.begin(REVOCATIONS, Fault::Unavailable);
     sleep(POLL).await;
     assert_eq!(world.code(&connect).await, None, "the read was lost");
-    world.revocations.set_away(false);
+    world.faults.end(REVOCATIONS);
     sleep(POLL).await;
     assert_eq!(world.code(&connect).await, Some(Code::Unauthenticated));
 }
@@ -178,7 +132,7 @@ async fn without_the_store_sign_ins_go_on() {
     let revoked = world.connect_of(1, Platform::Ios, 11);
     sleep(SECOND).await;
     world.revoke(1, 0).await.expect("written");
-    world.revocations.set_away(true);
+    world.faults.begin(REVOCATIONS, Fault::Unavailable);
     sleep(SECOND * 600).await;
     let other = world.connect_of(2, Platform::Ios, 12);
     assert_eq!(world.code(&other).await, None);
@@ -189,14 +143,14 @@ async fn without_the_store_sign_ins_go_on() {
 async fn a_strict_station_lets_nobody_in_that_it_knows_too_little_of() {
     let world = world_with(strict()).await;
     let connect = || world.connect_of(2, Platform::Ios, 12);
-    world.revocations.set_away(true);
+    world.faults.begin(REVOCATIONS, Fault::Unavailable);
     sleep(SECOND * 50).await;
     assert_eq!(world.code(&connect()).await, None);
     sleep(SECOND * 11).await;
     let refusal = world.connect(&connect()).await.expect_err("too old");
     assert_eq!(refusal.code, Code::Unavailable);
     assert!(refusal.text.contains("strict"), "{refusal}");
-    world.revocations.set_away(false);
+    world.faults.end(REVOCATIONS);
     sleep(POLL).await;
     assert_eq!(world.code(&connect()).await, None);
 }
@@ -208,9 +162,14 @@ async fn another(world: &World) -> Result<(Client, CancellationToken), StartErro
         ..Config::default()
     };
     let stop = CancellationToken::new();
-    let other = start(config, world.parts.clone(), stop.clone()).await?;
+    let other = start(
+        config,
+        world.backends.clone(),
+        world.connector.clone(),
+        stop.clone(),
+    )
+    .await?;
     let channel = world
-        .parts
         .connector
         .channel(access::Role::Station, &other.instance().address);
     Ok((StationServiceClient::new(channel), stop))
@@ -232,7 +191,7 @@ async fn a_station_that_starts_knows_what_was_revoked() {
     assert_eq!(refusal.code, Code::Unauthenticated);
     stop.cancel();
 
-    world.revocations.set_away(true);
+    world.faults.begin(REVOCATIONS, Fault::Unavailable);
     let refused = another(&world).await;
     assert!(
         matches!(refused, Err(StartError::Part(_))),
@@ -246,11 +205,17 @@ async fn a_station_that_starts_gives_a_slow_store_two_minutes() {
     let world = world().await;
     let begin = Instant::now();
     // 723 hours, eight at a time.
-    world.revocations.slowness.store(1000, Ordering::Relaxed);
+    world.faults.end(REVOCATIONS);
+    world
+        .faults
+        .begin(REVOCATIONS, Fault::Delay(Duration::from_millis(1000)));
     let (_, stop) = another(&world).await.expect("slow, and in time");
     stop.cancel();
     assert!(begin.elapsed() > SECOND * 80, "{:?}", begin.elapsed());
-    world.revocations.slowness.store(2000, Ordering::Relaxed);
+    world.faults.end(REVOCATIONS);
+    world
+        .faults
+        .begin(REVOCATIONS, Fault::Delay(Duration::from_millis(2000)));
     let begin = Instant::now();
     let refused = another(&world).await.expect_err("too slow");
     assert!(begin.elapsed() < SECOND * 130, "{:?}", begin.elapsed());
@@ -327,7 +292,7 @@ async fn what_cannot_be_revoked_is_refused_and_changes_nothing() {
     assert_eq!(world.revoke(0, 0).await, Err(Code::InvalidArgument));
     let connect = world.connect_of(1, Platform::Ios, 11);
     sleep(SECOND).await;
-    world.revocations.set_away(true);
+    world.faults.begin(REVOCATIONS, Fault::Unavailable);
     assert_eq!(world.revoke(1, 0).await, Err(Code::Unavailable));
     assert_eq!(world.code(&connect).await, None);
 }

@@ -1,13 +1,14 @@
 //! Accepting: what an answer of *accepted* stands for, and what happens when parts fail.
 
 use std::num::NonZeroU32;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::task::Work;
+use backend::hook::Fault;
+use backend::queue::Partition;
 use protocol::bounds::Bounds;
 use protocol::breaker::{PROBE_EVERY, SILENCE};
-use protocol::keys::{partition_of, record_key};
+use protocol::keys::{Topic, partition_of, record_key};
 use protocol::message::Recipient;
 use protocol::{Code, MessageId, SendId, Seq};
 use tokio::time::Instant;
@@ -46,7 +47,7 @@ async fn an_accepted_message_is_in_the_log_once_in_its_partition() {
 #[tokio::test(start_paused = true)]
 async fn sends_wait_for_the_mailbox_server_of_their_own_user_alone() {
     let world = world().await;
-    world.mailbox.boxes_away.lock().push(user(1));
+    world.lose_mailboxes_of(&[1]);
     let sends = (1..=4).map(|from| item(from, send(9, 1, &from.to_string())));
     let sending = world.submit(sends.collect());
     let looking = async {
@@ -91,7 +92,7 @@ async fn a_batch_is_one_publish_a_partition_and_keeps_each_senders_order() {
     let told = world.submit(items).await;
     assert!(told.iter().all(Result::is_ok));
     // Three conversations.
-    assert_eq!(world.queue.faults().publishes.load(Ordering::Relaxed), 3);
+    assert_eq!(world.faults.calls("queue", "publish"), 3);
     let messages = world.messages().await;
     assert_eq!(messages.len(), 60);
     for sender in 0..3 {
@@ -150,8 +151,7 @@ async fn a_send_id_that_stands_for_another_conversation_is_refused() {
     let told = world.submit_one(item(1, send(3, 1, "to 3"))).await;
     assert_eq!(told, Err(Code::InvalidArgument), "the key is resolved");
 
-    let faults = world.queue.faults();
-    faults.losing_answers.store(1, Ordering::Relaxed);
+    world.faults.next(1, PUBLISHES, Fault::LostAnswer);
     let lost = world.submit_one(item(1, send(2, 7, "to 2 again"))).await;
     assert_eq!(lost, Err(Code::Unavailable));
     for other in [
@@ -172,8 +172,7 @@ async fn a_send_id_that_stands_for_another_conversation_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn a_send_of_unknown_outcome_is_published_again_under_its_id() {
     let world = world().await;
-    let faults = world.queue.faults();
-    faults.losing_answers.store(1, Ordering::Relaxed);
+    world.faults.next(1, PUBLISHES, Fault::LostAnswer);
     let lost = world.submit_one(item(1, send(2, 1, "x"))).await;
     assert_eq!(lost, Err(Code::Unavailable));
     let resend = again(send(2, 1, "x"), 1, Duration::from_secs(1));
@@ -193,7 +192,7 @@ async fn a_send_of_unknown_outcome_is_published_again_under_its_id() {
 async fn a_failed_publish_is_refused_and_holds_back_what_follows_it() {
     let world = world().await;
     // One publish for each conversation.
-    world.queue.faults().failing.store(3, Ordering::Relaxed);
+    world.faults.next(3, PUBLISHES, Fault::Unavailable);
     let told = world
         .submit(vec![
             item(1, send(2, 1, "first")),
@@ -229,7 +228,7 @@ async fn a_log_that_does_not_answer_is_waited_for_within_bounds() {
         ..Config::default()
     })
     .await;
-    world.queue.faults().hanging.store(true, Ordering::Relaxed);
+    world.faults.begin(PUBLISHES, Fault::Hang);
     let client = world.submit(vec![
         item(1, send(2, 1, "first")),
         item(1, send(2, 2, "second")),
@@ -253,7 +252,11 @@ async fn a_partition_that_is_away_fails_its_own_sends_alone() {
     let partition = |peer| partition_of(&record_key(between(1, peer)), 16);
     let well = (3..).find(|&peer| partition(peer) != partition(2));
     let well = well.expect("another partition");
-    *world.queue.faults().away.lock() = Some(partition(2));
+    let without_leader = Partition {
+        topic: Topic::Message,
+        number: partition(2),
+    };
+    world.faults.without_leader(Some(without_leader));
     let both = |n: u8| {
         let away = item(1, send(2, 2 * n, "away"));
         vec![away, item(1, send(well, 2 * n + 1, "well"))]
@@ -279,7 +282,7 @@ async fn a_partition_that_is_away_fails_its_own_sends_alone() {
     let texts: Vec<_> = world.messages().await.into_iter().map(|m| m.1).collect();
     assert_eq!(texts, vec!["well"; 39]);
     // It is back: a probe finds that out.
-    *world.queue.faults().away.lock() = None;
+    world.faults.without_leader(None);
     tokio::time::sleep(PROBE_EVERY).await;
     assert_eq!(world.submit(both(40)).await[0], Err(Code::Unavailable));
     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -291,7 +294,7 @@ async fn a_partition_that_is_away_fails_its_own_sends_alone() {
 #[tokio::test(start_paused = true)]
 async fn a_silent_mailbox_does_not_stop_accepting() {
     let world = world().await;
-    world.mailbox.fall_silent(true);
+    world.faults.begin(MAILBOX, Fault::Hang);
     let first = world.submit_one(item(1, send(2, 1, "new"))).await;
     assert!(first.is_ok());
     let resend = again(send(2, 1, "new"), 1, Duration::from_secs(3));
@@ -361,7 +364,12 @@ async fn what_a_sender_has_seen_moves_its_register_within_the_conversation() {
         world.submit_one(item(1, reply)).await.expect("accepted");
         settle().await;
         let key = [(user(1), between(1, 2))];
-        let listed = world.parts.conversations.get(&key).await.expect("readable");
+        let listed = world
+            .backends
+            .conversations
+            .get(&key)
+            .await
+            .expect("readable");
         listed[0].expect("listed").read_seq
     };
     assert_eq!(read(1, 1).await, Seq(1));
@@ -386,7 +394,7 @@ async fn calls_in_flight_end_before_the_station_does() {
         conversation: between(1, 2),
     };
     let known = world
-        .parts
+        .backends
         .mailbox
         .dedupe_begin(
             vec![(key, offered(MessageId::new(1).expect("positive")))],

@@ -1,7 +1,6 @@
 //! Sessions over the wire: admitted, displaced, asked for, ended.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::station::{Admission, Connect, Kickout, Reassert, ReassertOutcome, Reasserted};
@@ -9,8 +8,8 @@ use api::task::{KickoutTask, Work};
 use api::v1;
 use api::v1::station_service_client::StationServiceClient;
 use backend::embedded::Engine;
+use backend::hook::Fault;
 use backend::installation::{EmbeddedInstallation, InstallationStore};
-use backend::mailbox::MailboxStore;
 use protocol::access;
 use protocol::mailbox::ReassertAnswer;
 use protocol::presence::SessionKey;
@@ -100,7 +99,7 @@ async fn who_of_a_group_is_connected_is_told_in_pages() {
     let online = [(1, vec![11]), (3, vec![13, 14]), (5, vec![15])];
     assert_eq!(online_in(&world, 7).await, online);
     // One server of the mailbox is away: its users are unknown, and keep back nobody else's page.
-    world.mailbox.boxes_away.lock().extend([user(2), user(3)]);
+    world.lose_mailboxes_of(&[2, 3]);
     let online = [(1, vec![11]), (2, vec![]), (3, vec![]), (5, vec![15])];
     assert_eq!(online_in(&world, 7).await, online);
     let request = v1::OnlineRequest { users: vec![1, 2] };
@@ -108,7 +107,7 @@ async fn who_of_a_group_is_connected_is_told_in_pages() {
     let users = answer.expect("answered").into_inner().users;
     let unknown: Vec<bool> = users.iter().map(|user| user.unknown).collect();
     assert_eq!(unknown, [false, true]);
-    world.mailbox.boxes_away.lock().clear();
+    world.find_mailboxes();
     assert_eq!(online_in(&world, 8).await, [], "there is no such group");
     world.is_in(7, CLOSED, 1, None).await;
     let gone = v1::DisconnectRequest {
@@ -127,10 +126,10 @@ async fn a_session_is_admitted_found_and_gone() {
     assert_eq!(admission.user, user(1));
     assert_eq!(admission.server_time, BEGIN);
     assert_eq!(admission.expires_at, BEGIN + Duration::from_secs(3600));
-    let cluster = world.parts.registry.cluster().await.expect("reads");
+    let cluster = world.backends.registry.cluster().await.expect("reads");
     assert_eq!(Some(admission.cluster), cluster);
     assert!(admission.recovered && !admission.mail_waits);
-    let devices = &world.parts.devices;
+    let devices = &world.backends.devices;
     let seen = devices.platforms(&[user(1)], Timestamp::ZERO).await;
     assert_eq!(seen.expect("readable"), [[Platform::Ios]]);
     assert_eq!(world.online(&[1, 2]).await, [vec![11], vec![]]);
@@ -159,7 +158,7 @@ async fn many_who_leave_at_once_are_one_call_to_the_store() {
     };
     let answer = world.client.clone().disconnect(request).await;
     answer.expect("signed off");
-    let calls = world.mailbox.sign_offs.load(Ordering::Relaxed);
+    let calls = world.faults.calls("mailbox", "disconnect");
     assert_eq!(calls, 1, "for {LEAVING} sessions");
     let online = world.online(&[1, LEAVING, LEAVING + 1]).await;
     assert_eq!(online, [vec![], vec![], vec![LEAVING + 1]]);
@@ -181,9 +180,9 @@ async fn sign_offs_that_a_part_of_the_mailbox_does_not_answer_are_named() {
         let answer = world.client.clone().disconnect(request).await;
         answer.expect("answered").into_inner().unanswered
     };
-    world.mailbox.boxes_away.lock().push(user(2));
+    world.lose_mailboxes_of(&[2]);
     assert_eq!(sign_off(&world).await, [1]);
-    world.mailbox.boxes_away.lock().clear();
+    world.find_mailboxes();
     assert_eq!(
         world.online(&[1, 3]).await,
         [const { Vec::<i64>::new() }; 2]
@@ -197,8 +196,7 @@ async fn a_second_login_kicks_the_first_out_in_the_background() {
     let world = world().await;
     let first = world.sign_in(1, Platform::Ios, 11).await;
     world.sign_in(1, Platform::Web, 12).await;
-    let faults = world.queue.faults();
-    faults.failing.store(3, Ordering::Relaxed);
+    world.faults.next(3, PUBLISHES, Fault::Unavailable);
     let second = world.sign_in(1, Platform::Ios, 13).await;
     assert!(second.login > first.login);
     assert_eq!(world.kickouts().await, [], "the answer did not wait");
@@ -231,7 +229,7 @@ async fn the_seventeenth_bot_of_a_user_is_refused_and_nothing_is_registered() {
     world.sign_in(1, Platform::Ios, 18).await;
     world.sign_in(2, Platform::Bot, 19).await;
     let leaves = vec![world.key(1, 3)];
-    let answers = world.mailbox.disconnect(leaves).await;
+    let answers = world.backends.mailbox.disconnect(leaves).await;
     assert!(matches!(answers[..], [Ok(())]));
     world.connect(&late).await.expect("one has left");
 }
@@ -281,7 +279,7 @@ async fn a_silent_mailbox_keeps_nobody_out() {
     let world = world().await;
     let mut connect = world.connect_of(1, Platform::Ios, 11);
     let marker = world.connect(&connect).await.expect("admitted").marker;
-    world.mailbox.fall_silent(true);
+    world.faults.begin(MAILBOX, Fault::Hang);
     connect.marker = Some(marker);
     let admitted = world.connect(&connect).await.expect("T-R1");
     assert!(admitted.degraded && !admitted.recovered && !admitted.mail_waits);
@@ -362,7 +360,7 @@ async fn an_operator_kicks_out_one_platform_or_all() {
     assert_eq!(web, Some(vec![world.key(1, 12)]));
     let all = kick(1, None).await.map(|sessions| sessions.len());
     assert_eq!(all, Some(2));
-    world.queue.faults().failing.store(1, Ordering::Relaxed);
+    world.faults.next(1, PUBLISHES, Fault::Unavailable);
     let request = v1::KickoutRequest::from(&Kickout {
         user: user(1),
         platform: None,
@@ -383,7 +381,7 @@ async fn sessions_of_an_earlier_life_do_not_count() {
     let world = world().await;
     world.sign_in(1, Platform::Ios, 11).await;
     let again = world
-        .parts
+        .backends
         .registry
         .register(Role::Boat, "boat-1", "inproc:boat-1");
     let _registration = again.await.expect("a lease");
@@ -424,7 +422,7 @@ async fn a_station_that_lost_its_lease_registers_again() {
 
     let world = world().await;
     let mut roster = world
-        .parts
+        .backends
         .registry
         .watch(Role::Station)
         .await
@@ -445,10 +443,15 @@ async fn admission_of_another(world: &World) -> Admission {
         ..Config::default()
     };
     let stop = CancellationToken::new();
-    let other = start(config, world.parts.clone(), stop.clone()).await;
+    let other = start(
+        config,
+        world.backends.clone(),
+        world.connector.clone(),
+        stop.clone(),
+    )
+    .await;
     let other = other.expect("a station");
     let channel = world
-        .parts
         .connector
         .channel(access::Role::Station, &other.instance().address);
     let connect = world.connect_of(2, Platform::Ios, 12);
@@ -475,7 +478,7 @@ async fn the_number_of_the_installation_survives_the_loss_of_discovery() {
     // It is back, also where nobody starts anew.
     world.registry.lose_numbers().expect("lost");
     tokio::time::sleep(Duration::from_secs(61)).await;
-    let cluster = world.parts.registry.cluster().await;
+    let cluster = world.backends.registry.cluster().await;
     assert_eq!(cluster.expect("reads"), Some(before));
 }
 
@@ -485,7 +488,7 @@ async fn the_number_of_the_installation_survives_the_loss_of_the_store() {
     let mut world = world().await;
     let before = world.sign_in(1, Platform::Ios, 11).await.cluster;
     let store = Arc::new(EmbeddedInstallation::new(Engine::memory()));
-    world.parts.installation = store.clone();
+    world.backends.installation = store.clone();
     assert_eq!(admission_of_another(&world).await.cluster, before);
     assert_eq!(store.number().await.expect("reads"), Some(before));
 }
@@ -495,10 +498,11 @@ async fn a_station_does_not_start_between_two_installations() {
     let mut world = world().await;
     let store = EmbeddedInstallation::new(Engine::memory());
     store.record(7, BEGIN).await.expect("writes");
-    world.parts.installation = Arc::new(store);
+    world.backends.installation = Arc::new(store);
     let refused = start(
         Config::default(),
-        world.parts.clone(),
+        world.backends.clone(),
+        world.connector.clone(),
         CancellationToken::new(),
     )
     .await;

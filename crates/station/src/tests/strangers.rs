@@ -335,7 +335,7 @@ impl Scene {
             (*table, pairs.expect("readable"))
         };
         let users = [self.cast.thief, self.cast.victim, self.cast.peer].map(user);
-        let sessions = (world.parts.mailbox)
+        let sessions = (world.backends.mailbox)
             .sessions(&users, Denied::default())
             .await;
         State {
@@ -918,7 +918,7 @@ impl Scene {
     /// A call without a message, which no service does anything for.
     async fn call_empty(&self, path: &str, role: Role) -> Status {
         let world = &self.strict.world;
-        let connector = world.parts.connector.clone();
+        let connector = world.connector.clone();
         let connector = connector.with_caller(Caller::new(role, "anybody"));
         let mut channel = match path.starts_with("Boat") {
             true => connector.channel(Boat, "inproc:boat-1"),

@@ -106,7 +106,7 @@ async fn the_list_holds_what_changed_with_its_newest_message() {
         ]
     );
     tokio::time::advance(Duration::from_secs(60)).await;
-    let quiet = world.list(1, world.parts.clock.now(), None).await;
+    let quiet = world.list(1, world.backends.clock.now(), None).await;
     assert_eq!(quiet.conversations, []);
 
     world.place(1, 2, 3, "now").await;
@@ -178,14 +178,14 @@ async fn what_was_written_just_before_the_version_comes_again() {
     let world = world().await;
     world.place(1, 2, 1, "late").await;
     tokio::time::advance(Duration::from_secs(5)).await;
-    let page = world.list(1, world.parts.clock.now(), None).await;
+    let page = world.list(1, world.backends.clock.now(), None).await;
     assert_eq!(page.conversations.len(), 1, "within the margin of 10 s");
     tokio::time::advance(Duration::from_millis(5_001)).await;
-    let page = world.list(1, world.parts.clock.now(), None).await;
+    let page = world.list(1, world.backends.clock.now(), None).await;
     assert_eq!(page.conversations, [], "behind it");
     let everything = world.list(1, Timestamp::ZERO, None).await;
     assert_eq!(everything.conversations.len(), 1);
-    let future = world.parts.clock.now() + Duration::from_secs(3600);
+    let future = world.backends.clock.now() + Duration::from_secs(3600);
     let reset = SyncQuery::List {
         since: future,
         after: None,

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::station::{
@@ -11,6 +10,7 @@ use api::station::{
 };
 use api::v1;
 use api::v1::station_service_client::StationServiceClient;
+use backend::hook::Fault;
 use proptest::prelude::*;
 use protocol::access::{Caller, Role};
 use protocol::frame::{SyncQuery, SyncRequest};
@@ -88,7 +88,7 @@ impl Strict {
     /// `None`: a caller that shows no certificate.
     pub(super) fn client_of(&self, caller: Option<Caller>) -> Client {
         let world = &self.world;
-        let connector = world.parts.connector.clone();
+        let connector = world.connector.clone();
         let connector = match caller {
             Some(caller) => connector.with_caller(caller),
             None => connector,
@@ -498,11 +498,8 @@ async fn a_late_ticket_keeps_back_nobody_elses_assertion() {
     let late = strict.sign_in("boat-1", 1).await;
     sleep(LIFE).await;
     let prompt = strict.sign_in("boat-1", 2).await;
-    strict
-        .world
-        .mailbox
-        .sessions_hang
-        .store(true, Ordering::Relaxed);
+    let sessions = MAILBOX.named("sessions");
+    strict.world.faults.begin(sessions, Fault::Hang);
     let answers = strict.reassert_all("boat-1", &[&late, &prompt], None).await;
     let answers = answers.expect("answered");
     assert_eq!(answers[0], ReassertOutcome::Unavailable.into());
@@ -516,7 +513,7 @@ async fn a_late_ticket_keeps_back_nobody_elses_assertion() {
 async fn a_ticket_is_renewed_while_the_mailbox_is_away() {
     let strict = strict().await;
     let held = strict.sign_in("boat-1", 1).await;
-    strict.world.mailbox.silent.store(true, Ordering::Relaxed);
+    strict.world.faults.begin(MAILBOX, Fault::Hang);
     sleep(LIFE / 2).await;
     let renewed = strict.reassert("boat-1", &held).await.expect("answered");
     assert_eq!(renewed.outcome, ReassertOutcome::Unavailable);

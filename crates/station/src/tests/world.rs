@@ -12,6 +12,8 @@ use api::v1;
 use api::v1::boat_service_server::{BoatService, BoatServiceServer};
 use api::v1::station_service_client::StationServiceClient;
 use async_trait::async_trait;
+use backend::Backends;
+use backend::audit::EmbeddedAudit;
 use backend::cache::{CacheConfig, EmbeddedCache};
 use backend::changes::EmbeddedChanges;
 use backend::clock::{Clock, Entropy, SeededEntropy, TimerClock};
@@ -23,12 +25,12 @@ use backend::group_history::EmbeddedGroupHistory;
 use backend::groups::EmbeddedGroups;
 use backend::heads::EmbeddedHeads;
 use backend::history::EmbeddedHistory;
+use backend::hook::{Calls, Fault, Faults, Hook};
 use backend::installation::EmbeddedInstallation;
 use backend::ledger::EmbeddedLedger;
-use backend::mailbox::{EmbeddedMailbox, MailboxConfig, MailboxStore, ServerId};
-use backend::queue::{
-    Consumer, EmbeddedQueue, NewRecord, Partition, Producer, Queue, QueueConfig, Record,
-};
+use backend::mailbox::{EmbeddedMailbox, MailboxConfig};
+use backend::queue::{EmbeddedQueue, Partition, QueueConfig, Record};
+use backend::revocations::EmbeddedRevocations;
 use backend::timeline::{EmbeddedTimeline, TimelineConfig};
 use futures_util::stream::BoxStream;
 use parking_lot::Mutex;
@@ -37,41 +39,34 @@ use protocol::conversation::{ConversationRow, Head, Side};
 use protocol::frame::{Send, ServerFrame};
 use protocol::history::{PrivateRow, Version};
 use protocol::keys::Topic;
-use protocol::mailbox::{
-    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
-    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, TooManySessions,
-    Whereabouts,
-};
-use protocol::message::{Content, Target};
-use protocol::presence::{BoatLife, Denied, SessionEntry, SessionKey};
+use protocol::message::Content;
+use protocol::presence::BoatLife;
 use protocol::{
     Code, ConversationId, DeviceId, Message, MessageId, Options, Placed, Platform, Position,
     Recipient, Refusal, SendId, Seq, SessionId, Timestamp, UserId,
 };
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::counted::{CountedGroups, CountedHistory};
-use super::revocations::FaultyRevocations;
-use super::slow_history::SlowHistory;
 use crate::auth::{Claims, Signer};
-use crate::{Config, Parts, Running, start};
+use crate::{Config, Running, start};
 
 pub(super) const BEGIN: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 
 pub(super) type Client = StationServiceClient<Channel>;
 
+pub(super) const MAILBOX: Calls = Calls::to("mailbox");
+pub(super) const PUBLISHES: Calls = Calls::to("queue").named("publish");
+pub(super) const STATUSES: Calls = Calls::to("history").named("set_status");
+pub(super) const GROUP_PAGES: Calls = Calls::to("group_history").named("conversation");
+
 pub(super) struct World {
     pub(super) client: Client,
-    pub(super) parts: Parts,
-    pub(super) queue: Arc<FaultyQueue>,
-    pub(super) mailbox: Arc<FaultyMailbox>,
-    pub(super) history: Arc<SlowHistory>,
-    pub(super) groups: Arc<CountedGroups>,
-    pub(super) history_reads: Arc<CountedHistory>,
-    pub(super) revocations: Arc<FaultyRevocations>,
+    pub(super) backends: Backends,
+    pub(super) connector: Connector,
+    pub(super) faults: Arc<Faults>,
+    lost_mailboxes: Mutex<Vec<i64>>,
     pub(super) boat: Arc<Noting>,
     pub(super) life: BoatLife,
     pub(super) running: Running,
@@ -111,61 +106,55 @@ pub(super) async fn world_through(
     let entropy: Arc<dyn Entropy> = Arc::new(SeededEntropy::new(7));
     let registry = Arc::new(EmbeddedRegistry::new(engine.clone()));
     let log = EmbeddedQueue::open(engine.clone(), QueueConfig::default(), clock.clone());
-    let queue = Arc::new(FaultyQueue::over(log.expect("a new log")));
-    let store = EmbeddedMailbox::open(engine.clone(), &MailboxConfig::default(), entropy.as_ref());
-    let mailbox = Arc::new(FaultyMailbox {
-        store: store.expect("a new mailbox"),
-        silent: AtomicBool::new(false),
-        sessions_hang: AtomicBool::new(false),
-        boxes_away: Mutex::default(),
-        sign_offs: AtomicUsize::new(0),
-    });
+    let mailbox =
+        EmbeddedMailbox::open(engine.clone(), &MailboxConfig::default(), entropy.as_ref());
+    let faults = Arc::new(Faults::default());
+    let hook: Arc<dyn Hook> = faults.clone();
     let boat = Arc::new(Noting::default());
     let routes = Routes::new(BoatServiceServer::new(Peer(boat.clone())));
     let served = connector.serve_in_process("boat-1", routes);
     let registered = registry.register(Role::Boat, "boat-1", "inproc:boat-1");
     let registration = registered.await.expect("a lease");
     let life = registration.instance.life.clone();
-    let history = SlowHistory::over(EmbeddedHistory::new(engine.clone()));
-    let groups = CountedGroups::over(EmbeddedGroups::new(engine.clone(), clock.clone()));
-    let history_reads = CountedHistory::over(EmbeddedGroupHistory::new(engine.clone()));
-    let revocations = FaultyRevocations::over(engine.clone());
-    let parts = Parts {
-        queue: queue.clone(),
-        mailbox: mailbox.clone(),
-        history: history.clone(),
+    let backends = Backends {
+        queue: Arc::new(log.expect("a new log")),
+        mailbox: Arc::new(mailbox.expect("a new mailbox")),
+        history: Arc::new(EmbeddedHistory::new(engine.clone())),
         heads: Arc::new(EmbeddedHeads::new(engine.clone())),
         conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
         changes: Arc::new(EmbeddedChanges::new(engine.clone())),
-        groups: groups.clone(),
-        group_history: history_reads.clone(),
+        groups: Arc::new(EmbeddedGroups::new(engine.clone(), clock.clone())),
+        group_history: Arc::new(EmbeddedGroupHistory::new(engine.clone())),
         timeline: Arc::new(EmbeddedTimeline::new(TimelineConfig::default()).expect("can be")),
         cache: Arc::new(EmbeddedCache::new(cache).expect("can be")),
         devices: Arc::new(EmbeddedDevices::new(engine.clone())),
         ledger: Arc::new(EmbeddedLedger::open(engine.clone()).expect("a new ledger")),
         installation: Arc::new(EmbeddedInstallation::new(engine.clone())),
-        revocations: revocations.clone(),
+        revocations: Arc::new(EmbeddedRevocations::new(engine.clone())),
         registry: registry.clone(),
-        connector: connector.clone(),
+        audit: Arc::new(EmbeddedAudit::new(engine.clone())),
         clock,
         entropy,
     };
+    let backends = backends.hooked(&hook);
     let shutdown = CancellationToken::new();
-    let running = start(config, parts.clone(), shutdown.clone())
-        .await
-        .expect("a station");
+    let running = start(
+        config,
+        backends.clone(),
+        connector.clone(),
+        shutdown.clone(),
+    )
+    .await
+    .expect("a station");
     let client = StationServiceClient::new(
         connector.channel(access::Role::Station, &running.instance().address),
     );
     World {
         client,
-        parts,
-        queue,
-        mailbox,
-        history,
-        groups,
-        history_reads,
-        revocations,
+        backends,
+        connector,
+        faults,
+        lost_mailboxes: Mutex::default(),
         boat,
         life,
         running,
@@ -240,11 +229,41 @@ pub(super) fn item(from: i64, send: Send) -> SendItem {
 /// What a test asks of an answer: the id, or the code.
 pub(super) type Told = Result<MessageId, Code>;
 
+/// Of a mailbox on a server that is away; its dedupe keys are not answered.
+const AWAY: [Calls; 4] = [
+    MAILBOX.named("disconnect"),
+    MAILBOX.named("sessions"),
+    MAILBOX.named("page"),
+    MAILBOX.named("acknowledge"),
+];
+const SILENT: Calls = MAILBOX.named("dedupe_begin");
+
+impl World {
+    /// The server of these users' mailboxes is away.
+    pub(super) fn lose_mailboxes_of(&self, users: &[i64]) {
+        for user in users {
+            for calls in AWAY {
+                self.faults.begin(calls.about(*user), Fault::Unavailable);
+            }
+            self.faults.begin(SILENT.about(*user), Fault::Hang);
+        }
+        self.lost_mailboxes.lock().extend(users);
+    }
+
+    pub(super) fn find_mailboxes(&self) {
+        for user in self.lost_mailboxes.lock().drain(..) {
+            for calls in AWAY.into_iter().chain([SILENT]) {
+                self.faults.end(calls.about(user));
+            }
+        }
+    }
+}
+
 impl World {
     /// The boat answers again, in the same life.
     pub(super) fn reopen_boat(&mut self) {
         let routes = Routes::new(BoatServiceServer::new(Peer(self.boat.clone())));
-        self.door = Some(self.parts.connector.serve_in_process("boat-1", routes));
+        self.door = Some(self.connector.serve_in_process("boat-1", routes));
     }
 
     pub(super) async fn submit(&self, items: Vec<SendItem>) -> Vec<Told> {
@@ -285,12 +304,12 @@ impl World {
     /// All records of the topic `message`, by partition, then by offset.
     pub(super) async fn log(&self) -> Vec<Record> {
         let mut all = Vec::new();
-        for number in 0..self.queue.partitions(Topic::Message) {
+        for number in 0..self.backends.queue.partitions(Topic::Message) {
             let partition = Partition {
                 topic: Topic::Message,
                 number,
             };
-            let records = self.queue.read(partition, 0, 10_000).await;
+            let records = self.backends.queue.read(partition, 0, 10_000).await;
             all.extend(records.expect("readable"));
         }
         all
@@ -317,7 +336,7 @@ impl World {
     pub(super) fn token(&self, number: i64) -> String {
         let claims = Claims::new(
             user(number),
-            self.parts.clock.now(),
+            self.backends.clock.now(),
             Duration::from_secs(3600),
         );
         sign(&claims)
@@ -353,7 +372,7 @@ impl World {
     pub(super) async fn add_boat(&self, name: &str) -> (Arc<Noting>, Registration, InProcess) {
         let boat = Arc::new(Noting::default());
         let routes = Routes::new(BoatServiceServer::new(Peer(boat.clone())));
-        let door = self.parts.connector.serve_in_process(name, routes);
+        let door = self.connector.serve_in_process(name, routes);
         let address = format!("inproc:{name}");
         let lease = self.registry.register(Role::Boat, name, &address).await;
         settle().await;
@@ -383,13 +402,13 @@ impl World {
             epoch: 1,
             offset: seq.0,
         };
-        let before = self.parts.heads.load(&[placed.conversation]).await;
+        let before = self.backends.heads.load(&[placed.conversation]).await;
         let before = before.expect("loads")[0].unwrap_or_default();
         let side = placed.conversation.side_of(message.from);
         // What the head does not know the receiver wrote.
         let sent = side.map_or(0, |side| before.sent_by(side)) + 1;
         let rows = PrivateRow::pair_of(placed, sent, version).expect("private");
-        let saved = self.parts.history.save_private(rows.to_vec()).await;
+        let saved = self.backends.history.save_private(rows.to_vec()).await;
         saved.expect("saved");
         let head = Head {
             seq,
@@ -401,20 +420,20 @@ impl World {
                 _ => seq.0.saturating_sub(sent),
             },
             rev: before.rev,
-            stamp: self.parts.clock.now(),
+            stamp: self.backends.clock.now(),
         };
-        let saved = self.parts.heads.save(vec![(placed.conversation, head)]);
+        let saved = self.backends.heads.save(vec![(placed.conversation, head)]);
         saved.await.expect("saved");
-        let now = self.parts.clock.now();
+        let now = self.backends.clock.now();
         let rows = [message.from, to]
             .map(|owner| ConversationRow::of(owner, placed.conversation, &head, now));
         let rows = rows.into_iter().flatten().collect();
-        let saved = self.parts.conversations.save(rows).await;
+        let saved = self.backends.conversations.save(rows).await;
         saved.expect("saved");
     }
 
     pub(super) fn placed(&self, from: i64, to: i64, seq: u64, text: &str) -> Placed {
-        let at = self.parts.clock.now();
+        let at = self.backends.clock.now();
         // Unique for every pair and place of a test.
         let offset = from * 1_000_000 + to * 1000 + i64::try_from(seq).expect("small");
         let id = MessageId::new(MessageId::floor_of(BEGIN).get() + offset).expect("positive");
@@ -453,318 +472,11 @@ pub(super) fn code_of(status: &Status) -> Code {
     api::status::to_refusal(status).code
 }
 
-/// The embedded log, with a producer that can be told to fail or to stay silent.
-pub(super) struct FaultyQueue {
-    log: EmbeddedQueue,
-    faults: Arc<Faults>,
-}
-
-#[derive(Default)]
-pub(super) struct Faults {
-    /// How many of the next publishes fail; their records are not appended.
-    pub(super) failing: AtomicUsize,
-    /// How many of the next publishes append their records and then fail.
-    pub(super) losing_answers: AtomicUsize,
-    /// Publishes never answer.
-    pub(super) hanging: AtomicBool,
-    /// What is published to this partition gets no answer.
-    pub(super) away: Mutex<Option<u32>>,
-    pub(super) publishes: AtomicUsize,
-}
-
-impl FaultyQueue {
-    fn over(log: EmbeddedQueue) -> FaultyQueue {
-        FaultyQueue {
-            log,
-            faults: Arc::default(),
-        }
-    }
-
-    pub(super) fn faults(&self) -> &Faults {
-        &self.faults
-    }
-}
-
-struct FaultyProducer {
-    producer: Arc<dyn Producer>,
-    faults: Arc<Faults>,
-}
-
-pub(super) fn one_less(count: &AtomicUsize) -> bool {
+fn one_less(count: &AtomicUsize) -> bool {
     let less = |n: usize| n.checked_sub(1);
     count
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
         .is_ok()
-}
-
-fn broken() -> backend::Error {
-    backend::Error::unavailable("faulty log", "switched off by the test")
-}
-
-#[async_trait]
-impl Producer for FaultyProducer {
-    async fn publish(&self, records: Vec<NewRecord>) -> Vec<backend::Result<u64>> {
-        self.faults.publishes.fetch_add(1, Ordering::Relaxed);
-        let count = records.len();
-        if self.faults.hanging.load(Ordering::Relaxed) {
-            std::future::pending::<()>().await;
-        }
-        if one_less(&self.faults.failing) {
-            return (0..count).map(|_| Err(broken())).collect();
-        }
-        let published = self.producer.publish(records).await;
-        if one_less(&self.faults.losing_answers) {
-            return (0..count).map(|_| Err(broken())).collect();
-        }
-        published
-    }
-
-    /// The faults hit a whole call, but for a partition that is away.
-    async fn publish_within(
-        &self,
-        records: Vec<NewRecord>,
-        deadline: Duration,
-    ) -> Vec<Option<backend::Result<u64>>> {
-        let away = *self.faults.away.lock();
-        if away.is_some() {
-            let partly = PartlyAway {
-                producer: self.producer.clone(),
-                away,
-            };
-            return partly.publish_within(records, deadline).await;
-        }
-        let count = records.len();
-        let published = timeout(deadline, self.publish(records)).await;
-        match published {
-            Ok(answers) => answers.into_iter().map(Some).collect(),
-            Err(_) => (0..count).map(|_| None).collect(),
-        }
-    }
-}
-
-/// A log that says nothing of what comes to one partition, nor of what came with it.
-struct PartlyAway {
-    producer: Arc<dyn Producer>,
-    away: Option<u32>,
-}
-
-#[async_trait]
-impl Producer for PartlyAway {
-    async fn publish(&self, records: Vec<NewRecord>) -> Vec<backend::Result<u64>> {
-        if records
-            .iter()
-            .any(|r| Some(r.partition.number) == self.away)
-        {
-            std::future::pending::<()>().await;
-        }
-        self.producer.publish(records).await
-    }
-}
-
-#[async_trait]
-impl Queue for FaultyQueue {
-    fn producer(&self) -> Arc<dyn Producer> {
-        Arc::new(FaultyProducer {
-            producer: self.log.producer(),
-            faults: self.faults.clone(),
-        })
-    }
-
-    async fn subscribe(&self, group: &str, topic: Topic) -> backend::Result<Box<dyn Consumer>> {
-        self.log.subscribe(group, topic).await
-    }
-
-    fn partitions(&self, topic: Topic) -> u32 {
-        self.log.partitions(topic)
-    }
-
-    fn epoch(&self) -> u32 {
-        self.log.epoch()
-    }
-
-    async fn read(
-        &self,
-        partition: Partition,
-        from: u64,
-        max: usize,
-    ) -> backend::Result<Vec<Record>> {
-        self.log.read(partition, from, max).await
-    }
-
-    async fn bounds(&self, partition: Partition) -> backend::Result<(u64, u64)> {
-        self.log.bounds(partition).await
-    }
-
-    async fn committed(&self, group: &str, partition: Partition) -> backend::Result<Option<u64>> {
-        self.log.committed(group, partition).await
-    }
-}
-
-/// The embedded mailbox, which can fall silent.
-pub(super) struct FaultyMailbox {
-    store: EmbeddedMailbox,
-    pub(super) silent: AtomicBool,
-    /// Questions for sessions are never answered, as by a node that hangs.
-    pub(super) sessions_hang: AtomicBool,
-    /// Users on a server of their own: their sessions, pages, acknowledgements and dedupe keys are not answered.
-    pub(super) boxes_away: Mutex<Vec<UserId>>,
-    /// Calls that sign sessions off.
-    pub(super) sign_offs: AtomicUsize,
-}
-
-impl FaultyMailbox {
-    pub(super) fn fall_silent(&self, silent: bool) {
-        self.silent.store(silent, Ordering::Relaxed);
-    }
-
-    fn unless_away<T>(
-        &self,
-        users: &[UserId],
-        answers: Vec<backend::Result<T>>,
-    ) -> Vec<backend::Result<T>> {
-        let away = self.boxes_away.lock();
-        let unless_away = |(user, answer)| match away.contains(user) {
-            true => Err(backend::Error::unavailable("mailbox", "away")),
-            false => answer,
-        };
-        users.iter().zip(answers).map(unless_away).collect()
-    }
-
-    async fn reach(&self) -> &EmbeddedMailbox {
-        if self.silent.load(Ordering::Relaxed) {
-            std::future::pending::<()>().await;
-        }
-        &self.store
-    }
-}
-
-#[async_trait]
-impl MailboxStore for FaultyMailbox {
-    fn server(&self, user: UserId) -> ServerId {
-        ServerId(u64::from(self.boxes_away.lock().contains(&user)))
-    }
-
-    async fn route_or_store(
-        &self,
-        requests: Vec<RouteRequest>,
-    ) -> Vec<backend::Result<RouteAnswer>> {
-        self.reach().await.route_or_store(requests).await
-    }
-
-    async fn connect(
-        &self,
-        request: ConnectRequest,
-    ) -> backend::Result<Result<ConnectAnswer, TooManySessions>> {
-        self.reach().await.connect(request).await
-    }
-
-    async fn reassert(
-        &self,
-        sessions: Vec<(UserId, NewSession)>,
-        denied: Denied,
-        now: Timestamp,
-    ) -> Vec<backend::Result<ReassertAnswer>> {
-        self.reach().await.reassert(sessions, denied, now).await
-    }
-
-    async fn disconnect(&self, sessions: Vec<SessionKey>) -> Vec<backend::Result<()>> {
-        self.sign_offs.fetch_add(1, Ordering::Relaxed);
-        let users: Vec<UserId> = sessions.iter().map(|key| key.user).collect();
-        let answers = self.reach().await.disconnect(sessions).await;
-        self.unless_away(&users, answers)
-    }
-
-    async fn sessions(
-        &self,
-        users: &[UserId],
-        denied: Denied,
-    ) -> Vec<backend::Result<Vec<SessionEntry>>> {
-        if self.sessions_hang.load(Ordering::Relaxed) {
-            std::future::pending::<()>().await;
-        }
-        let answers = self.reach().await.sessions(users, denied).await;
-        self.unless_away(users, answers)
-    }
-
-    async fn page(
-        &self,
-        target: Target,
-        after: Option<MailCursor>,
-        limit: usize,
-        now: Timestamp,
-    ) -> backend::Result<MailPage> {
-        if self.boxes_away.lock().contains(&target.user) {
-            return Err(backend::Error::unavailable("mailbox", "away"));
-        }
-        self.reach().await.page(target, after, limit, now).await
-    }
-
-    async fn acknowledge(
-        &self,
-        acked: Vec<(Target, Vec<MessageId>)>,
-        now: Timestamp,
-    ) -> Vec<backend::Result<Vec<MessageId>>> {
-        let store = self.reach().await;
-        let mut answers = Vec::new();
-        for acked in acked {
-            let is_away = self.boxes_away.lock().contains(&acked.0.user);
-            if is_away {
-                answers.push(Err(backend::Error::unavailable("mailbox", "away")));
-            } else {
-                answers.extend(store.acknowledge(vec![acked], now).await);
-            }
-        }
-        answers
-    }
-
-    fn policy(&self, platform: Platform) -> MailboxPolicy {
-        self.store.policy(platform)
-    }
-
-    async fn trim(
-        &self,
-        target: Target,
-        policy: MailboxPolicy,
-        now: Timestamp,
-    ) -> backend::Result<u32> {
-        self.reach().await.trim(target, policy, now).await
-    }
-
-    async fn waiting(&self, target: Target) -> backend::Result<u64> {
-        self.reach().await.waiting(target).await
-    }
-
-    async fn find(
-        &self,
-        asked: &[(Target, MessageId)],
-        now: Timestamp,
-    ) -> Vec<backend::Result<Whereabouts>> {
-        self.reach().await.find(asked, now).await
-    }
-
-    async fn dedupe_begin(
-        &self,
-        sends: Vec<(DedupeKey, FirstSend)>,
-        now: Timestamp,
-    ) -> Vec<backend::Result<DedupeAnswer>> {
-        let servers = sends.iter().map(|(key, _)| self.server(key.from));
-        if servers.max() > Some(ServerId(0)) {
-            std::future::pending::<()>().await;
-        }
-        self.reach().await.dedupe_begin(sends, now).await
-    }
-
-    async fn dedupe_done(&self, sends: Vec<(DedupeKey, FirstSend)>) -> backend::Result<()> {
-        self.reach().await.dedupe_done(sends).await
-    }
-
-    async fn set_received(&self, received: Vec<(UserId, MessageId)>) -> backend::Result<()> {
-        self.reach().await.set_received(received).await
-    }
-
-    async fn received(&self, user: UserId) -> backend::Result<Option<MessageId>> {
-        self.reach().await.received(user).await
-    }
 }
 
 /// A boat that writes down what it is told.

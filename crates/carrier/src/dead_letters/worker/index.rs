@@ -71,7 +71,7 @@ impl Index {
         again: &mut Vec<Again>,
     ) -> Result<()> {
         for (kind, partition) in letters.partitions(None) {
-            let (first, end) = letters.parts.queue.bounds(partition).await?;
+            let (first, end) = letters.backends.queue.bounds(partition).await?;
             let unread = Span { first, next: first };
             let span = *self.spans.entry(partition).or_insert(unread);
             if span.first < first {
@@ -80,7 +80,7 @@ impl Index {
             let mut next = span.next.max(first);
             self.spans.insert(partition, Span { first, next });
             while next < end {
-                let queue = &*letters.parts.queue;
+                let queue = &*letters.backends.queue;
                 let (records, behind) = read_on(queue, partition, next, PAGE).await?;
                 next = behind;
                 again.extend(self.learn(kind, records, desk));

@@ -1,16 +1,15 @@
 //! Minutes are closed over a log in memory, by one and by several.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use backend::audit::EmbeddedAudit;
 use backend::embedded::Engine;
-use backend::queue::{Consumer, Partition, Producer, Queue, Record};
+use backend::hook::{Hook, Hooked, Op};
+use backend::queue::Queue;
 use metrics_exporter_prometheus::PrometheusBuilder;
-use protocol::keys::Topic;
 use protocol::ledger::chain::{Flaw, Walk};
 use protocol::ledger::minute::{Digest, Found};
 use protocol::ledger::{Event, LedgerEntry};
@@ -23,114 +22,56 @@ use crate::admin::audit::{Question, Report};
 use crate::admin::tests::Books;
 use crate::admin::verify::{self, verify};
 
-/// A store that shows who moved the head, and loses a row when it is told to.
-struct Watched {
-    inner: EmbeddedAudit,
+/// Shows who moved the head and how many records were read, and loses a row when it is told to.
+#[derive(Default)]
+struct Watch {
     moved_by: Mutex<BTreeSet<u64>>,
     refused: AtomicUsize,
     away_for_rows: AtomicBool,
-}
-
-#[async_trait]
-impl AuditStore for Watched {
-    async fn head(&self) -> backend::Result<Option<Head>> {
-        tokio::task::yield_now().await;
-        self.inner.head().await
-    }
-
-    async fn advance(&self, head: &Head) -> backend::Result<bool> {
-        tokio::task::yield_now().await;
-        let moved = self.inner.advance(head).await?;
-        if moved {
-            self.moved_by.lock().expect("no panic").insert(head.worker);
-        } else {
-            self.refused.fetch_add(1, Ordering::SeqCst);
-        }
-        Ok(moved)
-    }
-
-    async fn save(&self, closed: &Closed) -> backend::Result<()> {
-        if self.away_for_rows.load(Ordering::SeqCst) {
-            return Err(backend::Error::unavailable("audit", "away"));
-        }
-        self.inner.save(closed).await
-    }
-
-    async fn amend(&self, minute: Timestamp, amendment: &Amendment) -> backend::Result<()> {
-        self.inner.amend(minute, amendment).await
-    }
-
-    async fn rows(&self, minutes: Range<Timestamp>, limit: usize) -> backend::Result<Vec<Row>> {
-        self.inner.rows(minutes, limit).await
-    }
-
-    async fn forget(&self, minutes: Range<Timestamp>) -> backend::Result<()> {
-        self.inner.forget(minutes).await
-    }
-}
-
-/// A log that counts what is read of it.
-struct Counted {
-    inner: Arc<dyn Queue>,
     read: AtomicUsize,
 }
 
 #[async_trait]
-impl Queue for Counted {
-    fn producer(&self) -> Arc<dyn Producer> {
-        self.inner.producer()
+impl Hook for Watch {
+    async fn before(&self, op: &Op) -> backend::Result<()> {
+        if matches!(op.name, "head" | "advance") {
+            tokio::task::yield_now().await;
+        }
+        match op.name == "save" && self.away_for_rows.load(Ordering::SeqCst) {
+            true => Err(backend::Error::unavailable("audit", "away")),
+            false => Ok(()),
+        }
     }
 
-    async fn subscribe(&self, group: &str, topic: Topic) -> backend::Result<Box<dyn Consumer>> {
-        self.inner.subscribe(group, topic).await
-    }
-
-    fn partitions(&self, topic: Topic) -> u32 {
-        self.inner.partitions(topic)
-    }
-
-    fn epoch(&self) -> u32 {
-        self.inner.epoch()
-    }
-
-    async fn read(&self, at: Partition, from: u64, max: usize) -> backend::Result<Vec<Record>> {
-        let records = self.inner.read(at, from, max).await?;
-        self.read.fetch_add(records.len(), Ordering::SeqCst);
-        Ok(records)
-    }
-
-    async fn bounds(&self, partition: Partition) -> backend::Result<(u64, u64)> {
-        self.inner.bounds(partition).await
-    }
-
-    async fn committed(&self, group: &str, at: Partition) -> backend::Result<Option<u64>> {
-        self.inner.committed(group, at).await
+    async fn after(&self, op: &Op, done: usize) -> backend::Result<()> {
+        match (op.name, done) {
+            ("read", _) => _ = self.read.fetch_add(done, Ordering::SeqCst),
+            ("advance", 0) => _ = self.refused.fetch_add(1, Ordering::SeqCst),
+            ("advance", _) => self.moved_by.lock().expect("no panic").extend(&op.subjects),
+            _ => {}
+        }
+        Ok(())
     }
 }
 
 struct World {
     books: Books,
-    queue: Arc<Counted>,
-    store: Arc<Watched>,
+    watch: Arc<Watch>,
+    queue: Arc<dyn Queue>,
+    store: Arc<dyn AuditStore>,
 }
 
 impl World {
     fn new() -> World {
         let books = Books::new();
-        let queue = Counted {
-            inner: books.queue.clone(),
-            read: AtomicUsize::new(0),
-        };
-        let store = Watched {
-            inner: EmbeddedAudit::new(Engine::memory()),
-            moved_by: Mutex::default(),
-            refused: AtomicUsize::new(0),
-            away_for_rows: AtomicBool::new(false),
-        };
+        let watch = Arc::new(Watch::default());
+        let hook: Arc<dyn Hook> = watch.clone();
+        let store: Arc<dyn AuditStore> = Arc::new(EmbeddedAudit::new(Engine::memory()));
         World {
+            queue: Hooked::new(books.queue.clone() as Arc<dyn Queue>, &hook),
+            store: Hooked::new(store, &hook),
             books,
-            queue: Arc::new(queue),
-            store: Arc::new(store),
+            watch,
         }
     }
 
@@ -261,11 +202,11 @@ async fn a_restart_goes_on_where_the_last_one_stopped() {
         advance(MINUTE).await;
         auditor.round().await.expect("a round");
         if minute % 10 == 5 {
-            let before = world.queue.read.load(Ordering::SeqCst);
+            let before = world.watch.read.load(Ordering::SeqCst);
             auditor = world.auditor(2 + minute, Config::default());
             advance(MINUTE * 2).await;
             auditor.round().await.expect("goes on");
-            let read = world.queue.read.load(Ordering::SeqCst) - before;
+            let read = world.watch.read.load(Ordering::SeqCst) - before;
             assert!(read < 60, "{read} of {all}: more than what is not closed");
         }
     }
@@ -304,7 +245,7 @@ async fn two_workers_never_fork_the_chain() {
     advance(MINUTE * 3).await;
     other.round().await.expect("closes the rest");
     let moved_by: Vec<u64> = world
-        .store
+        .watch
         .moved_by
         .lock()
         .expect("no panic")
@@ -312,7 +253,7 @@ async fn two_workers_never_fork_the_chain() {
         .copied()
         .collect();
     assert_eq!(moved_by, [1, 2], "both had their turns");
-    assert!(world.store.refused.load(Ordering::SeqCst) > 5);
+    assert!(world.watch.refused.load(Ordering::SeqCst) > 5);
     let rows = world.rows().await;
     assert_eq!(world.flaws().await, []);
     let mut numbers = rows
@@ -352,11 +293,11 @@ async fn a_row_that_was_not_written_is_written_by_whoever_goes_on() {
     let mut auditor = world.begun().await;
     let ids = world.books.accept(2).await;
     advance(MINUTE * 3).await;
-    world.store.away_for_rows.store(true, Ordering::SeqCst);
+    world.watch.away_for_rows.store(true, Ordering::SeqCst);
     auditor.round().await.expect_err("the row is not written");
     assert!(world.rows().await.is_empty());
     let closed = world.head().await.last.expect("the head has it");
-    world.store.away_for_rows.store(false, Ordering::SeqCst);
+    world.watch.away_for_rows.store(false, Ordering::SeqCst);
     world.settle(&ids).await;
     world.books.commit().await;
     let mut other = world.auditor(2, Config::default());
@@ -419,7 +360,7 @@ async fn while_carriers_are_away_the_log_is_not_read_again_for_each_minute() {
     auditor.round().await.expect("a round");
     let rows = world.rows().await;
     assert_eq!((rows.len(), accepted(&rows)), (40, 2000));
-    let read = || world.queue.read.load(Ordering::SeqCst);
+    let read = || world.watch.read.load(Ordering::SeqCst);
     assert!(read() < 2000 + 100, "{} records of 2000 were read", read());
 
     // They are back, and got through a part of it; all minutes are due.
@@ -452,7 +393,7 @@ async fn a_partition_that_stands_still_is_not_read_again_for_each_minute() {
     let world = World::new();
     let mut auditor = world.begun().await;
     let (other, mut stuck) = (world.books.elsewhere(), Vec::new());
-    let read = || world.queue.read.load(Ordering::SeqCst);
+    let read = || world.watch.read.load(Ordering::SeqCst);
     for _ in 0..40 {
         stuck.extend(world.books.accept(50).await);
         world.settle(&world.books.accept_for(other, 50).await).await;
@@ -649,10 +590,10 @@ async fn an_answer_from_closed_minutes_is_that_of_the_log() {
     assert_eq!((all.accepted, all.in_flight), (30 * 6 + 2, 2));
 
     // Where all is settled, nothing is read of the log for it.
-    let before = world.queue.read.load(Ordering::SeqCst);
+    let before = world.watch.read.load(Ordering::SeqCst);
     let settled = world.answer(&window(Some(1), Some(9))).await;
     assert_eq!((settled.accepted, settled.closed), (48, 8));
-    assert_eq!(world.queue.read.load(Ordering::SeqCst), before);
+    assert_eq!(world.watch.read.load(Ordering::SeqCst), before);
 }
 
 #[tokio::test(start_paused = true)]

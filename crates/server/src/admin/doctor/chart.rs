@@ -20,7 +20,7 @@ use protocol::{ConversationId, MessageId, Platform, Seq, Timestamp, UserId};
 use tokio::time::{Instant, timeout};
 
 use super::scan::{Scan, Side, side_of};
-use crate::compose::Seams;
+use backend::Backends;
 
 /// How long one call to a store may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -49,10 +49,10 @@ pub(super) struct Extent {
 }
 
 /// Reads all of it, as far as that can be read.
-pub(super) async fn chart(seams: &Seams, user: UserId) -> (Chart, Extent) {
-    let now = seams.clock.now();
+pub(super) async fn chart(backends: &Backends, user: UserId) -> (Chart, Extent) {
+    let now = backends.clock.now();
     let mut reader = Reader {
-        seams,
+        backends,
         user,
         began: Instant::now(),
         extent: Extent::default(),
@@ -73,7 +73,7 @@ pub(super) async fn chart(seams: &Seams, user: UserId) -> (Chart, Extent) {
 }
 
 struct Reader<'a> {
-    seams: &'a Seams,
+    backends: &'a Backends,
     user: UserId,
     began: Instant,
     extent: Extent,
@@ -84,7 +84,11 @@ impl Reader<'_> {
     async fn presence(&mut self) -> (Vec<SessionEntry>, Vec<BoatLife>) {
         let one = [self.user];
         let asked = async {
-            let answers = self.seams.mailbox.sessions(&one, Denied::default()).await;
+            let answers = self
+                .backends
+                .mailbox
+                .sessions(&one, Denied::default())
+                .await;
             let silent = || backend::Error::unavailable("mailbox", "it gave no answer");
             answers.into_iter().next().unwrap_or_else(|| Err(silent()))
         };
@@ -92,7 +96,7 @@ impl Reader<'_> {
             Ok(sessions) => sessions,
             Err(why) => return self.unread("sessions", why),
         };
-        let watched = self.seams.registry.watch(Role::Boat);
+        let watched = self.backends.registry.watch(Role::Boat);
         let roster = match self.ask(MAIL_UNTIL, watched).await {
             Ok(roster) => roster,
             Err(why) => return self.unread("the boats that sessions are on", why),
@@ -120,7 +124,7 @@ impl Reader<'_> {
         };
         let (mut entries, mut after) = (Vec::new(), None);
         loop {
-            let asked = self.seams.mailbox.page(target, after, PAGE, now);
+            let asked = self.backends.mailbox.page(target, after, PAGE, now);
             let page = match self.ask(MAIL_UNTIL, asked).await {
                 Ok(page) => page,
                 Err(why) => {
@@ -136,7 +140,7 @@ impl Reader<'_> {
                 return entries;
             }
             if entries.len() >= MAILS {
-                let all = self.ask(MAIL_UNTIL, self.seams.mailbox.waiting(target));
+                let all = self.ask(MAIL_UNTIL, self.backends.mailbox.waiting(target));
                 let rest = match all.await {
                     Ok(all) => format!("about {}", all.saturating_sub(entries.len() as u64)),
                     Err(_) => "all".to_owned(),
@@ -191,7 +195,7 @@ impl Reader<'_> {
     }
 
     async fn private(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<PrivateRow>>, Why> {
-        let asked = self.seams.history.private(keys);
+        let asked = self.backends.history.private(keys);
         self.ask(COMPARED_UNTIL, asked).await
     }
 
@@ -235,7 +239,7 @@ impl Reader<'_> {
         let mut listed = BTreeMap::new();
         let mut after = None;
         loop {
-            let (user, list) = (self.user, &self.seams.conversations);
+            let (user, list) = (self.user, &self.backends.conversations);
             let asked = list.changed(user, Timestamp::ZERO, after, PAGE);
             let page = match self.ask(CONVERSATIONS_UNTIL, asked).await {
                 Ok(page) => page,
@@ -267,7 +271,7 @@ impl Reader<'_> {
         conversations: Vec<ConversationId>,
     ) -> Vec<(ConversationId, Option<Listed>)> {
         let keys: Vec<_> = conversations.iter().map(|one| (self.user, *one)).collect();
-        let asked = self.seams.conversations.get(&keys);
+        let asked = self.backends.conversations.get(&keys);
         match self.ask(CONVERSATIONS_UNTIL, asked).await {
             Ok(found) => {
                 let found = found.into_iter().map(|found| found.map(known));
@@ -283,7 +287,7 @@ impl Reader<'_> {
     /// Conversations of the newest rows, listed or not.
     async fn written_lately(&mut self) -> BTreeSet<ConversationId> {
         let all = IdRange::default();
-        let history = &self.seams.history;
+        let history = &self.backends.history;
         let asked = history.find_private(self.user, all, Order::Backward, NEWEST);
         match self.ask(CONVERSATIONS_UNTIL, asked).await {
             Ok(rows) => rows.iter().filter_map(PrivateRow::conversation).collect(),
@@ -293,7 +297,7 @@ impl Reader<'_> {
 
     async fn head(&mut self, id: ConversationId) -> (Option<Head>, bool) {
         let one = [id];
-        let asked = self.seams.heads.load(&one);
+        let asked = self.backends.heads.load(&one);
         match self.ask(CONVERSATIONS_UNTIL, asked).await {
             Ok(heads) => (heads.into_iter().next().flatten(), false),
             Err(why) => {
@@ -316,7 +320,7 @@ impl Reader<'_> {
             self.extent.left_off.push(text);
         }
         let side = Side {
-            history: self.seams.history.as_ref(),
+            history: self.backends.history.as_ref(),
             owner: self.user,
             conversation: id,
             until: self.began + CONVERSATIONS_UNTIL,

@@ -24,7 +24,7 @@ impl Doctor {
     fn now(&self) -> Timestamp {
         use backend::clock::{Clock, SystemClock};
         let whole = self.parts.access.whole.as_ref();
-        whole.map_or_else(|| SystemClock.now(), |seams| seams.clock.now())
+        whole.map_or_else(|| SystemClock.now(), |backends| backends.clock.now())
     }
 
     /// How far carriers and horns are, from what they committed.
@@ -64,7 +64,7 @@ impl Doctor {
         let asked = async {
             let newest = newest(queue).await?;
             let head = match &self.parts.access.whole {
-                Some(seams) => seams.audit.head().await?,
+                Some(backends) => backends.audit.head().await?,
                 None => None,
             };
             let head = head.map(|head| (head.at, "the audit".to_owned()));
@@ -90,7 +90,7 @@ impl Doctor {
 
     pub(super) async fn closed_minutes(&self) -> Vec<Finding> {
         let audit = &self.parts.settings.audit;
-        let Some(seams) = self
+        let Some(backends) = self
             .parts
             .access
             .whole
@@ -99,7 +99,7 @@ impl Doctor {
         else {
             return Vec::new();
         };
-        let head = look(PATIENCE, seams.audit.head()).await;
+        let head = look(PATIENCE, backends.audit.head()).await;
         let minutes = ClosedMinutes {
             now: self.now(),
             up: self.began.elapsed(),

@@ -13,7 +13,7 @@ use protocol::{ConversationId, MessageId, UserId};
 use tokio::time::Instant;
 
 use super::{Doctor, PATIENCE, look};
-use crate::compose::Seams;
+use backend::Backends;
 
 /// Users whose sessions are asked for: so many that every shard has some.
 const USERS: i64 = 64;
@@ -51,8 +51,8 @@ impl Doctor {
             };
             answers.push(answer(Check::Ledger, asked).boxed());
         }
-        if let Some(seams) = &access.whole {
-            answers.extend(of_the_stores(seams));
+        if let Some(backends) = &access.whole {
+            answers.extend(of_the_stores(backends));
         }
         answers
     }
@@ -126,8 +126,8 @@ impl Doctor {
 }
 
 /// Nothing that is asked for has to be there.
-fn of_the_stores(seams: &Seams) -> Vec<Question<'_>> {
-    let now = seams.clock.now();
+fn of_the_stores(backends: &Backends) -> Vec<Question<'_>> {
+    let now = backends.clock.now();
     let users: Vec<UserId> = (1..=USERS).filter_map(|n| UserId::new(n).ok()).collect();
     let Some(&one) = users.first() else {
         return Vec::new();
@@ -135,24 +135,24 @@ fn of_the_stores(seams: &Seams) -> Vec<Question<'_>> {
     let conversation = ConversationId::System(one);
     let id = MessageId::floor_of(now);
     vec![
-        answer(Check::Mailbox, all_shards(seams.mailbox.as_ref(), users)).boxed(),
+        answer(Check::Mailbox, all_shards(backends.mailbox.as_ref(), users)).boxed(),
         answer(Check::History, async move {
-            seams.history.private(&[(one, id)]).await
+            backends.history.private(&[(one, id)]).await
         })
         .boxed(),
         answer(Check::Heads, async move {
-            seams.heads.load(&[conversation]).await
+            backends.heads.load(&[conversation]).await
         })
         .boxed(),
         answer(Check::Conversations, async move {
-            seams.conversations.get(&[(one, conversation)]).await
+            backends.conversations.get(&[(one, conversation)]).await
         })
         .boxed(),
         answer(Check::Devices, async move {
-            seams.devices.platforms(&[one], now).await
+            backends.devices.platforms(&[one], now).await
         })
         .boxed(),
-        answer(Check::AuditStore, seams.audit.head()).boxed(),
+        answer(Check::AuditStore, backends.audit.head()).boxed(),
     ]
 }
 

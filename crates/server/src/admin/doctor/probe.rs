@@ -51,7 +51,7 @@ mod tests {
     use crate::admin::Operators;
     use crate::admin::doctor::{Parts, Stores};
     use crate::compose::embedded::Config;
-    use crate::compose::{Access, Seams};
+    use crate::compose::{Access, Environment};
     use crate::phase::Phases;
     use crate::settings::Settings;
 
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn each_part_that_answers_is_up() {
         let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SeededEntropy::new(1)));
-        let seams = Seams::over(
+        let environment = Environment::over(
             Engine::memory(),
             &Config::default(),
             SessionCapacity::default(),
@@ -78,7 +78,7 @@ mod tests {
             settings: Settings::default(),
             role: None,
             stores: Stores::Memory,
-            access: Access::from(&seams.expect("stores in memory")),
+            access: Access::from(&environment.expect("stores in memory").backends),
             phases: Phases::default(),
             operators: Operators::default(),
             desk: None,

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::user::examined;
 use super::{Doctor, PATIENCE, UserReport};
-use crate::compose::Seams;
+use backend::Backends;
 
 /// Steps of one repair; asked again, it goes on.
 const MENDS: usize = 500;
@@ -40,10 +40,10 @@ impl Doctor {
     /// # Errors
     /// A log that cannot be written: then nothing was done.
     pub async fn repair(&self, by: &str, user: UserId, why: &str) -> Result<Option<Repaired>> {
-        let Some(seams) = &self.parts.access.whole else {
+        let Some(backends) = &self.parts.access.whole else {
             return Ok(None);
         };
-        let found = examined(seams, user).await;
+        let found = examined(backends, user).await;
         let mends = found.differences.iter().filter_map(|d| d.mend.clone());
         let mends: Vec<Mend> = mends.take(MENDS).collect();
         let before = found.report();
@@ -59,13 +59,13 @@ impl Doctor {
         let mut mended = Vec::with_capacity(mends.len());
         for mend in mends {
             let what = mend.to_string();
-            let error = mend_one(seams, mend).await.err();
+            let error = mend_one(backends, mend).await.err();
             mended.push(Mended {
                 what,
                 error: error.map(|error| format!("{error:#}")),
             });
         }
-        let after = examined(seams, user).await.report();
+        let after = examined(backends, user).await.report();
         Ok(Some(Repaired {
             before,
             mended,
@@ -97,17 +97,17 @@ fn owner_of(mend: &Mend) -> Option<Owner> {
 }
 
 /// What is kept beside the store is not what it says now.
-async fn forget(seams: &Seams, owner: Owner) -> backend::Result<()> {
-    let forgotten = seams.cache.forget(&[Outdated::of(owner)]).await;
+async fn forget(backends: &Backends, owner: Owner) -> backend::Result<()> {
+    let forgotten = backends.cache.forget(&[Outdated::of(owner)]).await;
     forgotten.into_iter().collect()
 }
 
-async fn mend_one(seams: &Seams, mend: Mend) -> Result<()> {
-    let now = seams.clock.now();
+async fn mend_one(backends: &Backends, mend: Mend) -> Result<()> {
+    let now = backends.clock.now();
     let owner = owner_of(&mend);
     let done = async {
         match mend {
-            Mend::Disconnect(key) => seams
+            Mend::Disconnect(key) => backends
                 .mailbox
                 .disconnect(vec![key])
                 .await
@@ -115,12 +115,12 @@ async fn mend_one(seams: &Seams, mend: Mend) -> Result<()> {
                 .collect(),
             Mend::Acknowledge(target, id) => {
                 let acked = vec![(target, vec![id])];
-                let waited = seams.mailbox.acknowledge(acked, now).await;
+                let waited = backends.mailbox.acknowledge(acked, now).await;
                 waited.into_iter().try_for_each(|ids| ids.map(drop))
             }
-            Mend::WriteRows(rows) => seams.history.save_private(rows).await,
+            Mend::WriteRows(rows) => backends.history.save_private(rows).await,
             Mend::WriteHead(conversation, head) => {
-                seams.heads.save(vec![(conversation, head)]).await
+                backends.heads.save(vec![(conversation, head)]).await
             }
             Mend::WriteListed(row) => {
                 // Stamped now, so that no device's list has passed it.
@@ -128,14 +128,14 @@ async fn mend_one(seams: &Seams, mend: Mend) -> Result<()> {
                     version: now,
                     ..row
                 };
-                seams.conversations.save(vec![row]).await
+                backends.conversations.save(vec![row]).await
             }
         }
     };
     let done = timeout(PATIENCE, done).await;
     // Whether it was done or not.
     if let Some(owner) = owner {
-        timeout(PATIENCE, forget(seams, owner)).await??;
+        timeout(PATIENCE, forget(backends, owner)).await??;
     }
     match done {
         Ok(Ok(())) => Ok(()),

@@ -96,6 +96,7 @@ fn elsewhere() -> Refused {
 
 #[cfg(test)]
 mod tests {
+    use backend::Backends;
     use protocol::mailbox::SessionCapacity;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
@@ -105,20 +106,20 @@ mod tests {
     use crate::admin::operators::{Operators, Role};
     use crate::admin::{self, Desk, doctor};
     use crate::compose::embedded::Config;
-    use crate::compose::{Access, Seams};
+    use crate::compose::{Access, Environment};
     use crate::phase::Phases;
     use crate::settings::Settings;
 
-    fn doctor_with(access: impl FnOnce(&Seams) -> Access) -> State<Arc<Doctor>> {
-        let seams = Seams::in_memory(&Config::default(), SessionCapacity::default())
+    fn doctor_with(access: impl FnOnce(&Backends) -> Access) -> State<Arc<Doctor>> {
+        let environment = Environment::in_memory(&Config::default(), SessionCapacity::default())
             .expect("stores in memory");
         let station = station::Config::default();
-        let desk = Desk::new(&seams, &station, Operators::default());
+        let desk = Desk::new(&environment, &station, Operators::default());
         State(Arc::new(Doctor::new(doctor::Parts {
             settings: Settings::default(),
             role: None,
             stores: doctor::Stores::Memory,
-            access: access(&seams),
+            access: access(&environment.backends),
             phases: Phases::default(),
             operators: Operators::default(),
             desk: Some(Arc::new(desk)),
@@ -132,7 +133,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_repair_needs_its_role_and_a_reason() {
-        let doctor = doctor_with(|seams| Access::from(seams));
+        let doctor = doctor_with(|backends| Access::from(backends));
         let asked = |operator: Operator, why: &str| {
             let why = why.to_owned();
             let question = Json(RepairQuestion { why });
@@ -216,7 +217,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_examination_at_a_time() {
-        let doctor = doctor_with(|seams| Access::from(seams));
+        let doctor = doctor_with(|backends| Access::from(backends));
         let turn = doctor.turn().await.expect("nobody is examined");
         let refused = examine(doctor.clone(), seven()).await;
         let (status, text) = refused.expect_err("it is busy");

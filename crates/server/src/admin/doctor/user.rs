@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::chart::{Extent, chart};
 use super::report::told;
 use super::{Doctor, Greeting, UserReport, VERSION};
-use crate::compose::Seams;
+use backend::Backends;
 
 /// What seems wrong is looked at again so often: it may have been on its way.
 const LOOKS: usize = 3;
@@ -27,7 +27,7 @@ pub(super) struct Examined {
 impl Doctor {
     pub(super) fn greeting(&self) -> Greeting {
         let whole = self.parts.access.whole.as_ref();
-        let now = whole.map_or_else(|| SystemClock.now(), |seams| seams.clock.now());
+        let now = whole.map_or_else(|| SystemClock.now(), |backends| backends.clock.now());
         Greeting {
             version: VERSION.to_owned(),
             now: now.millis(),
@@ -37,21 +37,21 @@ impl Doctor {
     /// Compares all that the stores keep of a user; `None` where this process does not see them. A part that
     /// does not answer is a finding.
     pub async fn examine(&self, user: UserId) -> Option<UserReport> {
-        let seams = self.parts.access.whole.as_ref()?;
-        Some(examined(seams, user).await.report())
+        let backends = self.parts.access.whole.as_ref()?;
+        Some(examined(backends, user).await.report())
     }
 }
 
 /// Looks until nothing is left, or for the last time.
-pub(super) async fn examined(seams: &Seams, user: UserId) -> Examined {
-    let (mut chart_now, mut extent) = chart(seams, user).await;
+pub(super) async fn examined(backends: &Backends, user: UserId) -> Examined {
+    let (mut chart_now, mut extent) = chart(backends, user).await;
     let mut differences = chart_now.differences();
     for _ in 1..LOOKS {
         if differences.is_empty() {
             break;
         }
         sleep(PAUSE).await;
-        (chart_now, extent) = chart(seams, user).await;
+        (chart_now, extent) = chart(backends, user).await;
         differences = lasting(chart_now.differences(), &differences);
     }
     Examined {

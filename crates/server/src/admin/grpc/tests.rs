@@ -13,18 +13,29 @@ use super::*;
 use crate::admin::operators::{OperatorConfig, Role};
 use crate::admin::tests::dead_letter;
 use crate::admin::{Config, Health, Operators, Parts, start};
-use crate::compose::Seams;
+use crate::compose::Environment;
 use crate::compose::embedded;
 
 /// An admin port with three letters behind it, and a worker.
 async fn port(operators: Operators) -> (DeskServiceClient<Channel>, SocketAddr, DropGuard) {
-    let seams = Seams::in_memory(&embedded::Config::default(), SessionCapacity::default())
-        .expect("stores in memory");
-    let letters = (0..3).map(|offset| dead_letter(offset, seams.clock.now()));
-    for published in seams.queue.producer().publish(letters.collect()).await {
+    let environment =
+        Environment::in_memory(&embedded::Config::default(), SessionCapacity::default())
+            .expect("stores in memory");
+    let letters = (0..3).map(|offset| dead_letter(offset, environment.backends.clock.now()));
+    for published in environment
+        .backends
+        .queue
+        .producer()
+        .publish(letters.collect())
+        .await
+    {
         published.expect("published");
     }
-    let desk = Arc::new(Desk::new(&seams, &station::Config::default(), operators));
+    let desk = Arc::new(Desk::new(
+        &environment,
+        &station::Config::default(),
+        operators,
+    ));
     let stop = CancellationToken::new();
     desk.employ("worker", stop.clone());
     let config = Config {

@@ -17,7 +17,7 @@ use tonic::service::Routes;
 
 use super::*;
 use crate::admin::operators::{Operators, Role as May};
-use crate::compose::Seams;
+use crate::compose::Environment;
 use crate::compose::embedded::Config;
 
 /// A message whose first field is this number.
@@ -78,24 +78,29 @@ impl World {
     }
 
     async fn called_by(stations: &[Fake], caller: Option<Caller>) -> World {
-        let seams = Seams::in_memory(&Config::default(), SessionCapacity::default())
+        let environment = Environment::in_memory(&Config::default(), SessionCapacity::default())
             .expect("stores in memory");
         let mut held = Vec::new();
         for (number, fake) in stations.iter().cloned().enumerate() {
             let name = format!("station-{number}");
             let router = Router::new().fallback(move |request| fake.clone().answer(request));
-            let served = seams
+            let served = environment
                 .connector
                 .serve_in_process(&name, Routes::from(router));
             let address = format!("inproc:{name}");
-            let registered = (seams.registry).register(Service::Station, &name, &address);
+            let registered =
+                (environment.backends.registry).register(Service::Station, &name, &address);
             held.push((served, registered.await.expect("registered")));
         }
         let config = station::Config::default();
-        let mut desk = Desk::new(&seams, &config, Operators::default());
+        let mut desk = Desk::new(&environment, &config, Operators::default());
         if let Some(caller) = caller {
-            let connector = seams.connector.clone().with_caller(caller);
-            desk.stations = Stations::new(seams.registry.clone(), connector, seams.entropy.clone());
+            let connector = environment.connector.clone().with_caller(caller);
+            desk.stations = Stations::new(
+                environment.backends.registry.clone(),
+                connector,
+                environment.backends.entropy.clone(),
+            );
         }
         World {
             desk: Arc::new(desk),

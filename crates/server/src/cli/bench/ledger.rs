@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use async_trait::async_trait;
+use backend::Backends;
 use backend::ledger::LedgerStore;
 use clap::{Args, Parser};
 use protocol::MessageId;
@@ -57,8 +58,11 @@ impl WithoutLedger {
 struct NoLedger;
 
 impl Around for NoLedger {
-    fn ledger(&self, _: Arc<dyn LedgerStore>) -> Arc<dyn LedgerStore> {
-        Arc::new(Forgetful)
+    fn backends(&self, inner: Backends) -> Backends {
+        Backends {
+            ledger: Arc::new(Forgetful),
+            ..inner
+        }
     }
 }
 

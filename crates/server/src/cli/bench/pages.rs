@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use super::report::median;
 use crate::cli::Output;
-use crate::compose::{Seams, history};
+use crate::compose::{Environment, history};
 use crate::settings::Settings;
 
 /// Messages of one page.
@@ -96,11 +96,12 @@ impl Pages {
         let store = match self.real {
             true => history(settings).await?,
             false => {
-                Seams::on_disk(
+                Environment::on_disk(
                     data,
                     &settings.embedded,
                     settings.station.sessions.capacity(),
                 )?
+                .backends
                 .history
             }
         };
