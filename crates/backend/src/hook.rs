@@ -54,7 +54,7 @@ impl Op {
     }
 }
 
-/// What stands around each call of a seam. A call that should hang or be slow waits in here.
+/// Code around each call of a seam. A call that should hang or be slow waits in here.
 #[async_trait]
 pub trait Hook: Send + Sync {
     /// # Errors
