@@ -8,12 +8,11 @@ use backend::hook::{Calls, Faults};
 use backend::queue::Record;
 use protocol::MessageId;
 
-/// Reads of history.
 pub const HISTORY: Calls = Calls::to("history");
 /// The log takes no messages; everything else goes on.
 pub const MESSAGES: Calls = Calls::to("queue").named("publish").of_kind("message");
 pub const MAILBOX: Calls = Calls::to("mailbox");
-/// What becomes of a message.
+/// Routes of messages, and stores for those who are away.
 pub const ROUTES: Calls = MAILBOX.named("route_or_store");
 
 /// The stores that history and lists lie in.

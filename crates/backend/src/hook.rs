@@ -21,13 +21,13 @@ pub struct Op {
     pub seam: &'static str,
     /// The method's name.
     pub name: &'static str,
-    /// It writes; else it only reads.
+    /// False: a read.
     pub has_effect: bool,
     /// Users, groups, messages or partitions that it is about, in the order of its items; empty where it is about nobody.
     pub subjects: Vec<u64>,
-    /// Of a call of the log its topic without the tier, of entries of a ledger who writes them; else empty.
+    /// Topic of a call of the log, without the tier; writer of entries of the ledger; else empty.
     pub kind: &'static str,
-    /// Its items fail singly.
+    /// True: items fail singly.
     pub by_item: bool,
 }
 
@@ -36,7 +36,7 @@ pub struct Op {
 pub enum Fate {
     Pass,
     Fail(Error),
-    /// It is not done; the others are, and the call is never answered.
+    /// Not done; the others are, and the call is never answered.
     Hang,
 }
 

@@ -54,7 +54,7 @@ const EDIT_OF: &str = "edit-of";
 #[derive(Clone)]
 pub struct DeadLetters {
     backends: Backends,
-    /// Of what is sent on its way again.
+    /// Bounds of messages that are sent on their way again.
     bounds: Bounds,
     records: Records,
     view: Arc<View>,
@@ -68,7 +68,7 @@ struct Found {
 }
 
 impl DeadLetters {
-    /// `bounds`: of what is sent on its way again.
+    /// `bounds`: of messages that are sent on their way again.
     pub fn new(backends: Backends, bounds: Bounds) -> DeadLetters {
         DeadLetters {
             records: Records::new(backends.queue.clone(), "operator", bounds.record_bytes),

@@ -36,7 +36,7 @@ impl Calls {
         }
     }
 
-    /// Those of this method.
+    /// Calls of this method.
     pub const fn named(self, name: &'static str) -> Calls {
         Calls {
             name: Some(name),
@@ -44,7 +44,7 @@ impl Calls {
         }
     }
 
-    /// Those of this kind ([`Op::kind`]).
+    /// Calls of this kind ([`Op::kind`]).
     pub const fn of_kind(self, kind: &'static str) -> Calls {
         Calls {
             kind: Some(kind),
@@ -52,7 +52,7 @@ impl Calls {
         }
     }
 
-    /// Those that write.
+    /// Calls that write.
     pub const fn writes(self) -> Calls {
         Calls {
             writes_only: true,
@@ -60,7 +60,7 @@ impl Calls {
         }
     }
 
-    /// Those about this user, group or message.
+    /// Calls about this user, group or message; of a call whose items fail singly, those items.
     pub const fn about(self, subject: i64) -> Calls {
         Calls {
             subject: Some(subject.unsigned_abs()),
@@ -153,7 +153,7 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// These calls have this fault, until [`end`](Self::end).
+    /// Gives these calls this fault, until [`end`](Self::end).
     pub fn begin(&self, calls: Calls, fault: Fault) {
         self.add(calls, fault, None);
     }
@@ -367,7 +367,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn each_fault_says_whether_a_call_is_done_and_what_is_answered() {
         let fresh = Fresh::new(1);
-        // Whether it is done, and the answer: ok, an error, or none.
+        // A fault, done or not, and the answer: ok, an error, or none.
         let fates = [
             (Fault::Unavailable, false, Some(Some(Kind::Unavailable))),
             (Fault::Conflict, false, Some(Some(Kind::Conflict))),

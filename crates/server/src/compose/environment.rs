@@ -1,4 +1,4 @@
-//! Where services run: the parts outside the process, whichever they are, and the calls between services.
+//! The environment of services: parts outside the process, whichever they are, and calls between services.
 
 use api::transport::Connector;
 use backend::Backends;
@@ -6,13 +6,13 @@ use backend::Backends;
 use super::around::Around;
 use super::upkeep::Upkeep;
 
-/// What a system stands on. Tests may put something around a part before it is started.
+/// Everything that a system stands on. Tests may put something around a part before the system is started.
 #[derive(Clone)]
 pub struct Environment {
     pub backends: Backends,
     /// Calls between services, of which some are in this process.
     pub connector: Connector,
-    /// What nobody else cleans up: the real parts do it themselves.
+    /// Cleaning of the embedded parts; the real ones do it themselves.
     pub(super) upkeep: Option<Upkeep>,
 }
 

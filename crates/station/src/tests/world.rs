@@ -229,7 +229,7 @@ pub(super) fn item(from: i64, send: Send) -> SendItem {
 /// What a test asks of an answer: the id, or the code.
 pub(super) type Told = Result<MessageId, Code>;
 
-/// Of a mailbox on a server that is away; its dedupe keys are not answered.
+/// Calls to a mailbox on a server that is away; its dedupe keys are not answered.
 const AWAY: [Calls; 4] = [
     MAILBOX.named("disconnect"),
     MAILBOX.named("sessions"),
