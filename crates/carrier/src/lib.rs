@@ -12,7 +12,7 @@
 //!                                                             notifications, ledger; then offsets
 //! ```
 //!
-//! [`start`] makes one out of its [`Parts`]; it ends when its token is cancelled: it stops polling,
+//! [`start`] makes one out of [`Backends`](backend::Backends); it ends when its token is cancelled: it stops polling,
 //! finishes or abandons what is in flight, commits, and leaves the group.
 
 mod backoff;

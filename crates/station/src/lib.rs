@@ -1,7 +1,7 @@
 //! Station: admits sessions, accepts messages into the log, and answers what the server keeps.
 //!
 //! It keeps nothing itself: any number of stations serve the same boats. [`start`] makes one out of
-//! its [`Parts`]; it ends when its token is cancelled, after the calls in flight.
+//! [`Backends`](backend::Backends); it ends when its token is cancelled, after the calls in flight.
 
 mod accept;
 mod admission;
