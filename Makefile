@@ -1,4 +1,4 @@
-.PHONY: help demo test unit check fmt lint docs sim settings bench coverage real-up real-down real-status e2e campaign fuzz console console-test alerts manifests conformance clean e2e-secured deny sbom
+.PHONY: help demo test unit check fmt lint docs sim settings bench coverage real-up real-down real-status e2e campaign fuzz console console-test alerts manifests conformance clean e2e-secured deny sbom planted
 
 help: ## the verbs
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,8 +29,12 @@ lint: ## warnings are errors, in the slim program, too
 docs: ## the documentation builds without a warning
 	@scripts/need cargo cc openssl-dev protoc && RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
-sim: ## ten times the simulator's seeds, from a new place
+sim: ## ten times and fifty times the seeds of both simulations
 	@PACKETBOAT_SIM_SEEDS=100000 cargo test --package tests --test sim --locked -- --nocapture
+	@PACKETBOAT_SIM_SEEDS=10000 cargo test --package tests --test system --locked -- --nocapture
+
+planted: ## bugs planted in services: the simulation of whole systems finds each
+	@scripts/need cargo cc openssl-dev protoc && scripts/planted run
 
 settings: ## write docs/operations/{settings,metrics,limits}.md anew, from types and tables
 	@PACKETBOAT_TEST_WRITE=1 cargo test --workspace --lib --locked -- the_reference_page_is_what_the_program_says the_page_of_metrics_is_the_table the_page_of_limits_is_the_table

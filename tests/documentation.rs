@@ -1,14 +1,14 @@
-//! What docs/ and the README say, checked against the program: codes, reasons, settings, metrics, commands,
-//! paths.
+//! Claims of docs/ and the README, checked against the program: codes, reasons, settings, metrics,
+//! commands, paths.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::{CommandFactory, Parser};
+use operator::doctor::Check;
+use operator::doctor::user::{Damage, Unread};
 use protocol::Code;
-use protocol::doctor::Check;
-use protocol::doctor::user::{Damage, Unread};
 use protocol::ledger::DeadReason;
 use server::cli::Cli;
 use server::settings::Settings;
@@ -22,9 +22,10 @@ fn read(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Every page for people, by its path. The requirements are an input, not a description.
+/// All pages for people, by path. The requirements are an input, not a description.
 fn pages() -> BTreeMap<String, String> {
-    let mut pages = BTreeMap::from([("README.md".to_owned(), read("README.md"))]);
+    let top = ["README.md", "CONTRIBUTING.md"];
+    let mut pages: BTreeMap<String, String> = top.map(|page| (page.to_owned(), read(page))).into();
     let mut folders = vec!["docs".to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(root().join(&folder)).expect("a folder") {
@@ -44,7 +45,7 @@ fn pages() -> BTreeMap<String, String> {
     pages
 }
 
-/// The cells of all rows of the tables of a page.
+/// Cells of all rows of the tables of a page.
 fn rows(page: &str) -> Vec<Vec<&str>> {
     page.lines()
         .filter(|line| line.starts_with('|'))
@@ -52,7 +53,7 @@ fn rows(page: &str) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// What stands between backticks.
+/// Text between backticks.
 fn quoted(page: &str) -> impl Iterator<Item = &str> {
     let prose = page.split("```").step_by(2);
     prose.flat_map(|text| text.split('`').skip(1).step_by(2))
@@ -93,7 +94,7 @@ fn every_reason_of_a_dead_letter_is_documented_and_nothing_else() {
     }
 }
 
-/// The names in the first column of the tables of a section.
+/// Names in the first column of the tables of a section.
 fn documented(page: &str, heading: &str) -> BTreeSet<String> {
     let (_, rest) = page.split_once(heading).expect("the section");
     let section = rest.split("\n## ").next().expect("its text");
@@ -113,7 +114,7 @@ fn every_check_and_damage_of_the_doctor_is_documented_and_nothing_else() {
     assert_eq!(documented(&page, "## One user"), kinds);
 }
 
-/// `carrier.retry_max` and its like.
+/// Checks names such as `carrier.retry_max`.
 #[test]
 fn every_setting_that_a_page_names_exists() {
     let defaults = serde_json::to_value(Settings::default()).expect("JSON");
@@ -146,7 +147,7 @@ fn every_setting_that_a_page_names_exists() {
     assert!(found > 5, "{found}");
 }
 
-/// All that the program is made of.
+/// Source of the whole program.
 fn sources() -> String {
     let mut sources = String::new();
     let mut folders = vec![root().join("crates")];
@@ -163,7 +164,7 @@ fn sources() -> String {
     sources
 }
 
-/// By name only: a metric that was renamed leaves its alarm behind.
+/// Checks names only: a metric that was renamed leaves its alarm behind.
 #[test]
 fn every_metric_that_a_page_names_is_counted() {
     let sources = sources();
@@ -172,7 +173,11 @@ fn every_metric_that_a_page_names_is_counted() {
     // Settings have names of the same form, and a page of their own.
     let pages = pages().into_iter();
     for (path, page) in pages.filter(|(path, _)| !path.ends_with("operations/settings.md")) {
-        for name in quoted(&page).filter(|name| roles.iter().any(|role| name.starts_with(role))) {
+        let is_metric = |name: &&str| {
+            let is_file = name.ends_with(".rs");
+            !is_file && roles.iter().any(|role| name.starts_with(role))
+        };
+        for name in quoted(&page).filter(is_metric) {
             let metric = name.split('{').next().expect("a name");
             assert!(sources.contains(&format!("\"{metric}\"")), "{path}: {name}");
             found += 1;
@@ -181,7 +186,8 @@ fn every_metric_that_a_page_names_is_counted() {
     assert!(found > 5, "{found}");
 }
 
-/// Each expression of an alarm names a metric that is counted, and each has a section to read.
+/// Checks that each alarm's expression names a metric that is counted, and that each has a runbook
+/// section.
 #[test]
 fn every_alarm_counts_something_and_has_a_runbook() {
     let sources = sources();
@@ -227,7 +233,8 @@ fn every_alarm_counts_something_and_has_a_runbook() {
     assert!(found > 0, "{found}");
 }
 
-/// Each alarm is tried with promtool (`make alerts`): where it fires, and where it does not.
+/// Checks that promtool (`make alerts`) tries each alarm in a case that fires, and in one that does
+/// not.
 // proves S2-34 in part
 #[test]
 fn every_alarm_is_tried_with_made_up_hours() {
@@ -249,7 +256,8 @@ fn every_alarm_is_tried_with_made_up_hours() {
     }
 }
 
-/// One letter, and nobody had dealt with it for a minute; that the gauge counts it shows the desk's own test.
+/// Checks that one letter left open for a minute raises the alarm; the desk's own test shows that
+/// the gauge counts it.
 // proves S1-30
 #[test]
 fn one_dead_letter_raises_an_alarm() {
@@ -263,7 +271,8 @@ fn one_dead_letter_raises_an_alarm() {
     assert!(alarm.contains("for: 1m\n"), "{alarm}");
 }
 
-/// Started it is by the gate, which needs it; here it ends, with a server that stands for all.
+/// The gate starts the parts, which it needs; this test stops them, with one server in place of
+/// all.
 // proves S1-01
 #[test]
 fn one_command_ends_the_parts_and_removes_their_data() {
@@ -293,7 +302,7 @@ fn one_command_ends_the_parts_and_removes_their_data() {
         let ended = down.env("WIPE", wipe).output().expect("it runs");
         assert!(ended.status.success(), "{ended:?}");
     };
-    // A zombie is none that runs.
+    // A zombie does not count as running.
     down("");
     let ended = server.wait().expect("it ended");
     assert!(!ended.success(), "by a signal");
@@ -302,7 +311,7 @@ fn one_command_ends_the_parts_and_removes_their_data() {
     assert!(!node.exists());
 }
 
-/// One command line, up to a pipe, a redirection or a comment.
+/// Arguments of one command line, up to a pipe, a redirection or a comment.
 fn arguments(line: &str) -> Vec<String> {
     let mut arguments = vec![String::new()];
     let mut quote = None;
@@ -326,7 +335,7 @@ fn assert_understood(place: &str, line: &str) {
     }
 }
 
-/// In blocks of code; in prose a command may be named without what it needs.
+/// Checks code blocks; in prose a command may be named without its arguments.
 #[test]
 fn every_command_that_a_page_shows_is_understood() {
     let mut found = 0;
@@ -407,7 +416,7 @@ fn every_test_that_answers_a_threat_exists() {
     assert!(gone.is_empty(), "no such tests: {gone:?}");
 }
 
-/// Names of functions that a test may be, in all crates.
+/// Names of functions in all crates that may be tests.
 fn functions() -> BTreeSet<String> {
     let mut functions = BTreeSet::new();
     let mut folders = vec![root().join("crates"), root().join("tests")];

@@ -1,5 +1,6 @@
-//! A connection's cost, counted over the whole suite in one process: allocations of a login, bytes of an idle one, and
-//! nothing behind one that went. Clients are bare sockets, so that all that is counted is the servers'.
+//! Cost of a connection, counted over the whole suite in one process: allocations of a login, bytes
+//! of an idle connection, and nothing left behind by a closed one. Clients are bare sockets, so
+//! that only the servers' memory counts.
 
 #![allow(clippy::print_stdout, reason = "says what was measured")]
 
@@ -24,7 +25,7 @@ use tokio::time::sleep;
 #[global_allocator]
 static ALLOCATED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// One test at a time: the counts are of the whole process.
+/// One test at a time: the counts cover the whole process.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 const UPGRADE: &[u8] = b"GET /ws HTTP/1.1\r\nHost: boat\r\nConnection: Upgrade\r\n\
@@ -33,38 +34,38 @@ const UPGRADE: &[u8] = b"GET /ws HTTP/1.1\r\nHost: boat\r\nConnection: Upgrade\r
     Sec-WebSocket-Protocol: packetboat.v1\r\n\r\n";
 const NAME: &str = "boat.test";
 
-/// Users who sign in first, so that what all share is there.
+/// Users who sign in first, to set up all shared state.
 const WARM: i64 = 20;
 const CLIENTS: i64 = 1000;
-/// Logins one after the other, of those that were warm: at first, and those that are measured.
+/// Sequential logins of warm users: warm-up, then those measured.
 const FIRST_CYCLES: i64 = 1000;
 const CYCLES: i64 = 3000;
 
-/// Bounds are a little above what was measured; whoever comes to need more says why.
+/// Bounds slightly above the measured values; a change that needs more says why.
 struct Bounds {
     allocations: usize,
     idle_bytes: i64,
 }
 
-/// 131 and 1,758; 117 before keys came by URL and tokens could be revoked, 124 before a service could be asked for tokens
-/// and ports answered for their health.
+/// Measured: 131 and 1,758. Allocations were 117 before keys came by URL and tokens could be
+/// revoked, 124 before a service could be asked for tokens and ports answered for their health.
 const PLAIN: Bounds = Bounds {
     allocations: 136,
     idle_bytes: 1910,
 };
-/// 361, the client's own included, and 4,171.
+/// Measured: 361, the client's own included, and 4,171.
 const TLS: Bounds = Bounds {
     allocations: 379,
     idle_bytes: 4380,
 };
-/// Growth in all cycles together: a block left by each would be ten times the first. Tables and queues that all share
-/// move by 50 blocks and 40 KiB.
+/// Growth over all cycles: a block left by each would be ten times the first bound. Shared tables
+/// and queues move by 50 blocks and 40 KiB.
 const LEFT_BLOCKS_MAX: i64 = CYCLES / 10;
 const LEFT_BYTES_MAX: i64 = 96 * 1024;
-/// Time for those who came or went to be settled.
+/// Time for sign-ins and closes to settle.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Bytes and blocks that are allocated now.
+/// Bytes and blocks allocated now.
 fn held() -> (i64, i64) {
     let stats = ALLOCATED.stats();
     let bytes = stats.bytes_allocated as i64 - stats.bytes_deallocated as i64;
@@ -72,13 +73,13 @@ fn held() -> (i64, i64) {
     (bytes, blocks)
 }
 
-/// Times that memory was asked for.
+/// Number of requests for memory.
 fn requests() -> usize {
     let stats = ALLOCATED.stats();
     stats.allocations + stats.reallocations
 }
 
-/// The way of a client to its boat.
+/// Route of a client to its boat.
 #[derive(Clone)]
 struct Way {
     address: SocketAddr,
@@ -86,7 +87,8 @@ struct Way {
 }
 
 impl Way {
-    /// Upgrades, says hello and hears the welcome. TLS is forgotten then: the socket costs the kernel alone.
+    /// Upgrades, says hello and hears the welcome. Drops the TLS state then: the socket costs only
+    /// the kernel.
     fn login(&self, hello: &[u8]) -> TcpStream {
         let mut socket = TcpStream::connect(self.address).expect("connects");
         match &self.tls {
@@ -114,7 +116,7 @@ fn welcome(stream: &mut (impl Read + Write), hello: &[u8]) {
     assert!(len > 2 && answer[0] == 0x82, "a welcome");
 }
 
-/// A first frame in a WebSocket message, masked with zeros.
+/// First frame in a WebSocket message, masked with zeros.
 fn first_message(cluster: &Cluster, user: i64) -> Vec<u8> {
     let frame = encode_client(&ClientFrame::Hello(hello(cluster.token(user))));
     let mut message = vec![0x82, 0x80 | 126];
@@ -124,7 +126,7 @@ fn first_message(cluster: &Cluster, user: i64) -> Vec<u8> {
     message
 }
 
-/// A suite on this thread alone, its clients' way, and their first messages.
+/// Suite on this thread alone, its clients' route, and their first messages.
 struct Edge {
     cluster: Cluster,
     way: Way,
@@ -142,7 +144,7 @@ impl Edge {
         let mut tls = None;
         if let Some(directory) = directory {
             let files = certificate(directory);
-            // No client remembers a session.
+            // Clients do not resume sessions.
             let config = client_config(Some(&files.cert_file), &[b"http/1.1"]);
             let mut config = Arc::unwrap_or_clone(config.expect("a certificate"));
             config.resumption = Resumption::disabled();
@@ -163,7 +165,7 @@ impl Edge {
         }
     }
 
-    /// Signs each of these users in, and answers their sockets.
+    /// Signs in each of these users, and returns their sockets.
     async fn sign_in(&self, users: std::ops::Range<i64>) -> Vec<TcpStream> {
         let (way, hellos) = (self.way.clone(), Arc::clone(&self.hellos));
         let signing_in = tokio::task::spawn_blocking(move || {
@@ -179,7 +181,7 @@ impl Edge {
         let cycling = tokio::task::spawn_blocking(move || {
             for cycle in 0..cycles {
                 let mut socket = way.login(&hellos[(cycle % WARM) as usize]);
-                // Some say that they go.
+                // Some clients send a close frame.
                 if way.tls.is_none() && cycle % 2 == 0 {
                     socket.write_all(&[0x88, 0x80, 0, 0, 0, 0]).expect("writes");
                 }
@@ -189,7 +191,7 @@ impl Edge {
         sleep(PAUSE).await;
     }
 
-    /// Growth by many who came and went, of users who were known.
+    /// Growth by many sessions of known users that came and went.
     async fn left_of_many(&self) -> (i64, i64) {
         self.come_and_go(FIRST_CYCLES).await;
         let before = held();
@@ -198,7 +200,7 @@ impl Edge {
         (now.0 - before.0, now.1 - before.1)
     }
 
-    /// Counts what is left of many who went, then logins and idle connections.
+    /// Checks what closed sessions leave behind, then logins and idle connections.
     async fn assert_bounds(self, name: &str, bounds: &Bounds) {
         let left = self.left_of_many().await;
         let warm = self.sign_in(0..WARM).await;
@@ -225,7 +227,7 @@ impl Edge {
     }
 }
 
-/// A certificate for `NAME` and its key, as files.
+/// Certificate for `NAME` and its key, as files.
 fn certificate(directory: &Path) -> CertificateFiles {
     let made = rcgen::generate_simple_self_signed([NAME.to_owned()]).expect("a certificate");
     let files = CertificateFiles::within(directory, "boat");

@@ -1,4 +1,4 @@
-//! What the largest group costs, counted over the whole suite in one process.
+//! Cost of the largest group, counted over the whole suite in one process.
 
 #![allow(clippy::print_stdout, reason = "says what was measured")]
 
@@ -8,7 +8,7 @@ use peak_alloc::PeakAlloc;
 use protocol::frame::Send;
 use protocol::group::{Member, Role};
 use protocol::history::Version;
-use protocol::ledger::Event;
+use protocol::ledger::LedgerEvent;
 use protocol::{GroupId, Recipient, Seq};
 use tests::person::{CLOSED, user};
 use tests::wire::{Port, Wire, send};
@@ -22,9 +22,9 @@ const MEMBERS: i64 = 100_000;
 const MESSAGES: usize = 512;
 const PAIRS: i64 = 8;
 const ROUNDS: usize = 6;
-/// What a carrier may need.
+/// Memory a carrier may need.
 const BYTES_MAX: usize = 1 << 30;
-/// A message to one person takes longer than alone, and far less than the group needs.
+/// Time limit of a private message: longer than it takes alone, and far below that of the group.
 const PRIVATE_MAX: Duration = Duration::from_secs(5);
 
 async fn largest_group(cluster: &Cluster) -> GroupId {
@@ -85,7 +85,9 @@ async fn a_burst_to_the_largest_group_needs_less_than_a_gibibyte_and_private_cha
     );
     let last = last.expect("one was sent");
     let entries = cluster.backends.ledger.trace(&[last]).await.expect("reads");
-    let is_settled = entries[0].iter().any(|entry| entry.event == Event::Settled);
+    let is_settled = entries[0]
+        .iter()
+        .any(|entry| entry.event == LedgerEvent::Settled);
     assert!(!is_settled, "the group was reached before it was measured");
     assert!(peak < BYTES_MAX, "{peak}");
     assert!(slowest < PRIVATE_MAX, "{slowest:?}");

@@ -1,6 +1,6 @@
-//! Crates of others: their licences, their sources, and those that are banned, as deny.toml says.
+//! Third-party crates: their licences, their sources, and those banned, as deny.toml says.
 //!
-//! `cargo deny` says the same, and takes minutes to build; this runs with the other tests.
+//! `cargo deny` checks the same, but takes minutes to build; this runs with the other tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,24 +10,24 @@ use std::process::{Command, Output};
 use cargo_metadata::{CargoOpt, MetadataCommand};
 use spdx::{Expression, Licensee, ParseMode};
 
-/// Both workspaces: the program, and what fuzzes it.
+/// Both workspaces: the program, and its fuzzers.
 const MANIFESTS: [&str; 2] = ["Cargo.toml", "fuzz/Cargo.toml"];
 
 /// Policy of deny.toml.
 struct Policy {
     allowed: Vec<Licensee>,
-    /// Licences that one crate alone may have, besides.
+    /// Licences allowed for one crate alone, besides.
     exceptions: BTreeMap<String, Vec<Licensee>>,
     bans: Vec<Ban>,
 }
 
 struct Ban {
     name: String,
-    /// Crates that may have it below them nevertheless.
+    /// Crates that may depend on it nevertheless.
     wrappers: BTreeSet<String>,
 }
 
-/// A crate of somebody else's.
+/// Third-party crate.
 #[derive(Clone)]
 struct Package {
     name: String,
@@ -173,7 +173,7 @@ fn policy() -> Policy {
             None => BTreeSet::new(),
         },
     });
-    // The rule of sources is the one that this test knows.
+    // The test implements this rule of sources, and no other.
     for key in ["unknown-registry", "unknown-git"] {
         assert_eq!(deny["sources"][key].as_str(), Some("deny"));
     }
@@ -218,7 +218,7 @@ fn violation(policy: &Policy, package: &Package) -> Option<String> {
     (!is_allowed).then(|| format!("{name}: {licence} is not among the licences of deny.toml"))
 }
 
-/// Every crate of others that any feature and any platform brings.
+/// All third-party crates that any feature and any platform brings.
 fn packages(manifest: &Path) -> Vec<Package> {
     let parents = parents(manifest);
     let metadata = MetadataCommand::new()
@@ -230,7 +230,7 @@ fn packages(manifest: &Path) -> Vec<Package> {
         .unwrap_or_else(|error| panic!("{}: {error}", manifest.display()));
     let others = metadata.packages.into_iter().filter_map(|package| {
         let source = package.source.as_ref()?;
-        // The lock file has more than is ever built.
+        // The lock file lists crates that are never built.
         let key = (package.name.to_string(), package.version.to_string());
         let parents = parents.get(&key)?;
         Some(Package {
@@ -276,7 +276,7 @@ fn parents(manifest: &Path) -> BTreeMap<(String, String), BTreeSet<String>> {
     parents
 }
 
-/// True where a lock file says all that its manifests want.
+/// True if a lock file satisfies its manifests.
 fn is_locked(manifest: &Path) -> bool {
     let asked = [
         "metadata",

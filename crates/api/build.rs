@@ -33,13 +33,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build_transport(false)
         .bytes(".")
         .skip_debug(HIDDEN)
-        // Its ticket is hidden, and what is in the frames hides by itself.
+        // The frame's ticket is hidden, and its messages hide their own content.
         .type_attribute(".packetboat.v1.ServerFrame.frame", "#[derive(Debug)]")
         .compile_fds(descriptors)?;
     Ok(())
 }
 
-/// Messages that hold a token, a ticket or a body: `hidden.rs` says what of them may be shown.
+/// Messages that hold a token, a ticket or a body: `hidden.rs` says which of their fields may be
+/// shown.
 const HIDDEN: [&str; 21] = [
     ".packetboat.v1.Admission",
     ".packetboat.v1.AuthenticateRequest",
@@ -64,7 +65,7 @@ const HIDDEN: [&str; 21] = [
     ".packetboat.v1.SyncCall",
 ];
 
-/// Without what people wrote beside it.
+/// Strips comments of the proto files.
 fn bare(descriptors: &FileDescriptorSet) -> FileDescriptorSet {
     let mut bare = descriptors.clone();
     for file in &mut bare.file {

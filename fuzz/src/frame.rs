@@ -1,4 +1,5 @@
-//! Bytes of a frame, by client or server, alone and behind a length: what is read survives being written.
+//! Frames from bytes, for client and server, alone and behind a length: a decoded frame survives
+//! encoding.
 #![no_main]
 
 use api::codec::{Frames, decode_client, decode_server, encode_client, encode_server};

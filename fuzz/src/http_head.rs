@@ -1,4 +1,5 @@
-//! The head of a request, by hyper in the bounds of the client port, and the handshake by its headers.
+//! Head of a request, parsed by hyper within the bounds of the client port, and the handshake by
+//! its headers.
 #![no_main]
 
 use std::convert::Infallible;
@@ -17,7 +18,7 @@ use libfuzzer_sys::fuzz_target;
 
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// A socket of which everything has come, and to which everything is written.
+/// Socket with all input at hand, which takes all output.
 struct Socket<'a>(&'a [u8]);
 
 impl Read for Socket<'_> {
@@ -75,6 +76,6 @@ fuzz_target!(|data: &[u8]| {
         .keep_alive(false)
         .half_close(false)
         .serve_connection(Socket(data), service_fn(answer));
-    // Nothing ever waits: all bytes are there.
+    // Nothing ever waits, as all bytes are at hand.
     let _ = connection.now_or_never();
 });

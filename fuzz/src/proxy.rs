@@ -1,5 +1,5 @@
-//! A PROXY header as it comes: each part of it asks for more until it is whole, and another reader finds the same
-//! addresses. The same bytes as values of `X-Forwarded-For`.
+//! PROXY header as it arrives: each prefix asks for more until it is whole, and another parser
+//! finds the same addresses. The same bytes also serve as values of `X-Forwarded-For`.
 #![no_main]
 
 use std::net::{IpAddr, SocketAddr};
@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use ppp::v2;
 use protocol::proxy::{HEADER_BYTES_MAX, Header, TrustedNetworks, forwarded_for, parse};
 
-/// The source by the library, which refuses some headers that name nobody.
+/// Source address by the library, which refuses some headers that name no address.
 fn by_library(bytes: &[u8]) -> Option<SocketAddr> {
     let header = v2::Header::try_from(bytes).ok()?;
     if header.command == v2::Command::Local {

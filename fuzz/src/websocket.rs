@@ -1,4 +1,4 @@
-//! Bytes of a WebSocket client: the same events however they are cut. The first bytes say where.
+//! Bytes of a WebSocket client: the same events however they are cut. The first bytes set the cuts.
 #![no_main]
 
 use boat::stack::websocket::{Event, Reader, Rules, Violation};

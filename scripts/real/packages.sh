@@ -1,4 +1,4 @@
-# Where the servers come from: Debian's packages and Maven Central. Sourced by the parts.
+# Sources of the servers: Debian's packages and Maven Central. Sourced by the parts.
 
 # debian WHAT-FOR PACKAGE...: installs packages without starting the services in them. One at a time,
 # because apt has one lock.
@@ -21,7 +21,7 @@ debian() {
     log=$real/apt.log
     deadline=$((SECONDS + 300))
     until apt_get "$@" >"$log" 2>&1 9>&-; do
-      # Somebody else's apt-get may be at work.
+      # Another apt-get may be running.
       if ! grep -q 'Could not get lock' "$log" || [ $SECONDS -ge $deadline ]; then
         tail -n 20 "$log" >&2
         fail "apt-get did not install $*."
@@ -34,12 +34,12 @@ apt_get() {
   timeout 120 apt-get update -qq && timeout 300 apt-get install -y -qq --no-install-recommends "$@"
 }
 
-# program NAME PACKAGE...: from Debian unless it is there.
+# program NAME PACKAGE...: installs a program from Debian unless it is present.
 program() {
   command -v "$1" >/dev/null || debian "$@"
 }
 
-# A Java of release 17: both Kafka and Cassandra run on it. Cassandra does not on newer ones.
+# Java 17: both Kafka and Cassandra run on it, and Cassandra on no newer release.
 java_17() {
   local java
   for java in ${JAVA_HOME:+"$JAVA_HOME/bin/java"} java /usr/lib/jvm/java-17-*/bin/java; do
@@ -51,15 +51,15 @@ java_17() {
   return 1
 }
 
-# jars FILE: fetches what scripts/real/$part.pom.xml lists with all it needs into $jars, unless FILE is
-# there. The directory appears when it is complete.
+# jars FILE: fetches the artifacts of scripts/real/$part.pom.xml with their dependencies into $jars, unless FILE
+# exists. The directory appears once it is complete.
 jars() {
   java_17 >/dev/null || debian "Java 17" openjdk-17-jre-headless
   [ ! -e "$jars/$1" ] || return 0
   program mvn maven
   say "fetching $1 and what it needs from Maven Central …"
   rm -rf "$jars" "$jars.new"
-  # Two parts fetch at once into one local repository; a clash there heals by asking again.
+  # Two parts fetch into one local repository in parallel; a retry resolves a clash.
   fetch || fetch || { tail -n 20 "$home/maven.log" >&2; fail "Maven did not fetch the jars; see $home/maven.log."; }
   rm -f "$jars.new"/*{osx,windows,aarch_64,riscv64}*.jar
   [ -e "$jars.new/$1" ] || fail "Maven fetched no $1; see $home/maven.log."

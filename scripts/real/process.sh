@@ -1,5 +1,5 @@
-# One server process of a part: its directory, launching it so that it outlives the shell, knowing it
-# again, waiting for it, ending it. Sourced by the parts; expects $part.
+# One server process of a part: its directory, and functions to launch it so that it outlives the shell, to recognise
+# it, to wait for it, and to end it. Sourced by the parts; expects $part.
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 real=${PACKETBOAT_REAL_DIR:-$repository/data/real}
@@ -21,7 +21,7 @@ started_at() {
   [ "${fields[0]}" != Z ] && echo "${fields[19]}"
 }
 
-# A pid alone may belong to another program by now: its start time and the boot are kept beside it.
+# A pid alone may belong to another program by now, so the file also has its start time and the boot id.
 alive() {
   local pid ticks boot
   read -r pid ticks boot 2>/dev/null <"$(directory "$1")/pid" || return 1
@@ -37,7 +37,7 @@ started() {
   done | sed 's/^node-//' | sort -n
 }
 
-# launch NODE COMMAND...: descriptors above 2 (locks, make's job server) are not handed on.
+# launch NODE COMMAND...: the command inherits no descriptors above 2 (locks, make's job server).
 launch() {
   local node=$1 directory
   shift

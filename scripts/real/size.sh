@@ -1,4 +1,4 @@
-# How many nodes a part has: asked for at the first `up`, and kept, because a cluster's members know
+# Number of nodes of a part: set at the first `up`, and fixed from then on, because a cluster's members know
 # each other. Sourced by the parts with numbered nodes; expects $asked and $usual.
 
 size() {

@@ -1,15 +1,14 @@
-# TLS and sign-in of a part: asked for by TLS=1 at its first `up`, and kept, because its data knows its users. Sourced
-# by the parts, after process.sh.
+# TLS and sign-in of a part: set by TLS=1 at its first `up`, and fixed from then on, because its data contains its users.
+# Sourced by the parts, after process.sh.
 #
-# $tls holds the root, a pair for servers, one for clients (both roots are trusted by servers), another root that
-# signed nothing here, and a password a part and user. The user of Packetboat is `packetboat`; `operator` is for these
-# scripts.
+# $tls holds the root, a pair for servers, one for clients (servers trust both roots), another root that
+# signed nothing here, and a password per part and user. Packetboat's user is `packetboat`; these scripts use `operator`.
 
 tls=$real/tls
 
 secured() { [ -e "$home/secured" ]; }
 
-# Before the first node of an `up`.
+# Runs before the first node of an `up`.
 agree_on_tls() {
   local nodes
   nodes=$(find "$home" -maxdepth 1 -name 'node-*' | head -n 1)
@@ -59,5 +58,5 @@ leaf() {
     ) 2>/dev/null
 }
 
-# password NAME: of a part's user `packetboat`, or of `operator` at each.
+# password NAME: password of a part's user `packetboat`, or of `operator` in all parts.
 password() { cat "$tls/$1.password"; }

@@ -1,11 +1,11 @@
 # The verbs of a part. Sourced last by each part, which defines
 #   wanted         the nodes that `up` starts
-#   address NODE   where its clients connect
+#   address NODE   address for its clients
 #   answers NODE   does it serve?
 #   run NODE       launches it, with its data
 #   install        fetches what is missing
 #   version        of the server
-#   together       what makes the started nodes one cluster (waits)
+#   together       joins the started nodes to one cluster (waits)
 #   settings       lines for the env file
 # and may set patience (seconds a node may take) and one_by_one=yes (nodes join one after the other).
 
@@ -30,7 +30,7 @@ up() {
   say "$(version) is up: $(for node in $nodes; do address "$node"; done | paste -sd' ') ($((SECONDS - begin)) s)"
 }
 
-# Asks first, so that nothing is torn; a server that does not hear is killed.
+# Asks first, so that no write is torn; kills a server that does not react.
 down() {
   local nodes
   mapfile -t nodes < <(started)
@@ -71,12 +71,12 @@ known() {
   done
 }
 
-# Nodes that were stopped: all of them, before waiting for one, since one may need the others.
+# Starts all stopped nodes before it waits for one, since one may need the others.
 bring_back() {
   local node failed=0
   known "$@"
   for node in "$@"; do
-    # Not "start || …", where its own failures would be passed over; and not at once: they share files.
+    # Not "start || …", which would ignore failures inside; and not in parallel: nodes share files.
     start "$node" &
     wait $! || failed=1
   done
@@ -90,7 +90,7 @@ stop() {
   gone 10 "$@" || fail "still runs after SIGKILL: $*"
 }
 
-# Nodes that lost their data: `start` brings them back empty.
+# Wipes the data of nodes: `start` brings them back empty.
 wipe() {
   local node
   stop "$@"

@@ -1,10 +1,10 @@
-//! Somebody who is not there when it is written.
+//! Recipients who are away when a message is sent.
 
 use std::time::Duration;
 
 use backend::hook::Fault;
 use protocol::frame::Send;
-use protocol::ledger::Event;
+use protocol::ledger::LedgerEvent;
 use protocol::mailbox::MailboxPolicy;
 use protocol::message::Target;
 use protocol::{MessageId, Options, Platform, Seq};
@@ -64,7 +64,7 @@ async fn what_came_while_i_was_away_arrives_in_order_and_once() {
     assert!(verdict.contains("offline"), "{verdict}");
     bea.close().await;
 
-    // Nor again the next time.
+    // The next sign-in brings none of them again.
     let mut bea = cluster.device(2).keeping(state).ready().await;
     bea.hears_nothing().await;
     cluster.assert_settled(20).await;
@@ -78,7 +78,7 @@ async fn a_long_absence_is_loaded_backward_until_the_last_received() {
     let dir = tempfile::tempdir().expect("a directory");
     let state = dir.path().join("bea.sqlite");
     let mut settings = settings();
-    // What waited for the device has expired.
+    // Messages that waited for the device have expired.
     settings.embedded.mailbox.expire = Duration::from_millis(1);
     settings.redis.expire = Duration::from_millis(1);
     let cluster = Cluster::with(settings, |backends| backends).await;
@@ -125,7 +125,7 @@ async fn each_platform_that_is_away_is_notified_by_itself() {
     }
     let events = cluster.trace(id).await.events.first;
     let sent =
-        (events.iter()).filter(|entry| matches!(entry.event, Event::NotificationSent { .. }));
+        (events.iter()).filter(|entry| matches!(entry.event, LedgerEvent::NotificationSent { .. }));
     let mut targets: Vec<_> = sent.filter_map(|entry| entry.target.as_deref()).collect();
     targets.sort_unstable();
     assert_eq!(targets, away);
@@ -162,7 +162,7 @@ async fn each_of_eight_options_does_what_it_names() {
         stored += u64::from(stores);
         assert_eq!(waiting(&cluster, 2, Platform::Desktop).await, stored);
         let events = cluster.trace(away).await.events.first;
-        let is_notified = |event: &Event| matches!(event, Event::Notified);
+        let is_notified = |event: &LedgerEvent| matches!(event, LedgerEvent::Notified);
         let notified = events.iter().any(|entry| is_notified(&entry.event));
         assert_eq!(notified, options.has(Options::NOTIFY_OFFLINE), "{bits}");
     }
@@ -170,7 +170,7 @@ async fn each_of_eight_options_does_what_it_names() {
     cluster.stop().await;
 }
 
-// The ledger was told that it is stored; whether it still waits, the mailbox says.
+// The ledger says that it was stored; only the mailbox knows whether it still waits.
 #[tokio::test]
 async fn a_trace_says_whether_it_still_waits() {
     let (cluster, faults) = Cluster::with_faults(tests::settings()).await;
@@ -195,7 +195,7 @@ async fn a_trace_says_whether_it_still_waits() {
     assert_said(lost, "the mailbox does not answer").await;
     faults.end(MAILBOX.named("find"));
 
-    // A station that dies once the mailbox has taken it out tells the ledger nothing.
+    // A station that dies after the mailbox has dropped a message tells the ledger nothing.
     let store = &cluster.backends.mailbox;
     let acked = vec![(target, vec![fetched])];
     let acked = store.acknowledge(acked, cluster.now()).await;
@@ -242,7 +242,7 @@ async fn a_platform_that_is_away_has_its_own_copy_waiting() {
     cluster.stop().await;
 }
 
-// Nobody ever signed in as this user: there is no mailbox to put it in, and nothing is lost.
+// Nobody ever signed in as this user: no mailbox can hold the message, and nothing is lost.
 #[tokio::test]
 async fn a_message_to_a_newcomer_is_found_at_the_first_sign_in() {
     let cluster = Cluster::start().await;
@@ -256,7 +256,7 @@ async fn a_message_to_a_newcomer_is_found_at_the_first_sign_in() {
     cluster.stop().await;
 }
 
-// A phone that lay in a drawer: the mailbox has long dropped the oldest of what came for it.
+// A phone lay in a drawer: the mailbox has long dropped the oldest of its messages.
 // proves S0-13
 #[tokio::test]
 async fn a_device_that_was_away_for_long_catches_up_with_all() {
@@ -290,7 +290,7 @@ async fn a_device_that_was_away_for_long_catches_up_with_all() {
     cluster.stop().await;
 }
 
-// The system ends and begins again on the same directory.
+// The system stops and starts again on the same directory.
 #[tokio::test]
 async fn messages_wait_through_a_restart() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! Questions over all conversations, by a device that keeps nothing.
+//! Queries over all conversations, by a device that keeps nothing.
 
 use protocol::Recipient;
 use protocol::message::Content;
@@ -25,7 +25,7 @@ async fn a_device_without_memory_asks_what_it_missed_and_what_is_unread() {
         (texts.collect::<Vec<_>>() == ["one", "two", "three"]).then_some(())
     })
     .await;
-    // The list's row is written behind the message's.
+    // The row of the list is written after the message's.
     let counts = [(conversation(1, 3), 2), (conversation(2, 3), 1)];
     eventually("the list has its rows", async || {
         let unread = cy.client.unread().await.expect("an answer");

@@ -1,4 +1,4 @@
-//! What is lost is named.
+//! The audit names lost messages.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use backend::clock::Clock;
-use protocol::ledger::chain::Walk;
+use operator::admin::{Desk, Operators, auditor};
+use protocol::ledger::chain::ChainWalk;
 use protocol::{MessageId, Timestamp};
-use server::admin::{Desk, Operators, auditor};
 use tests::Cluster;
 use tests::faults::lose_messages;
 use tests::system::eventually;
 
-/// A clock that is ahead of another by what the test wants.
+/// Clock ahead of another by as much as the test wants.
 struct Ahead {
     of: Arc<dyn Clock>,
     by_secs: AtomicU64,
@@ -25,8 +25,8 @@ impl Clock for Ahead {
     }
 }
 
-/// *Done when 2*: with an injected loss of k accepted messages the audit, the one on demand as well as the
-/// continuous one, reports exactly these, by their ids; without one it reports none.
+/// *Done when 2*: with an injected loss of k accepted messages, the audit on demand and the
+/// continuous one report exactly these, by their ids; without a loss they report none.
 #[tokio::test]
 async fn the_audit_names_exactly_what_was_lost_after_it_was_accepted() {
     const LOST: usize = 3;
@@ -38,8 +38,9 @@ async fn the_audit_names_exactly_what_was_lost_after_it_was_accepted() {
     let mut environment = cluster.environment.clone();
     environment.backends.clock = clock.clone();
     let mut auditor = Desk::new(
-        &environment,
-        &station::Config::default(),
+        &environment.backends,
+        &environment.connector,
+        station::Config::default().bounds(),
         Operators::default(),
     )
     .auditor(1, auditor::Config::default());
@@ -58,7 +59,7 @@ async fn the_audit_names_exactly_what_was_lost_after_it_was_accepted() {
     for n in 0..LOST {
         lost.insert(ada.say(2, &format!("lost {n}")).await);
     }
-    // What comes after them in the same conversation is carried on, and committed past them.
+    // Later messages of the same conversation are delivered, and committed past the lost ones.
     for text in ["three", "four"] {
         ada.say(2, text).await;
         assert_eq!(bea.hear_texts(1).await, [text]);
@@ -94,7 +95,7 @@ async fn the_audit_names_exactly_what_was_lost_after_it_was_accepted() {
         .audit
         .rows(Timestamp::ZERO..head.until, 100)
         .await;
-    let (mut walk, mut accepted, mut missing) = (Walk::whole(&head), 0, BTreeSet::new());
+    let (mut walk, mut accepted, mut missing) = (ChainWalk::whole(&head), 0, BTreeSet::new());
     for row in rows.expect("reads") {
         walk.step(&row);
         accepted += row.closed.expect("it was closed").accepted;

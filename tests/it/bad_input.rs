@@ -1,4 +1,5 @@
-//! Whoever breaks the protocol gets its code, and nobody else notices. docs/protocol.md lists the codes.
+//! A client that breaks the protocol gets its code, and no other notices. docs/protocol.md lists
+//! the codes.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use tests::person::{Device, conversation};
 use tests::system::sign;
 use tests::wire::{PORTS, Port, Wire, hello, send};
 
-/// Two people whose chat must go on whatever others do.
+/// Two users with a chat that must not notice the misbehaviour of others.
 struct Neighbours {
     one: Device,
     other: Device,
@@ -104,7 +105,7 @@ async fn bytes_that_are_no_frames_end_only_their_own_connection() {
     cluster.stop().await;
 }
 
-// A frame that never gets complete is no frame: its sender is waited for no longer than for a hello.
+// A frame that stays incomplete is no frame: the boat waits for it no longer than for a hello.
 #[tokio::test]
 async fn half_a_frame_is_waited_for_only_so_long() {
     let mut settings = tests::settings();
@@ -115,7 +116,7 @@ async fn half_a_frame_is_waited_for_only_so_long() {
     for port in PORTS {
         let mut wire = Wire::open(&cluster, port).await;
         let beginning = match port {
-            // A length, and less than it promises; a masked binary message, likewise.
+            // A length with fewer bytes than it promises; likewise a masked binary message.
             Port::Tcp => [&[100][..], &whole[..50]].concat(),
             Port::WebSocket => [&[0x82, 0x80 | 100, 0, 0, 0, 0][..], &whole[..50]].concat(),
         };
@@ -218,7 +219,7 @@ async fn a_connection_begins_with_a_hello_that_can_be_believed() {
     cluster.stop().await;
 }
 
-// Each is answered by itself, and its connection goes on.
+// Each send gets its own answer, and its connection goes on.
 #[tokio::test]
 async fn a_send_that_cannot_be_is_refused_and_the_next_one_goes() {
     let cluster = Cluster::start().await;
@@ -265,7 +266,7 @@ async fn a_send_that_cannot_be_is_refused_and_the_next_one_goes() {
     cluster.stop().await;
 }
 
-/// A send to user 0, which only bytes can say.
+/// Send to user 0, which only bytes can express.
 fn to_nobody() -> (Bytes, protocol::frame::Send) {
     use api::v1::client_frame::Frame;
     let send = send(2, "is anybody there?");
@@ -290,7 +291,8 @@ async fn an_ack_for_what_was_never_sent_is_refused_and_changes_nothing() {
     cluster.assert_settled(1).await;
     let made_up = MessageId::new(id.get() - 1).expect("an id");
     for port in PORTS {
-        // User 3 acknowledges a message between 1 and 2, one that never was, and one of its own with 1.
+        // User 3 acknowledges a message between 1 and 2, one that never existed, and one of its own
+        // with 1.
         let mut wire = Wire::signed_in(&cluster, port, 3).await;
         for (conversation, id) in [
             (conversation(1, 2), id),
@@ -336,8 +338,8 @@ async fn an_ack_for_what_was_never_sent_is_refused_and_changes_nothing() {
     cluster.stop().await;
 }
 
-// Two sends under one name to two people: the second is refused, whatever became of the first by then, and
-// neither is lost or said to be accepted that is not.
+// Two sends to two people under one send id: the second is refused, whatever became of the first by
+// then, and no send is lost or falsely accepted.
 #[tokio::test]
 async fn a_send_id_for_two_people_is_refused_the_second_time() {
     let cluster = Cluster::start().await;
@@ -348,7 +350,7 @@ async fn a_send_id_for_two_people_is_refused_the_second_time() {
         let first = send(2, "for bea");
         let mut second = send(3, "for cyd");
         second.send_id = first.send_id;
-        // While the first may still be under way …
+        // First while the first send may still be under way …
         wire.send(&ClientFrame::Send(first.clone())).await;
         wire.send(&ClientFrame::Send(second.clone())).await;
         let mut answers = [wire.answer(&first).await, wire.answer(&second).await];
@@ -356,7 +358,7 @@ async fn a_send_id_for_two_people_is_refused_the_second_time() {
         let [Ok(id), Err(Code::InvalidArgument)] = answers else {
             panic!("{answers:?}, {port:?}");
         };
-        // … and when the log has it, from wherever.
+        // … and once the log has it, on any connection.
         let told = wire.ask(second.clone()).await;
         assert_eq!(told, Err(Code::InvalidArgument), "{port:?}");
         let mut resend = second.clone();
@@ -378,7 +380,7 @@ async fn a_send_id_for_two_people_is_refused_the_second_time() {
     cluster.stop().await;
 }
 
-// Two sends under one name, one of them a different text: the name decides.
+// Two sends under one send id, the second with another text: the send id decides.
 // proves S3-22
 #[tokio::test]
 async fn a_send_id_stands_for_one_message_whatever_is_sent_under_it() {
@@ -392,7 +394,7 @@ async fn a_send_id_stands_for_one_message_whatever_is_sent_under_it() {
         wire.send(&ClientFrame::Send(first.clone())).await;
         wire.send(&ClientFrame::Send(second.clone())).await;
         let id = wire.answer(&first).await.expect("accepted");
-        // One answer is for both where the first was still under way.
+        // One answer serves both if the first was still under way.
         assert_eq!(wire.ask(second).await, Ok(id), "{port:?}");
         assert_eq!(bea.hear_texts(1).await, ["the first"]);
         bea.hears_nothing().await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use client::Event;
-use protocol::change::{Change, ChangeKind};
+use protocol::change::{ChangeKind, MessageChange};
 use protocol::message::Content;
 use protocol::{MessageId, Platform, Recipient, Seq};
 use tests::person::{conversation, text, user};
@@ -37,18 +37,24 @@ async fn everybody_sees_what_became_of_a_message() {
     change(&ada, 2, id, ChangeKind::Recall, "").await;
     for device in [&mut bea, &mut phone] {
         let edited = device.next_change().await;
-        assert_eq!(edited.asked.change, Change::Edit(Content::text("hello")));
+        assert_eq!(
+            edited.asked.change,
+            MessageChange::Edit(Content::text("hello"))
+        );
         assert_eq!(
             (edited.rev, edited.seq, edited.asked.subject),
             (1, Seq(1), id)
         );
         assert!(matches!(
             device.next_change().await.asked.change,
-            Change::React { .. }
+            MessageChange::React { .. }
         ));
-        assert_eq!(device.next_change().await.asked.change, Change::Recall);
+        assert_eq!(
+            device.next_change().await.asked.change,
+            MessageChange::Recall
+        );
     }
-    // Who comes later is told nothing of what it was.
+    // A later device learns nothing of the original.
     let mut tablet = cluster.device_on(2, Platform::Pad, "tablet").await;
     let shown = tablet.hear().await;
     assert_eq!(text(&shown), "");
@@ -56,7 +62,7 @@ async fn everybody_sees_what_became_of_a_message() {
     cluster.stop().await;
 }
 
-/// A device that was away has the message, and learns what became of it.
+/// A device that was away has the message, and learns its changes.
 #[tokio::test]
 async fn a_device_that_was_away_learns_every_change() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! Two people who are both there.
+//! Chats of two users, both signed in.
 
 use client::core::{Origin, SendStatus};
 use protocol::{Platform, Seq};
@@ -36,7 +36,7 @@ async fn two_users_chat_over_websocket_and_tcp() {
     cluster.stop().await;
 }
 
-// Both write at once: both see one order, and each writer's own.
+// Both write at once: both see one order, with each writer's own order kept.
 // proves S2-07
 #[tokio::test]
 async fn both_sides_see_one_order() {
@@ -73,7 +73,7 @@ async fn both_sides_see_one_order() {
     cluster.stop().await;
 }
 
-// One task on the log, however many of them are there.
+// One task on the log, for any number of platforms.
 // proves S1-12, S1-13, S1-19, S1-61
 #[tokio::test]
 async fn each_platform_of_a_user_gets_the_message() {
@@ -123,7 +123,7 @@ async fn my_other_device_shows_what_i_send() {
     assert_eq!(text(&shown), "from my desk");
     assert_eq!(shown.origin, Origin::OwnElsewhere);
     phone.hears_nothing().await;
-    // The device that sent it knows its place without being told twice.
+    // The sending device knows the position without a second event.
     reaches(&mut ticket, |s| {
         s.rank()
             >= SendStatus::Placed {

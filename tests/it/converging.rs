@@ -1,6 +1,7 @@
-//! Devices of several users say, change, read and tidy up whatever comes to mind, all at once; they go away and come again, and
-//! some lose what they kept. What lies beside the stores is lost, and the services are started anew. In the end each device shows
-//! what the log comes to, and so does one that was never there.
+//! Devices of several users send, change, read and tidy up at random, all at once; they go away and
+//! come back, and some lose their state. Everything beside the stores is lost, and the services
+//! restart. In the end each device shows the model of the log, and so does one that was never
+//! there.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -10,8 +11,8 @@ use std::time::Duration;
 use client::core::{SendStatus, Shown};
 use client::{Client, ClientError, Event, SendTicket};
 use futures_util::future::join_all;
-use protocol::change::{Arranged, ChangeKind};
-use protocol::group::{Role, Wish};
+use protocol::change::{ChangeKind, ListArrangement};
+use protocol::group::{GroupCommand, Role};
 use protocol::message::Content;
 use protocol::{GroupId, MessageId, Platform, Recipient};
 use rand::rngs::StdRng;
@@ -25,7 +26,7 @@ use tests::system::SOON;
 use tests::{Cluster, Device};
 use tokio::time::{Instant, timeout_at};
 
-/// A user's number, and what stands on their desk.
+/// User, platform and name of each device.
 const DEVICES: [(i64, Platform, &str); 6] = [
     (1, Platform::Desktop, "desk"),
     (1, Platform::Ios, "phone"),
@@ -35,19 +36,19 @@ const DEVICES: [(i64, Platform, &str); 6] = [
     (3, Platform::Pad, "pad"),
 ];
 const USERS: [i64; 3] = [1, 2, 3];
-/// How often everybody comes, does something and goes.
+/// Rounds in which every device comes, acts and goes.
 const ROUNDS: usize = 3;
 const STAYS: usize = 2;
 const DEEDS: usize = 12;
 
-/// A device and what it keeps, whether it is there or away.
+/// Device and its state, whether there or away.
 struct Living {
     user: i64,
     platform: Platform,
     name: String,
     keeps: PathBuf,
     app: App,
-    /// What the server said it has.
+    /// Messages the server accepted.
     accepted: BTreeSet<MessageId>,
     wrong: Vec<String>,
     chance: StdRng,
@@ -77,7 +78,7 @@ impl Living {
         self.here = Some(device.connect().await);
     }
 
-    /// What it took is kept; what it said and was not accepted waits in its outbox.
+    /// Closes the device: messages it took are kept, and its unaccepted sends wait in the outbox.
     async fn go(&mut self) {
         if let Some(Device { client, mut events }) = self.here.take() {
             events.taken();
@@ -85,7 +86,7 @@ impl Living {
         }
     }
 
-    /// Somebody else begins with it.
+    /// Deletes the state: the device starts afresh.
     fn lose(&mut self) {
         std::fs::remove_file(&self.keeps).expect("it kept something");
         self.app = App::default();
@@ -107,7 +108,7 @@ impl Living {
         }
     }
 
-    /// Takes what comes for a moment.
+    /// Takes events for a moment.
     async fn listen(&mut self) {
         let moment = Instant::now() + Duration::from_millis(self.chance.random_range(0..60));
         let mut here = self.here.take().expect("it is here");
@@ -185,7 +186,7 @@ impl Living {
             14 => {
                 let pinned = self.chance.random_bool(0.5);
                 let muted_until = None;
-                let arranged = Arranged {
+                let arranged = ListArrangement {
                     pinned,
                     muted_until,
                 };
@@ -193,15 +194,15 @@ impl Living {
             }
             _ => {
                 let wish = match self.chance.random_range(0..4) {
-                    0 => Wish::Remove(user(3)),
-                    1 | 2 => Wish::Add(vec![user(3)]),
-                    _ => Wish::SetRole(user(2), Role::Admin),
+                    0 => GroupCommand::Remove(user(3)),
+                    1 | 2 => GroupCommand::Add(vec![user(3)]),
+                    _ => GroupCommand::SetRole(user(2), Role::Admin),
                 };
                 client.wish(group, wish).await.map(drop)
             }
         };
         match told {
-            // Nothing there to be cleared, or somebody who is only heard of.
+            // Nothing to clear, or a person known by name only.
             Ok(()) | Err(ClientError::Refused(_)) => {}
             Err(other) => self.wrong.push(format!("{other}")),
         }
@@ -215,7 +216,7 @@ impl Living {
         }
     }
 
-    /// One of the newest few messages somewhere.
+    /// Picks one of the newest few messages of any conversation.
     fn any_shown(&mut self) -> Option<(Recipient, Said)> {
         let shown: Vec<_> = self.app.conversations().collect();
         let of = *shown.choose(&mut self.chance)?;
@@ -257,7 +258,7 @@ impl Living {
         client.read(*of, last.seq, last.id).await
     }
 
-    /// What it shows is what the log comes to.
+    /// Checks that it shows the model of the log.
     async fn check(&self, cluster: &Cluster, model: &Model) -> Result<(), String> {
         let me = user(self.user);
         let screen = Screen {
@@ -359,7 +360,7 @@ async fn everybody_shows_what_the_log_comes_to(seed: u64) {
     cluster.stop().await;
 }
 
-/// `PACKETBOAT_SEEDS=100..140` for more of them.
+/// Seeds to run; `PACKETBOAT_SEEDS=100..140` gives more of them.
 fn seeds() -> Range<u64> {
     let Ok(given) = std::env::var("PACKETBOAT_SEEDS") else {
         return 0..4;

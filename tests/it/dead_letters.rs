@@ -1,14 +1,14 @@
-//! What cannot be delivered is kept with its reason, and goes on its way again when the reason is gone.
+//! Undeliverable messages are kept with their reason, and redriven once the reason is gone.
 
 use backend::hook::Fault;
-use carrier::dead_letters::{Filter, Listed, Selection};
-use protocol::desk::Outcome;
+use operator::dead_letters::{Filter, Listed, Selection};
+use operator::desk::TaskOutcome;
 use protocol::ledger::DeadReason;
 use tests::faults::ROUTES;
 use tests::system::eventually;
 use tests::{Cluster, settings};
 
-/// Waits for so many letters, and answers them.
+/// Waits for so many letters, and returns them.
 async fn letters(cluster: &Cluster, count: usize) -> Vec<Listed> {
     let letters = cluster.letters();
     eventually("dead letters", async || {
@@ -30,7 +30,7 @@ async fn what_always_fails_becomes_a_dead_letter_and_is_redriven() {
 
     faults.begin(ROUTES.about(2), Fault::Conflict);
     let id = ada.say(2, "poison").await;
-    // Others are served meanwhile.
+    // Other recipients are served meanwhile.
     ada.say(3, "fine").await;
     assert_eq!(cem.hear_texts(1).await, ["fine"]);
 
@@ -57,7 +57,7 @@ async fn what_always_fails_becomes_a_dead_letter_and_is_redriven() {
     let chosen = Selection::Ids(vec![letter.id.clone()]);
     let redriven = cluster.redrive(&chosen).await.expect("redriven");
     assert_eq!(redriven.len(), 1);
-    assert_eq!(redriven[0].outcome, Outcome::ToRetry);
+    assert_eq!(redriven[0].outcome, TaskOutcome::ToRetry);
     assert_eq!(bea.hear_texts(1).await, ["poison"]);
     bea.hears_nothing().await;
     cluster
@@ -66,14 +66,14 @@ async fn what_always_fails_becomes_a_dead_letter_and_is_redriven() {
     cluster.assert_traced(id, "Acked", Some("2/desktop")).await;
     cluster.assert_settled(2).await;
 
-    // Twice is once.
+    // A second redrive has no effect.
     let again = cluster.redrive(&chosen).await.expect("an answer");
-    assert_eq!(again[0].outcome, Outcome::Before);
+    assert_eq!(again[0].outcome, TaskOutcome::Before);
     bea.hears_nothing().await;
     cluster.stop().await;
 }
 
-// The bound was too low; an operator raises it and sends the letter on its way again.
+// The bound was too low; an operator raises it and redrives the letter.
 #[tokio::test]
 async fn a_record_that_is_too_large_is_redriven_after_the_bound_is_raised() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -100,7 +100,7 @@ async fn a_record_that_is_too_large_is_redriven_after_the_bound_is_raised() {
         limit: 10,
     };
     let redriven = cluster.redrive(&everything).await.expect("redriven");
-    assert!(matches!(redriven[0].outcome, Outcome::ToMessage));
+    assert!(matches!(redriven[0].outcome, TaskOutcome::ToMessage));
     let heard = bea.hear().await;
     assert_eq!(heard.placed.message.id, id);
     assert_eq!(heard.placed.message.content.data.len(), 2000);

@@ -1,37 +1,40 @@
-//! The doctor names exactly what is wrong, mends it, and is quiet where all is well.
+//! The doctor names exactly the faults, mends them, and is quiet if all is well.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use backend::clock::{Clock, SystemClock, SystemEntropy};
-use backend::embedded::{Batch, Engine, Order, Table};
-use backend::hook::{Fault, Faults, Hook};
+use backend::embedded::{Engine, ScanOrder, Table, WriteBatch};
+use backend::hook::{Fault, Faults};
+use operator::Access;
+use operator::admin::doctor::{self, Stores, UserReport};
+use operator::admin::{Desk, Doctor, Operators};
+use operator::desk::OperatorAction;
+use operator::doctor::{Check, CheckVerdict, Finding};
+use operator::lifecycle::{Phase, Phases};
 use protocol::conversation::ConversationRow;
-use protocol::desk::Act;
-use protocol::doctor::{Check, Finding, Verdict};
 use protocol::history::Version;
 use protocol::mailbox::{ConnectRequest, NewSession};
 use protocol::message::Target;
-use protocol::presence::{BoatLife, Denied, SessionKey};
+use protocol::presence::{BoatLife, DeniedBoats, SessionKey};
 use protocol::unread::Tally;
 use protocol::{BoatId, DeviceId, Incarnation, MessageId, Platform, Seq, SessionId, Timestamp};
-use server::admin::doctor::{self, Stores, UserReport};
-use server::admin::{Desk, Doctor, Operators};
-use server::compose::{Access, Environment};
-use server::phase::{Phase, Phases};
+use server::compose::Environment;
 use server::settings::Settings;
 use tests::faults::{HISTORY, MAILBOX};
 use tests::person::conversation;
 use tests::{Cluster, user};
 
-/// The doctor of a process that has all of these parts.
+/// Doctor of a process with all of these parts.
 fn doctor(settings: &Settings, environment: &Environment, stores: Stores) -> Doctor {
     let phases = Phases::default();
     phases.enter(Phase::Ready);
-    let desk = Desk::new(environment, &settings.station, Operators::default());
+    let (backends, connector) = (&environment.backends, &environment.connector);
+    let bounds = settings.station.bounds();
+    let desk = Desk::new(backends, connector, bounds, Operators::default());
     Doctor::new(doctor::Parts {
-        settings: settings.clone(),
+        settings: settings.for_doctor(),
         role: None,
         stores,
         access: Access::from(&environment.backends),
@@ -84,10 +87,10 @@ async fn a_healthy_system_has_no_finding_however_busy_it_is() {
     };
     let looking = async {
         let checkup = doctor.checkup().await;
-        // The machine's limits are the machine's matter; the key of tests is the development key.
+        // The machine's limits are no fault of the program; the tests' key is the development key.
         let machine = [Check::OpenFiles, Check::Space, Check::TokenKey];
         for finding in &checkup.findings {
-            let is_fine = finding.verdict == Verdict::Ok;
+            let is_fine = finding.verdict == CheckVerdict::Ok;
             assert!(is_fine || machine.contains(&finding.check), "{finding:?}");
         }
         for check in [Check::Carriers, Check::ClosedMinutes, Check::Space] {
@@ -109,7 +112,7 @@ async fn a_healthy_system_has_no_finding_however_busy_it_is() {
     cluster.stop().await;
 }
 
-/// Writes into the store behind the system's back, as a disk does that fails.
+/// Writes into the store behind the system's back, like a failing disk.
 struct Vandal {
     engine: Engine,
 }
@@ -118,22 +121,22 @@ impl Vandal {
     fn remove(&self, table: Table, key: &[u8]) {
         let there = self.engine.get(table, key).expect("reads");
         assert!(there.is_some(), "{table:?} has no {key:02x?}");
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         batch.remove(table, key.to_vec());
         self.engine.write(batch).expect("writes");
     }
 
-    /// The row that a user keeps of a message.
+    /// Removes a user's row of a message.
     fn remove_row(&self, owner: i64, id: MessageId) {
         let key = [owner.to_be_bytes(), id.get().to_be_bytes()].concat();
         self.remove(Table::Private, &key);
     }
 
-    /// The way from a position to its message.
+    /// Removes the entry from a position to its message.
     fn remove_position(&self, id: MessageId) {
         let all = self
             .engine
-            .range(Table::PrivateIndex, .., Order::Forward, 100);
+            .range(Table::PrivateIndex, .., ScanOrder::Forward, 100);
         let value = id.get().to_be_bytes();
         let all = all.expect("reads");
         let found = all.iter().find(|(_, named)| named[..] == value);
@@ -144,7 +147,7 @@ impl Vandal {
         let prefix = owner.to_be_bytes();
         let rows = self
             .engine
-            .prefix(Table::Conversation, &prefix, Order::Forward, 10);
+            .prefix(Table::Conversation, &prefix, ScanOrder::Forward, 10);
         for (key, _) in rows.expect("reads") {
             self.remove(Table::Conversation, &key);
         }
@@ -156,7 +159,7 @@ impl Vandal {
     }
 }
 
-/// A system whose stores a vandal may get at.
+/// System whose stores a vandal can reach.
 async fn cluster_over(settings: &Settings, engine: &Engine) -> Cluster {
     Cluster::with(settings.clone(), |_| {
         let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
@@ -193,13 +196,13 @@ async fn damage_is_named_mended_and_gone() {
     }
     assert_eq!(kinds(&examined(&doctor, 2).await), [""; 0]);
 
-    // Row 2 is gone, and the way to row 4; the list, the newest of the head, a body; and a session of the
-    // boat's life before this one was never removed.
+    // Row 2 is gone, and the position entry of row 4; the list, the newest of the head, a body; and
+    // a session from the boat's previous life was never removed.
     vandal.remove_row(2, ids[1]);
     vandal.remove_position(ids[3]);
     vandal.remove_list(2);
     vandal.remove_body(ids[4]);
-    let mut batch = Batch::new();
+    let mut batch = WriteBatch::new();
     let key = conversation(1, 2).to_key().to_vec();
     batch.put(Table::Head, key, head_of_three.expect("a head"));
     vandal.engine.write(batch).expect("writes");
@@ -219,14 +222,14 @@ async fn damage_is_named_mended_and_gone() {
     let connect = ConnectRequest {
         user: user(2),
         entry,
-        denied: Denied::default(),
+        denied: DeniedBoats::default(),
         now: cluster.now(),
     };
     let connected = cluster.backends.mailbox.connect(connect).await;
     connected.expect("answered").expect("registered");
 
     let found = examined(&doctor, 2).await;
-    assert_eq!(found.verdict, Verdict::Failure);
+    assert_eq!(found.verdict, CheckVerdict::Failure);
     let all = [
         "session-of-ended-life",
         "mail-bodiless",
@@ -268,9 +271,9 @@ async fn damage_is_named_mended_and_gone() {
         .collect();
     assert!(failed.is_empty(), "{failed:?}");
     assert_eq!(kinds(&repaired.after), ["mail-bodiless"]);
-    assert_eq!(repaired.after.verdict, Verdict::Warning);
+    assert_eq!(repaired.after.verdict, CheckVerdict::Warning);
 
-    // Twice is once, and only what was done is written down.
+    // A second repair changes nothing, and the operators' log has only repairs that were made.
     let again = doctor.repair("ann", user(2), "to be sure").await;
     let again = again.expect("an answer").expect("it sees the stores");
     assert_eq!(
@@ -279,7 +282,7 @@ async fn damage_is_named_mended_and_gone() {
     );
     let log = cluster.letters().log(10, true, None).await.expect("a log");
     let repairs = log.entries.iter().filter_map(|entry| match &entry.act {
-        Act::Repaired { user, what, why } => {
+        OperatorAction::Repaired { user, what, why } => {
             Some((entry.by.as_str(), *user, what.len(), why.as_str()))
         }
         _ => None,
@@ -287,7 +290,7 @@ async fn damage_is_named_mended_and_gone() {
     let repairs: Vec<_> = repairs.collect();
     assert_eq!(repairs, [("ann", user(2), 5, "a disk failed")]);
 
-    // The other side is well again, too, and nobody misses anything.
+    // The other side is well again, too, and no user misses anything.
     assert_eq!(kinds(&examined(&doctor, 1).await), [""; 0]);
     ada.say(2, "6").await;
     let mut bea = cluster.device(2).ready().await;
@@ -309,7 +312,7 @@ async fn damage_is_named_mended_and_gone() {
     cluster.stop().await;
 }
 
-/// What neither side has left is named, and left alone.
+/// The doctor names a message that both sides lost, and leaves it alone.
 #[tokio::test]
 async fn a_message_that_both_sides_lost_is_named_and_not_made_up() {
     let engine = Engine::memory();
@@ -339,7 +342,7 @@ async fn a_message_that_both_sides_lost_is_named_and_not_made_up() {
     cluster.stop().await;
 }
 
-/// A clock that is ahead of another.
+/// Clock ahead of another.
 struct Ahead {
     of: Arc<dyn Clock>,
     by_secs: AtomicU64,
@@ -368,17 +371,17 @@ async fn a_store_that_is_away_and_what_waits_for_it_are_told() {
 
     let verdict = |findings: &[Finding], check| of(findings, check).verdict;
     let first = doctor.checkup().await.findings;
-    assert_eq!(verdict(&first, Check::History), Verdict::Failure);
+    assert_eq!(verdict(&first, Check::History), CheckVerdict::Failure);
     assert_eq!(
         verdict(&first, Check::Carriers),
-        Verdict::Ok,
+        CheckVerdict::Ok,
         "it has just begun"
     );
     clock.by_secs.store(400, Ordering::SeqCst);
     let later = doctor.checkup().await.findings;
-    assert_eq!(verdict(&later, Check::Carriers), Verdict::Failure);
+    assert_eq!(verdict(&later, Check::Carriers), CheckVerdict::Failure);
     let unknown = examined(&doctor, 2).await;
-    assert_eq!(unknown.verdict, Verdict::Warning);
+    assert_eq!(unknown.verdict, CheckVerdict::Warning);
     assert_eq!(kinds(&unknown), ["not-looked-at"]);
     let told = &unknown.differences.first[0].seen;
     assert!(
@@ -388,11 +391,11 @@ async fn a_store_that_is_away_and_what_waits_for_it_are_told() {
 
     faults.end(HISTORY);
     cluster.assert_settled(1).await;
-    // It is committed a moment after.
+    // The offset is committed a moment later.
     tests::system::eventually("nothing waits any more", async || {
         let healed = doctor.checkup().await.findings;
-        assert_eq!(verdict(&healed, Check::History), Verdict::Ok);
-        (verdict(&healed, Check::Carriers) == Verdict::Ok).then_some(())
+        assert_eq!(verdict(&healed, Check::History), CheckVerdict::Ok);
+        (verdict(&healed, Check::Carriers) == CheckVerdict::Ok).then_some(())
     })
     .await;
     ada.close().await;
@@ -400,7 +403,7 @@ async fn a_store_that_is_away_and_what_waits_for_it_are_told() {
     cluster.stop().await;
 }
 
-/// Nothing runs here but the doctor: whatever hangs, the others are told of.
+/// Only the doctor runs here: whichever part hangs, it reports on the others.
 #[tokio::test(start_paused = true)]
 async fn a_part_that_hangs_holds_up_no_other() {
     let settings = tests::settings();
@@ -409,26 +412,26 @@ async fn a_part_that_hangs_holds_up_no_other() {
             .expect("stores in memory");
     let faults = Arc::new(Faults::default());
     faults.begin(MAILBOX.named("sessions"), Fault::Hold);
-    environment.backends = environment.backends.hooked(&(faults as Arc<dyn Hook>));
+    environment.backends = environment.backends.hooked(&faults.hook());
     let findings = doctor(&settings, &environment, Stores::Memory)
         .checkup()
         .await
         .findings;
     let hangs = of(&findings, Check::Mailbox);
-    assert_eq!(hangs.verdict, Verdict::Failure);
+    assert_eq!(hangs.verdict, CheckVerdict::Failure);
     assert!(hangs.seen.contains("no answer within 3s"), "{hangs:?}");
     for check in [Check::Log, Check::History, Check::Ledger, Check::Carriers] {
-        assert_eq!(of(&findings, check).verdict, Verdict::Ok);
+        assert_eq!(of(&findings, check).verdict, CheckVerdict::Ok);
     }
     let nobody = of(&findings, Check::Members);
-    assert_eq!(nobody.verdict, Verdict::Failure);
+    assert_eq!(nobody.verdict, CheckVerdict::Failure);
     assert!(
         nobody.seen.contains("neither a boat nor a station"),
         "{nobody:?}"
     );
 }
 
-/// A head that is no head: what else there is of the user is told, and nothing is written over it.
+/// Unreadable head: the doctor reports everything else of the user, and overwrites nothing.
 #[tokio::test]
 async fn what_cannot_be_read_is_named_and_the_rest_is_examined() {
     let engine = Engine::memory();
@@ -442,7 +445,7 @@ async fn what_cannot_be_read_is_named_and_the_rest_is_examined() {
     }
     cluster.assert_settled(2).await;
     ada.close().await;
-    let mut batch = Batch::new();
+    let mut batch = WriteBatch::new();
     let key = conversation(1, 2).to_key().to_vec();
     batch.put(Table::Head, key.clone(), b"no head".to_vec());
     engine.write(batch).expect("writes");
@@ -452,7 +455,7 @@ async fn what_cannot_be_read_is_named_and_the_rest_is_examined() {
     vandal.remove_list(2);
 
     let found = examined(&doctor, 2).await;
-    assert_eq!(found.verdict, Verdict::Failure);
+    assert_eq!(found.verdict, CheckVerdict::Failure);
     assert_eq!(kinds(&found), ["not-looked-at", "list-behind"]);
     let told = &found.differences.first[0];
     assert!(
@@ -470,7 +473,8 @@ async fn what_cannot_be_read_is_named_and_the_rest_is_examined() {
     cluster.stop().await;
 }
 
-/// The list claims three hundred positions that nobody has: each is looked for on the other side, too.
+/// The list claims three hundred positions that no store has: each is looked up on the other side,
+/// too.
 #[tokio::test(start_paused = true)]
 async fn more_holes_than_there_is_time_for_end_in_a_report() {
     let settings = tests::settings();
@@ -482,7 +486,7 @@ async fn more_holes_than_there_is_time_for_end_in_a_report() {
         HISTORY.named("conversation"),
         Fault::Delay(Duration::from_secs(1)),
     );
-    environment.backends = environment.backends.hooked(&(faults as Arc<dyn Hook>));
+    environment.backends = environment.backends.hooked(&faults.hook());
     let claim = ConversationRow {
         owner: user(2),
         conversation: conversation(1, 2),

@@ -1,17 +1,17 @@
-//! Groups: made, talked in, left; read by who may.
+//! Groups: created, used, left; read only by those allowed.
 
 use client::core::SendStatus;
 use client::{Client, ClientError, Event};
-use protocol::change::{Change, ChangeKind};
-use protocol::group::{Role, Settings, Wish};
-use protocol::loaded::Older;
+use protocol::change::{ChangeKind, MessageChange};
+use protocol::group::{GroupCommand, GroupSettings, Role};
+use protocol::loaded_ranges::OlderRange;
 use protocol::{Code, ConversationId, GroupId, Platform, Recipient, Seq, UserId};
 use tests::person::{CLOSED, accepted, done, reaches, text, user};
 use tests::system::{SOON, eventually};
 use tests::{Cluster, Device, settings};
 use tokio::time::timeout;
 
-async fn wishes(device: &Device, group: GroupId, wish: Wish) {
+async fn wishes(device: &Device, group: GroupId, wish: GroupCommand) {
     let mut ticket = device
         .client
         .wish(group, wish)
@@ -20,7 +20,7 @@ async fn wishes(device: &Device, group: GroupId, wish: Wish) {
     done(&mut ticket).await.expect("it is done");
 }
 
-async fn refused(device: &Device, group: GroupId, wish: Wish) -> Code {
+async fn refused(device: &Device, group: GroupId, wish: GroupCommand) -> Code {
     let mut ticket = device
         .client
         .wish(group, wish)
@@ -34,7 +34,7 @@ async fn members(client: &Client, group: GroupId) -> Vec<(UserId, Role)> {
     page.expect("a member asks").members
 }
 
-/// All that this user may read there.
+/// Returns all texts that this user may read there.
 async fn texts_of(client: &Client, group: GroupId) -> Result<Vec<String>, ClientError> {
     let page = client
         .load_older(ConversationId::Group(group), None, 0)
@@ -47,7 +47,7 @@ async fn texts_of(client: &Client, group: GroupId) -> Result<Vec<String>, Client
         .collect())
 }
 
-/// Pages of a group that its cache does not hold come from history.
+/// Pages outside a group's cache come from history.
 // proves S3-52: a cursor before what is cached goes to history, one inside it to the cache.
 // proves S0-12: everybody gets all that was said meanwhile, more than the cache of the group holds, by many pages; also a
 // device that shows the newest first and loads the rest backward.
@@ -64,7 +64,7 @@ async fn a_member_gets_all_that_the_cache_does_not_hold() {
     let mut settings = settings();
     settings.embedded.timeline.keep = KEPT;
     settings.timeline.keep = KEPT;
-    // So large that nothing waits for single members.
+    // Makes the group too large to keep mail for single members.
     settings.carrier.group_push_max = 1;
     let cluster = Cluster::with(settings, |backends| backends).await;
     let ada = cluster.device(1).ready().await;
@@ -107,9 +107,9 @@ async fn a_member_gets_all_that_the_cache_does_not_hold() {
     })
     .await;
     let older = async |seq| dan.client.older(of, Seq(seq)).await.expect("it answers");
-    assert_eq!(older(first + 1).await, Older::Here);
-    assert_eq!(older(first).await, Older::ToBeLoaded(Seq(first)));
-    // A page that does not reach what was here moves it down.
+    assert_eq!(older(first + 1).await, OlderRange::Here);
+    assert_eq!(older(first).await, OlderRange::ToBeLoaded(Seq(first)));
+    // A page that does not reach the messages already here moves the edge down.
     let page = dan.client.load_older(of, Some(Seq(first)), 50).await;
     assert_eq!(page.expect("a page").messages.len(), 50);
     let lower = dan.client.edges(of).await.expect("it answers");
@@ -117,7 +117,7 @@ async fn a_member_gets_all_that_the_cache_does_not_hold() {
     let loaded = dan.load_gap(of, gap).await;
     assert_eq!(loaded, (2..first).map(Seq).collect::<Vec<_>>());
     assert_eq!(dan.client.edges(of).await.expect("it answers"), []);
-    assert_eq!(older(1).await, Older::Nothing);
+    assert_eq!(older(1).await, OlderRange::Nothing);
     cluster.stop().await;
 }
 
@@ -157,9 +157,9 @@ async fn who_comes_later_reads_from_there_on_unless_the_history_is_open() {
     let group = ada.group_of(CLOSED, &[2]).await;
     ada.say_in(group, "before").await;
     assert!(texts_of(&cy.client, group).await.is_err());
-    wishes(&ada, group, Wish::Add(vec![user(3)])).await;
+    wishes(&ada, group, GroupCommand::Add(vec![user(3)])).await;
     ada.say_in(group, "after").await;
-    // There is nothing for them of what was before: they are told of the gap.
+    // Earlier messages are not theirs to read: they get a gap.
     let heard = async {
         loop {
             if let Some(Event::Message(shown)) = cy.events.next().await {
@@ -173,11 +173,11 @@ async fn who_comes_later_reads_from_there_on_unless_the_history_is_open() {
         texts_of(&cy.client, group).await.expect("a member"),
         ["after"]
     );
-    let open = Settings {
+    let open = GroupSettings {
         open_history: true,
         ..CLOSED
     };
-    wishes(&ada, group, Wish::Set(open)).await;
+    wishes(&ada, group, GroupCommand::Set(open)).await;
     assert_eq!(
         texts_of(&cy.client, group).await.expect("a member"),
         ["before", "after"]
@@ -194,13 +194,16 @@ async fn who_is_sent_away_neither_says_nor_hears_more() {
     let dan = cluster.device(4).ready().await;
     let group = ada.group_of(CLOSED, &[2, 3]).await;
     assert_eq!(
-        refused(&bea, group, Wish::Remove(user(3))).await,
+        refused(&bea, group, GroupCommand::Remove(user(3))).await,
         Code::Forbidden
     );
-    assert_eq!(refused(&dan, group, Wish::Join).await, Code::Forbidden);
+    assert_eq!(
+        refused(&dan, group, GroupCommand::Join).await,
+        Code::Forbidden
+    );
     ada.say_in(group, "welcome").await;
     assert_eq!(text(&bea.hear().await), "welcome");
-    wishes(&ada, group, Wish::Remove(user(2))).await;
+    wishes(&ada, group, GroupCommand::Remove(user(2))).await;
     let mut sent = bea.send(Recipient::Group(group), "but").await;
     reaches(&mut sent, |status| matches!(status, SendStatus::Failed(_))).await;
     cy.say_in(group, "so it goes").await;
@@ -213,7 +216,7 @@ async fn who_is_sent_away_neither_says_nor_hears_more() {
     cluster.stop().await;
 }
 
-// Who administers a group recalls what anybody wrote.
+// An administrator recalls any member's message.
 #[tokio::test]
 async fn an_admin_recalls_for_everybody() {
     let cluster = Cluster::start().await;
@@ -227,7 +230,7 @@ async fn an_admin_recalls_for_everybody() {
     ada.change(to, id, ChangeKind::Recall, "").await;
     let changed = cy.next_change().await;
     assert_eq!((changed.asked.subject, changed.seq), (id, Seq(1)));
-    assert_eq!(changed.asked.change, Change::Recall);
+    assert_eq!(changed.asked.change, MessageChange::Recall);
     assert_eq!(texts_of(&cy.client, group).await.expect("a member"), [""]);
     cluster.stop().await;
 }
@@ -255,7 +258,7 @@ async fn a_group_knows_who_has_read() {
     cluster.stop().await;
 }
 
-// Who was away while sent away learns it by the list.
+// A member removed while away learns it from the list.
 #[tokio::test]
 async fn a_device_that_was_away_learns_that_it_is_not_in_any_more() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -277,8 +280,8 @@ async fn a_device_that_was_away_learns_that_it_is_not_in_any_more() {
     })
     .await;
     bea.close().await;
-    wishes(&ada, group, Wish::SetRole(user(3), Role::Admin)).await;
-    wishes(&ada, group, Wish::Remove(user(2))).await;
+    wishes(&ada, group, GroupCommand::SetRole(user(3), Role::Admin)).await;
+    wishes(&ada, group, GroupCommand::Remove(user(2))).await;
     let bea = cluster.device(2).keeping(state).connect().await;
     eventually("no member", async || role(&bea).is_none().then_some(())).await;
     cluster.stop().await;

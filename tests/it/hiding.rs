@@ -1,4 +1,4 @@
-//! A message that somebody hides from themselves.
+//! Messages that a user hides from themselves.
 
 use protocol::change::ChangeKind;
 use protocol::{MessageId, Platform, Recipient, Seq};
@@ -49,7 +49,7 @@ async fn it_is_gone_on_all_devices_of_one_person() {
     bea.next_change().await;
     for device in [&mut phone, &mut laptop] {
         let changed = device.next_change().await;
-        let protocol::change::Change::Edit(content) = changed.asked.change else {
+        let protocol::change::MessageChange::Edit(content) = changed.asked.change else {
             panic!("an edit");
         };
         assert!(content.data.is_empty(), "what it says now is hidden, too");

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use protocol::cached::{Outdated, Owner};
-use protocol::change::Arranged;
+use protocol::cache::{CacheKey, Invalidation};
+use protocol::change::ListArrangement;
 use protocol::frame::{
     ClientFrame, ListPage, ServerFrame, Summary, SyncAnswer, SyncQuery, SyncRequest,
 };
@@ -14,7 +14,7 @@ use tests::system::{eventually, list_margin};
 use tests::wire::{Port, Wire};
 use tokio::time::sleep;
 
-/// What was written before lies behind the margin of the next list.
+/// Wait after which earlier writes lie behind the margin of the next list.
 fn passed() -> Duration {
     3 * list_margin()
 }
@@ -91,8 +91,8 @@ async fn a_phone_that_was_away_learns_what_changed_and_no_more() {
     cluster.assert_settled(5).await;
     let mut iphone = Wire::signed_in(&cluster, Port::Tcp, 1).await;
     sleep(passed()).await;
-    // A list from copies is one of when they were read: these were read while things changed, and have ended.
-    let copies = [Owner::User(user(1)), Owner::Group(group)].map(Outdated::of);
+    // A list from the cache is as old as its entries: these were read during changes, so drop them.
+    let copies = [CacheKey::User(user(1)), CacheKey::Group(group)].map(Invalidation::of);
     let forgotten = cluster.backends.cache.forget(&copies).await;
     assert!(forgotten.iter().all(Result::is_ok));
     let full = list_since(&mut iphone, Timestamp::ZERO).await;
@@ -109,7 +109,7 @@ async fn a_phone_that_was_away_learns_what_changed_and_no_more() {
         let newest = list.borrow()[&conversation(1, peer)].newest.clone();
         newest.expect("it says hello").message.id
     };
-    let arranged = Arranged {
+    let arranged = ListArrangement {
         pinned: true,
         muted_until: None,
     };
@@ -165,7 +165,7 @@ async fn a_conversation_is_pinned_and_muted_on_all_devices() {
     ada.hear().await;
     phone.hear().await;
     let until = ada.client.conversations().borrow()[&conversation(1, 2)].version;
-    let arranged = Arranged {
+    let arranged = ListArrangement {
         pinned: true,
         muted_until: Some(until + Duration::from_secs(3600)),
     };

@@ -1,4 +1,4 @@
-//! What the sender learns of its message.
+//! Receipts: the sender learns what becomes of its message.
 
 use api::v1::{self, ChatMsgStatus};
 use client::core::SendStatus;
@@ -97,7 +97,7 @@ async fn a_message_is_finished_when_every_platform_has_it() {
     cluster.stop().await;
 }
 
-/// Asks until it stands so.
+/// Asks until the status is as expected.
 async fn until_so(
     wire: &mut Wire,
     stands: &mut impl AsyncFnMut(&mut Wire) -> (bool, bool, bool),
@@ -112,7 +112,7 @@ async fn until_so(
     waited.unwrap_or_else(|_| panic!("never {so:?}"));
 }
 
-// The receiver reads it while the sender is away.
+// The recipient reads it while the sender is away.
 // proves S3-18
 #[tokio::test]
 async fn a_sender_that_was_away_learns_it_on_return() {
@@ -224,7 +224,7 @@ async fn newest(wire: &mut Wire) -> v1::HistoryPage {
     wire.next_history().await
 }
 
-/// Whose copy a pushed message is.
+/// Owner of the copy that a pushed message is.
 async fn owner(wire: &mut Wire) -> i64 {
     let (_, bytes) = wire.next_message().await;
     let frame = v1::ServerFrame::decode(bytes).expect("a frame").frame;
@@ -239,7 +239,7 @@ async fn owner(wire: &mut Wire) -> i64 {
 #[tokio::test]
 async fn a_copy_says_whose_it_is_and_how_far_the_message_has_come() {
     let mut patient = settings();
-    // Two of the devices acknowledge nothing, however slow the machine is.
+    // Two of the devices never acknowledge, however slow the machine is.
     patient.boat.session.ack_wait = tests::system::SOON;
     patient.carrier.ack_wait = tests::system::SOON;
     let cluster = Cluster::with(patient, |backends| backends).await;
@@ -288,7 +288,7 @@ async fn a_copy_says_whose_it_is_and_how_far_the_message_has_come() {
     assert!(page.messages.iter().all(|message| message.user_id == 2));
     let statuses: Vec<_> = page.messages.iter().map(|m| m.status()).collect();
     assert_eq!(statuses, [Sent, Deleted, Sent, Sent]);
-    // A boat that leaves waits for them.
+    // A draining boat would wait for their connections.
     drop((laptop, tablet));
     cluster.stop().await;
 }

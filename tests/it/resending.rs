@@ -1,4 +1,4 @@
-//! A client that did not hear the answer sends again.
+//! Resends by a client that did not hear the answer.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn again(send: &Send) -> Send {
     }
 }
 
-/// The id of the place that the sender is told.
+/// Id in the echo of the position that the sender gets.
 async fn placed(wire: &mut Wire, of: &Send) -> MessageId {
     let send_id = of.send_id;
     wire.find(|frame| match frame {
@@ -68,8 +68,8 @@ async fn after_a_restart_a_repeat_is_still_a_repeat() {
     cluster.stop().await;
 }
 
-// The memory of sends is away: the answer may name a new id, but the writer finds the first message, tells
-// its place, and nobody sees a second one.
+// The memory of sends is away: the answer may name a new id, but the writer finds the first message
+// and reports its position, and nobody sees a second one.
 // proves S3-22 in part: one message; the id that the sender ends up with is the first.
 #[tokio::test]
 async fn with_the_memory_of_sends_gone_a_repeat_makes_no_second_message() {

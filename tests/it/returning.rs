@@ -1,14 +1,14 @@
-//! Who comes back soon, and then again.
+//! Clients that come back soon, again and again.
 
 use std::sync::Arc;
 
-use protocol::cached::{Outdated, Owner};
+use protocol::cache::{CacheKey, Invalidation};
 use protocol::change::{ChangeKind, ChangeOf};
 use protocol::frame::{
     ClientFrame, HistoryPage, HistoryRange, ListPage, Send, ServerFrame, SyncAnswer, SyncQuery,
     SyncRequest,
 };
-use protocol::group::Wish;
+use protocol::group::GroupCommand;
 use protocol::message::Content;
 use protocol::{ConversationId, GroupId, MessageId, Options, Platform, Seq, Timestamp};
 use tests::faults::reads;
@@ -17,7 +17,7 @@ use tests::system::{eventually, list_margin};
 use tests::wire::{Port, Wire, send};
 use tests::{Cluster, settings};
 
-/// Whatever was accepted has ended.
+/// Waits until every accepted message is settled.
 async fn at_rest(cluster: &Cluster) {
     eventually("all is settled", async || {
         let report = cluster.audit().await;
@@ -44,7 +44,7 @@ async fn lists(wire: &mut Wire, since: Timestamp) -> ListPage {
     }
 }
 
-/// Signs in, asks for the list, and for the group from behind what was shown, and goes.
+/// Signs in, asks for the list, and for the group from behind the messages shown, and leaves.
 async fn returns(
     cluster: &Cluster,
     who: i64,
@@ -70,7 +70,7 @@ fn seqs(page: &HistoryPage) -> Vec<u64> {
     seqs.collect()
 }
 
-/// Says nothing itself: `subject` is to become something else.
+/// Send that is no message: it changes `subject`.
 fn changing(to: i64, subject: MessageId, kind: ChangeKind, text: &str) -> Send {
     let subject = Some(subject);
     let change = Some(Box::new(ChangeOf { subject, kind }));
@@ -96,7 +96,7 @@ async fn a_list_costs_the_same_however_long_it_is() {
         while peers < count {
             let number = 2 + peers;
             let mut peer = Wire::signed_in(&cluster, Port::Tcp, number).await;
-            // Nothing waits for somebody who is away, so nothing is pushed while the list is read.
+            // No mail waits for an absent user, so nothing is pushed while the list is read.
             let mut ids = Vec::new();
             for _ in 0..3 {
                 let hello = Send {
@@ -118,7 +118,7 @@ async fn a_list_costs_the_same_however_long_it_is() {
         for (conversation, id) in first {
             wire.read(conversation, id, Seq(1)).await;
         }
-        let copy = Outdated::of(Owner::User(user(1)));
+        let copy = Invalidation::of(CacheKey::User(user(1)));
         let forgotten = cluster.backends.cache.forget(&[copy]).await;
         assert!(forgotten.iter().all(Result::is_ok));
         reads(&faults);
@@ -133,12 +133,12 @@ async fn a_list_costs_the_same_however_long_it_is() {
             peers as usize
         );
     }
-    // Whether they are in groups is one question more.
+    // Group membership costs one read more.
     assert!(costs.iter().all(|cost| *cost <= 6), "{costs:?}");
-    // What other devices did may still cost the first one a question.
+    // Earlier actions of other devices may still cost the first one a read.
     assert!(costs.iter().all(|cost| *cost <= costs[0]), "{costs:?}");
 
-    // One conversation that changed, of a list of twenty, costs no more than a list of one.
+    // One changed conversation, in a list of twenty, costs no more than a list of one.
     let mut peer = Wire::signed_in(&cluster, Port::Tcp, 2).await;
     tokio::time::sleep(2 * list_margin()).await;
     let mut wire = Wire::signed_in(&cluster, Port::Tcp, 1).await;
@@ -186,7 +186,7 @@ async fn who_comes_back_soon_costs_the_stores_nothing() {
     let (mut since, mut shown) = (list.version, 3);
     for more in [0, 5, 40, 0, 1] {
         says(more).await;
-        // Bea does not sign in for the first time any more, and nobody else does anything.
+        // Bea has signed in before, and no other user acts.
         reads(&faults);
         let (list, page) = returns(&cluster, 2, since, group, shown).await;
         assert_eq!(reads(&faults), 0, "{more} more");
@@ -204,7 +204,8 @@ async fn who_comes_back_soon_costs_the_stores_nothing() {
     cluster.stop().await;
 }
 
-/// What a device did is in the copy, too: the next one is told without a store, and what somebody else did to them.
+/// The cache has a device's own actions, and those of others towards the user: the next device
+/// learns them without a store.
 #[tokio::test]
 async fn what_a_user_did_is_found_by_their_next_device() {
     let (cluster, faults) = Cluster::with_faults(settings()).await;
@@ -239,7 +240,7 @@ async fn what_a_user_did_is_found_by_their_next_device() {
 
     let mut ticket = ada
         .client
-        .wish(group, Wish::Remove(user(2)))
+        .wish(group, GroupCommand::Remove(user(2)))
         .await
         .expect("kept");
     done(&mut ticket).await.expect("it is done");
@@ -247,7 +248,8 @@ async fn what_a_user_did_is_found_by_their_next_device() {
     cluster.stop().await;
 }
 
-/// Redis may lose copies at any time: what is not there is read, and kept again.
+/// Redis may lose cache entries at any time: a missing one is read from the store, and cached
+/// again.
 #[tokio::test]
 async fn what_was_lost_is_read_once() {
     let (cluster, faults) = Cluster::with_faults(settings()).await;
@@ -257,8 +259,8 @@ async fn what_was_lost_is_read_once() {
     at_rest(&cluster).await;
     let (list, _) = returns(&cluster, 2, Timestamp::ZERO, group, 0).await;
     let cache = Arc::clone(&cluster.backends.cache);
-    for owner in [Owner::User(user(2)), Owner::Group(group)] {
-        let told = cache.forget(&[Outdated::of(owner)]).await;
+    for owner in [CacheKey::User(user(2)), CacheKey::Group(group)] {
+        let told = cache.forget(&[Invalidation::of(owner)]).await;
         assert!(told.iter().all(Result::is_ok));
         reads(&faults);
         let (again, page) = returns(&cluster, 2, list.version, group, 0).await;

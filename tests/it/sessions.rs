@@ -7,9 +7,9 @@ use std::time::Duration;
 use backend::discovery::{EmbeddedRegistry, Role};
 use backend::embedded::Engine;
 use client::Event;
-use client::core::State;
+use client::core::ConnectionState;
 use protocol::frame::ServerFrame;
-use protocol::presence::Denied;
+use protocol::presence::DeniedBoats;
 use protocol::{Code, Platform};
 use server::settings::Settings;
 use tests::person::text;
@@ -19,7 +19,7 @@ use tests::{Cluster, user};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Acknowledgements are waited for no longer than a test can be.
+/// Settings with waits for acknowledgements that a test can sit through.
 fn impatient() -> Settings {
     let mut settings = tests::settings();
     settings.boat.session.ack_wait = Duration::from_millis(200);
@@ -41,7 +41,7 @@ async fn a_second_sign_in_on_a_platform_ends_the_first_for_good() {
     assert_eq!(new.hear_texts(1).await, ["which one?"]);
     let refused = old.client.ready().await.expect_err("it does not come back");
     assert_eq!(refused.code, Code::Displaced);
-    // Another platform is none of its business.
+    // Sessions of other platforms are not affected.
     desk.client.ready().await.expect("it stays signed in");
     cluster.assert_settled(1).await;
     cluster.stop().await;
@@ -57,7 +57,7 @@ async fn three_browsers_stay_signed_in_and_the_fourth_ends_the_first() {
     let first = cluster.device_on(2, Platform::Web, "first").await;
     let mut second = cluster.device_on(2, Platform::Web, "second").await;
     let mut third = cluster.device_on(2, Platform::Web, "third").await;
-    // Another platform has one, as before.
+    // Another platform has one session, as before.
     let phone = cluster.device_on(2, Platform::Ios, "phone").await;
     let mut other = cluster.device_on(2, Platform::Ios, "other").await;
     assert_eq!(phone.ended().await, Code::Displaced);
@@ -83,7 +83,8 @@ async fn three_browsers_stay_signed_in_and_the_fourth_ends_the_first() {
     cluster.stop().await;
 }
 
-// The boat sends its client away with a ticket, and the next one takes it: the client's token would not do any more.
+// The boat sends its client away with a ticket, and the next boat takes it: the client's token is
+// no longer valid.
 #[tokio::test]
 async fn a_client_comes_back_with_the_ticket_of_the_boat_that_left() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -114,14 +115,16 @@ async fn a_client_comes_back_with_the_ticket_of_the_boat_that_left() {
     cluster.stop().await;
 }
 
-// However it ended: in order, without a word, displaced, or with the boat.
+// Any kind of end: in order, without a close, displaced, or with the boat.
 // proves S1-34
 #[tokio::test]
 async fn a_session_that_ended_leaves_nothing_behind() {
     let cluster = Cluster::start().await;
     let mailbox = cluster.backends.mailbox.clone();
     let live = async |number: i64| {
-        let mut sessions = mailbox.sessions(&[user(number)], Denied::default()).await;
+        let mut sessions = mailbox
+            .sessions(&[user(number)], DeniedBoats::default())
+            .await;
         sessions.remove(0).expect("the mailbox answers").len()
     };
     let polite = cluster.device(1).ready().await;
@@ -148,8 +151,8 @@ async fn a_session_that_ended_leaves_nothing_behind() {
     }
 }
 
-// A connection that the device has given up is admitted after the one it holds: the device comes again, and
-// never hears that it is signed in elsewhere.
+// A connection the device has given up is admitted after its current one: the device reconnects,
+// and never hears that it is signed in elsewhere.
 #[tokio::test]
 async fn a_device_whose_sign_ins_overtake_each_other_stays_signed_in() {
     let cluster = Cluster::start().await;
@@ -160,7 +163,7 @@ async fn a_device_whose_sign_ins_overtake_each_other_stays_signed_in() {
 
     let told = async {
         while let Some(event) = bea.events.next().await {
-            if let Event::State(State::Reconnecting { why, .. }) = event {
+            if let Event::State(ConnectionState::Reconnecting { why, .. }) = event {
                 return why.code;
             }
         }
@@ -175,7 +178,7 @@ async fn a_device_whose_sign_ins_overtake_each_other_stays_signed_in() {
     cluster.stop().await;
 }
 
-// Two programs that bear one device's name push each other out a few times; then one has it.
+// Two programs under one device's name displace each other a few times; then one has it.
 #[tokio::test]
 async fn two_programs_under_one_devices_name_come_to_an_end() {
     let cluster = Cluster::start().await;
@@ -185,6 +188,7 @@ async fn two_programs_under_one_devices_name_come_to_an_end() {
         cluster.device(2).ready().await,
     );
     let mut left = tokio::select! {
+        biased;
         code = one.ended() => {
             assert_eq!(code, Code::Displaced);
             other
@@ -201,7 +205,8 @@ async fn two_programs_under_one_devices_name_come_to_an_end() {
     cluster.stop().await;
 }
 
-// reliability R5, T-E3: a boat that registers anew keeps its clients, under whatever life they signed in.
+// reliability R5, T-E3: a boat that re-registers keeps its clients, whichever of its lives they
+// signed in under.
 #[tokio::test]
 async fn a_boat_that_lost_its_lease_keeps_its_clients() {
     let registry = EmbeddedRegistry::new(Engine::memory());
@@ -217,7 +222,7 @@ async fn a_boat_that_lost_its_lease_keeps_its_clients() {
     let mut wire = Wire::signed_in(&cluster, Port::WebSocket, 2).await;
 
     assert!(registry.revoke(Role::Boat, &boat));
-    // Nothing but this comes: no end, and above all no *signed in elsewhere*.
+    // The client gets nothing but this: no end, and above all no *signed in elsewhere*.
     assert_eq!(wire.next().await, Some(ServerFrame::Resync));
     let ada = cluster.device(1).ready().await;
     let id = ada.say(2, "still there?").await;
@@ -266,8 +271,8 @@ async fn a_session_that_never_acknowledges_is_sent_away_and_the_message_kept() {
     }
 }
 
-// It comes back at once, as clients do, and does not acknowledge again: from the third retry on the
-// message waits, and is not pushed at it without end.
+// The deaf client comes back at once, as clients do, and again does not acknowledge: from the third
+// retry on the message waits in the mailbox, and is not pushed without end.
 // proves S1-15, S1-25
 #[tokio::test]
 async fn a_deaf_client_that_keeps_coming_back_cannot_hold_a_message() {
@@ -280,7 +285,7 @@ async fn a_deaf_client_that_keeps_coming_back_cannot_hold_a_message() {
         .assert_traced(id, "StoredOffline", Some("2/desktop"))
         .await;
     cluster.assert_settled(1).await;
-    // Coming back, it would sign the next one out: the newest sign-in counts.
+    // A reconnect would displace the next device: the newest sign-in counts.
     deaf.close().await;
     let mut bea = cluster.device(2).named("hears").ready().await;
     assert_eq!(text(&bea.hear().await), "hello?");
@@ -304,7 +309,7 @@ async fn a_deaf_session_costs_only_itself() {
         ada.say(2, &number.to_string()).await;
         bea.hear().await;
     }
-    // One acknowledgement deadline of the deaf one would be a second in each round.
+    // One acknowledgement deadline of the deaf session would cost a second in each round.
     assert!(begin.elapsed() < Duration::from_secs(3));
     cluster.assert_settled(21).await;
     cluster.stop().await;
@@ -313,7 +318,8 @@ async fn a_deaf_session_costs_only_itself() {
 const RECEIVERS: i64 = 100;
 const ROUNDS: u64 = 4;
 
-/// Until everybody who answers has all that was sent to everybody; `deaf` of them acknowledge nothing.
+/// Time until every acknowledging client has all messages sent to all; `deaf` of them acknowledge
+/// nothing.
 async fn time_until_all_is_heard(deaf: i64) -> Duration {
     let cluster = Cluster::start().await;
     let heard = Arc::new(AtomicU64::new(0));

@@ -1,4 +1,4 @@
-//! A part that is away for a while costs time, and nothing else.
+//! A part that is away for a while costs time and nothing else.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn while_history_is_away_nothing_is_shown_and_then_everything() {
     for number in 1..10 {
         last = ada.write(2, &number.to_string()).await;
     }
-    // Accepted means that the log has it: history is not asked.
+    // Accepted means that the log has the message: history is not involved.
     accepted(&mut last).await;
     bea.hears_nothing().await;
     let report = cluster.audit().await;
@@ -36,7 +36,7 @@ async fn while_history_is_away_nothing_is_shown_and_then_everything() {
     cluster.stop().await;
 }
 
-// No false acknowledgement: what the log does not take is refused for now, and later sends of that
+// No false acknowledgement: a send the log does not take is refused for now, and later sends of its
 // conversation wait their turn.
 #[tokio::test]
 async fn what_the_log_cannot_take_is_not_accepted() {
@@ -59,7 +59,7 @@ async fn what_the_log_cannot_take_is_not_accepted() {
     cluster.stop().await;
 }
 
-// The same, as an application sees it: it writes, and the client goes on by itself.
+// The same, seen by an application: it writes, and the client retries on its own.
 #[tokio::test]
 async fn a_client_goes_on_by_itself_when_the_log_is_back() {
     let (cluster, faults) = Cluster::with_faults(settings()).await;
@@ -82,8 +82,8 @@ async fn a_client_goes_on_by_itself_when_the_log_is_back() {
     cluster.stop().await;
 }
 
-// T-R1: whoever signs in while their part of the mailbox is away sends and reads from history; what came meanwhile
-// comes when it is back.
+// T-R1: a user who signs in while their part of the mailbox is away sends, and reads from history;
+// messages of the meantime arrive once it is back.
 #[tokio::test]
 async fn a_mailbox_that_is_away_keeps_nobody_out() {
     let (mut cluster, faults) = Cluster::with_faults(settings()).await;

@@ -1,11 +1,13 @@
-//! A message's trace: from the client's frame over all services to the receiver's frame, as spans.
+//! Trace of a message: from the client's frame over all services to the recipient's frame, as
+//! spans.
 
 use api::codec::trace_of;
-use api::task::{Task, Work};
+use api::task::Value;
 use backend::hook::Fault;
 use backend::queue::{Partition, Record};
 use protocol::frame::Send;
 use protocol::keys::Topic;
+use protocol::record::{Task, Work};
 use protocol::trace::{Span, Step};
 use protocol::{Platform, TraceContext};
 use tests::faults::ROUTES;
@@ -24,7 +26,7 @@ fn traced(to: i64, trace: TraceContext) -> Send {
     }
 }
 
-/// The one span of this step, as soon as there is one.
+/// Waits for the one span of this step.
 async fn only(cluster: &Cluster, trace: TraceContext, step: Step) -> Span {
     let mut spans = eventually(step.name(), async || {
         let spans = cluster.spans.of(trace.trace, step);
@@ -35,7 +37,7 @@ async fn only(cluster: &Cluster, trace: TraceContext, step: Step) -> Span {
     spans.remove(0)
 }
 
-/// The record of topic `message`, of which there is one.
+/// The only record of topic `message`.
 async fn record(cluster: &Cluster) -> Record {
     let queue = &cluster.backends.queue;
     let mut records = Vec::new();
@@ -85,7 +87,7 @@ async fn a_traced_message_is_one_trace_from_hand_to_hand() {
     let events: Vec<_> = delivered.events.iter().map(|(name, _)| *name).collect();
     assert_eq!(events, ["pushed", "acked"]);
 
-    // The receiver goes on from where the message got its place.
+    // The recipient's trace continues from the span that gave the message its position.
     assert_eq!(trace_of(frame), Some(put.context));
     let record = record(&cluster).await;
     assert_eq!(put.record, Some((record.partition.number, record.offset)));
@@ -102,7 +104,7 @@ async fn the_trace_goes_on_to_whoever_is_told_and_fetches_it_later() {
     let mut ada = Wire::signed_in(&cluster, Port::WebSocket, 1).await;
     drop(Wire::signed_in(&cluster, Port::WebSocket, 2).await);
     eventually("bea is gone", async || {
-        let denied = protocol::presence::Denied::default();
+        let denied = protocol::presence::DeniedBoats::default();
         let sessions = cluster.backends.mailbox.sessions(&[user(2)], denied).await;
         let sessions = sessions.into_iter().next().expect("an answer");
         sessions
@@ -171,7 +173,8 @@ async fn the_boat_begins_traces_of_its_own_for_a_share_of_the_sends() {
     cluster.stop().await;
 }
 
-// A refused send ends its span, too, and its connection's end those that nobody answers.
+// A refused send ends its span, too, and the end of a connection ends the spans of its unanswered
+// sends.
 #[tokio::test]
 async fn a_send_that_is_refused_is_a_span_that_failed() {
     let cluster = Cluster::start().await;
@@ -184,7 +187,7 @@ async fn a_send_that_is_refused_is_a_span_that_failed() {
     cluster.stop().await;
 }
 
-// Each attempt is a delivery of its own, and the log lines about it name the trace.
+// Each attempt is a delivery of its own, and its log lines name the trace.
 #[tokio::test]
 async fn retries_and_their_log_lines_belong_to_the_trace() {
     let (mut cluster, faults) = Cluster::with_faults(tests::settings()).await;
@@ -201,7 +204,7 @@ async fn retries_and_their_log_lines_belong_to_the_trace() {
     faults.end(ROUTES.about(2));
     let attempts = eventually("it is stored", async || {
         let mut attempts = cluster.spans.of(trace.trace, Step::Deliver);
-        // Not those at whatever other sessions live.
+        // Attempts without a platform are for whichever other sessions live.
         attempts.retain(|attempt| attempt.platform.is_some());
         let stored = attempts.last().is_some_and(|last| last.outcome == "stored");
         stored.then_some(attempts)

@@ -1,4 +1,4 @@
-//! Boats: the real session machines, and what a boat does for them.
+//! Boats: the real session machines, and the boat's work around them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use protocol::frame::{ClientFrame, ServerFrame};
 use protocol::presence::BoatLife;
-use protocol::session::{Action, Limits, Outgoing, Push, Session, Token};
+use protocol::session::{Action, Outgoing, Push, Session, SessionLimits, Token};
 use protocol::{BoatId, Code, Incarnation, Refusal, SessionId, Timestamp};
 
 use crate::carrier::CarrierEvent;
@@ -15,12 +15,12 @@ use crate::station::Call;
 use crate::wire::Connection;
 use crate::world::{Event, World};
 
-/// How long a boat is down after a crash.
+/// Downtime of a boat after a crash.
 const DOWN: Duration = Duration::from_millis(700);
-/// How often a boat says again which sessions it holds.
+/// Interval between sweeps, which register a boat's sessions again.
 const SWEEP: Duration = Duration::from_secs(20);
 
-/// What a socket takes in a millisecond.
+/// Bytes a socket takes in a millisecond.
 const LINK_BYTES_PER_MILLI: u64 = 64;
 
 pub(crate) struct Boat {
@@ -29,13 +29,13 @@ pub(crate) struct Boat {
     pub(crate) life: u64,
     pub(crate) up: bool,
     sessions: BTreeMap<SessionId, Held>,
-    limits: Arc<Limits>,
+    limits: Arc<SessionLimits>,
 }
 
 struct Held {
     session: Session,
     timer: Option<Timestamp>,
-    /// The last assertion got no answer.
+    /// True if the last reassertion got no answer.
     in_doubt: bool,
 }
 
@@ -52,7 +52,7 @@ pub(crate) enum BoatEvent {
         session: SessionId,
         push: Push,
     },
-    /// The planted bug: expect the acknowledgement only now.
+    /// Planted bug: expect the acknowledgement only now.
     LatePush {
         boat: usize,
         life: u64,
@@ -65,7 +65,7 @@ pub(crate) enum BoatEvent {
         session: SessionId,
         notice: Notice,
     },
-    /// The socket has taken something.
+    /// The socket has taken a frame of this weight.
     Written {
         boat: usize,
         life: u64,
@@ -81,7 +81,7 @@ pub(crate) enum BoatEvent {
     },
 }
 
-/// What a session is told without an answer.
+/// Event for a session; needs no answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Notice {
     Frame(bytes::Bytes),
@@ -100,7 +100,7 @@ impl Boat {
             life: 1,
             up: true,
             sessions: BTreeMap::new(),
-            limits: Arc::new(Limits::default()),
+            limits: Arc::new(SessionLimits::default()),
         }
     }
 
@@ -111,7 +111,7 @@ impl Boat {
         }
     }
 
-    /// Whether the last assertion got no answer; `doubt` from now on.
+    /// Sets `in_doubt`; returns its old value.
     pub(crate) fn replace_doubt(&mut self, id: SessionId, doubt: bool) -> bool {
         let held = self.sessions.get_mut(&id);
         held.is_some_and(|held| std::mem::replace(&mut held.in_doubt, doubt))
@@ -190,7 +190,7 @@ impl World {
                 }
             }
             BoatEvent::Sweep { boat, life } => self.sweep(boat, life),
-            // One process: clients are let in once the carrier has gone over what the log had.
+            // One process: it admits clients once the carrier has caught up with the log.
             BoatEvent::Up { boat } if self.plan.embedded && !self.carrier_caught_up() => {
                 self.after(DOWN, Event::Boat(BoatEvent::Up { boat }));
             }
@@ -201,7 +201,7 @@ impl World {
         }
     }
 
-    /// A connection was opened: the session is in the boat's map before anything else.
+    /// Opens a session; it is in the boat's map before anything else happens.
     pub(crate) fn open_session(&mut self, boat: usize, session: SessionId) {
         let now = self.now;
         let here = &mut self.boats[boat];
@@ -262,7 +262,7 @@ impl World {
         );
     }
 
-    /// Does something to a session, then everything that it asks for.
+    /// Calls a session, then runs all its actions.
     pub(crate) fn with_session(
         &mut self,
         boat: usize,

@@ -1,22 +1,23 @@
-//! The carrier: the real placement rule, delivery machine and offsets over stores that take their time.
+//! The carrier: the real writer, delivery machine and offset tracker over slow stores.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::task::{Task, Work, again};
-use api::told::{is_wish, task_of};
-use protocol::cached::Outdated;
+use api::event_frames::EventFrames;
+use protocol::cache::Invalidation;
 use protocol::conversation::Head;
 use protocol::delivery::{
-    self, Action, Delivery, Offsets, Outcome, PushToken, RouteFailure, RouteToken, Source,
+    self, Action, Delivery, OffsetTracker, PushOutcome, PushToken, RouteFailure, RouteToken, Source,
 };
-use protocol::frame::ServerFrame;
 use protocol::keys::{self, Topic};
-use protocol::ledger::Event as LedgerEvent;
+use protocol::ledger::LedgerEvent;
 use protocol::mailbox::RouteRequest;
-use protocol::presence::{BoatLife, Denied};
+use protocol::presence::{BoatLife, DeniedBoats};
+use protocol::record::retry as retry_task;
+use protocol::record::{Task, Work};
 use protocol::session::{Push, Token};
+use protocol::writer::{self, Facts};
 use protocol::{ConversationId, Timestamp};
 use rand::Rng;
 
@@ -26,33 +27,33 @@ use crate::plan::Sabotage;
 use crate::world::{Event, World};
 use crate::writer::Batch;
 
-/// How long the carrier is down after a crash.
+/// Downtime of the carrier after a crash.
 const DOWN: Duration = Duration::from_millis(900);
-/// Records taken at a time.
+/// Records taken from a partition in one poll.
 const BATCH: usize = 4;
 
 pub(crate) struct Carrier {
     /// Counts its starts; names its push tokens.
     pub(crate) life: u32,
     up: bool,
-    pub(crate) denied: Denied,
+    pub(crate) denied: DeniedBoats,
     partitions: u32,
     pub(crate) delivery: Delivery,
-    pub(crate) offsets: Offsets,
+    pub(crate) offsets: OffsetTracker,
     positions: BTreeMap<Place, u64>,
     pub(crate) heads: BTreeMap<ConversationId, Head>,
-    /// A batch is being written: the next one waits.
+    /// True while a batch is being written; the next one waits.
     pub(crate) writing: bool,
-    /// Questions to the mailbox, in order.
+    /// Steps for the mailbox, in order.
     routes: VecDeque<Step>,
-    /// Until then copies cannot be forgotten, though stations find them.
+    /// End of an outage in which no cache entry can be invalidated, though stations read them.
     copies_away: Timestamp,
     timer: Option<Timestamp>,
-    /// When retries are looked at next: once at each time.
+    /// Times of scheduled polls of the retry topics, one poll each.
     retries_due: BTreeSet<Timestamp>,
 }
 
-/// A thing for the mailbox, in the order in which the machine wanted it.
+/// Step for the mailbox, in the order of the machine's actions.
 #[derive(Debug)]
 enum Step {
     Route {
@@ -60,8 +61,8 @@ enum Step {
         request: RouteRequest,
     },
     Forget(protocol::presence::SessionKey),
-    /// Before they are looked for who are to be told.
-    ForgetCopies(Vec<Outdated>),
+    /// Invalidates cache entries before the route of the delivery.
+    ForgetCopies(Vec<Invalidation>),
 }
 
 #[derive(Debug)]
@@ -77,12 +78,12 @@ pub(crate) enum CarrierEvent {
     Mailbox {
         life: u32,
     },
-    /// The planted bug.
+    /// Planted bug: invalidate cache entries after the route.
     LateForget {
         life: u32,
-        outdated: Vec<Outdated>,
+        outdated: Vec<Invalidation>,
     },
-    /// The planted bug: store what an earlier look found to be due.
+    /// Planted bug: store by the presence that an earlier step saw.
     LateStore {
         life: u32,
         token: RouteToken,
@@ -122,10 +123,10 @@ impl Carrier {
         Carrier {
             life: 0,
             up: false,
-            denied: Denied::default(),
+            denied: DeniedBoats::default(),
             partitions,
-            delivery: Delivery::new(delivery::Limits::default()),
-            offsets: Offsets::default(),
+            delivery: Delivery::new(delivery::DeliveryLimits::default()),
+            offsets: OffsetTracker::default(),
             positions: BTreeMap::new(),
             heads: BTreeMap::new(),
             writing: false,
@@ -152,7 +153,7 @@ impl World {
         self.carrier.up = true;
         self.carrier.positions = self.disk.committed.clone();
         if self.sabotage == Some(Sabotage::ReuseOfSeq) {
-            // As if the head had been kept before the last message.
+            // Heads as they were before the last message.
             self.carrier.heads = old_heads
                 .into_iter()
                 .map(|(c, head)| {
@@ -175,7 +176,7 @@ impl World {
         self.after(DOWN, Event::Carrier(CarrierEvent::Up));
     }
 
-    /// Every message of the log is committed.
+    /// True once every message of the log is committed.
     pub(crate) fn carrier_caught_up(&self) -> bool {
         let mut logs = self
             .disk
@@ -187,7 +188,7 @@ impl World {
         })
     }
 
-    /// Something new may stand in the log.
+    /// Schedules a poll of the log, which may have new records.
     pub(crate) fn wake_carrier(&mut self) {
         let (life, hop) = (self.carrier.life, self.hop());
         self.after(hop, Event::Carrier(CarrierEvent::Poll { life }));
@@ -213,7 +214,7 @@ impl World {
         self.apply(Effect::Append { place, task });
     }
 
-    /// All that was appended so far is on disk.
+    /// Makes every record appended so far durable.
     pub(crate) fn flush(&mut self) {
         let mark = self.disk.mark();
         self.disk.flush(mark);
@@ -242,7 +243,7 @@ impl World {
             }
             CarrierEvent::Mailbox { life } if self.is_carrier(life) => self.mailbox_step(),
             CarrierEvent::LateForget { life, outdated } if self.is_carrier(life) => {
-                self.copies.forget(&outdated);
+                self.invalidate_copies(&outdated);
             }
             CarrierEvent::LateStore {
                 life,
@@ -258,10 +259,10 @@ impl World {
                 outcome,
             } if self.is_carrier(life) => {
                 let outcome = match outcome {
-                    protocol::session::Outcome::Done => Outcome::Done,
-                    protocol::session::Outcome::NoAck => Outcome::NoAck,
-                    protocol::session::Outcome::NoSession => Outcome::NoSession,
-                    protocol::session::Outcome::Full => Outcome::Full,
+                    protocol::session::Outcome::Done => PushOutcome::Done,
+                    protocol::session::Outcome::NoAck => PushOutcome::NoAck,
+                    protocol::session::Outcome::NoSession => PushOutcome::NoSession,
+                    protocol::session::Outcome::Full => PushOutcome::Full,
                 };
                 let token = PushToken::from_number(number);
                 self.carrier.delivery.handle_outcome(now, token, outcome);
@@ -270,7 +271,7 @@ impl World {
                 let token = PushToken::from_number(number);
                 self.carrier
                     .delivery
-                    .handle_outcome(now, token, Outcome::Unreachable);
+                    .handle_outcome(now, token, PushOutcome::Unreachable);
             }
             CarrierEvent::Settle {
                 life,
@@ -307,21 +308,21 @@ impl World {
         }
     }
 
-    /// The next records of each partition that are durable and due.
+    /// Takes the next records of each partition that are durable and due.
     fn poll_log(&mut self) {
         if self.carrier.writing {
             return;
         }
-        let mut batch = Batch::default();
+        let mut records = Vec::new();
         for partition in 0..self.carrier.partitions {
-            self.poll_messages((Topic::Message, partition), &mut batch);
+            self.poll_messages((Topic::Message, partition), &mut records);
             for tier in 1..=keys::RETRY_TIERS {
                 self.poll_retries((Topic::Retry(tier), partition));
             }
         }
-        if !batch.is_empty() {
+        if !records.is_empty() {
             self.carrier.writing = true;
-            self.write(Box::new(batch));
+            self.write_later(Box::new(Batch::of(records)));
         }
     }
 
@@ -347,40 +348,23 @@ impl World {
         Some((source, record.task))
     }
 
-    fn poll_messages(&mut self, place: Place, batch: &mut Batch) {
+    fn poll_messages(&mut self, place: Place, records: &mut Vec<(Source, Arc<Task>)>) {
         for _ in 0..BATCH {
-            // A wish is a batch of its own.
-            let is_wish = self.wishes(place);
-            if batch.is_wish || is_wish && !batch.is_empty() {
-                return;
-            }
             let Some((source, task)) = self.take(place) else {
                 return;
             };
-            batch.is_wish = is_wish;
-            match &task.work {
-                Work::Message(message) => self.decide(source, &task, message, batch),
-                Work::Kickout(kickout) => {
-                    for key in &kickout.sessions {
-                        let close = Notice::Close(kickout.refusal.clone());
-                        self.notify(key.life.clone(), key.session, close);
-                        self.apply(Effect::Disconnect(key.clone()));
-                    }
-                    batch.dropped.push((source, Vec::new()));
-                }
-                Work::Deliver(_) => unreachable!("only on retry topics"),
+            let Work::Kickout(kickout) = &task.work else {
+                records.push((source, task));
+                continue;
+            };
+            for key in &kickout.sessions {
+                let close = Notice::Close(kickout.refusal.clone());
+                self.notify(key.life.clone(), key.session, close);
+                self.apply(Effect::Disconnect(key.clone()));
             }
+            self.carrier.offsets.settle(source);
+            self.commit_later();
         }
-    }
-
-    /// The next record there is a wish about a group.
-    fn wishes(&self, place: Place) -> bool {
-        let position = self.carrier.positions.get(&place).copied();
-        let next = self.disk.record(place, position.unwrap_or_default());
-        next.is_some_and(|next| match &next.task.work {
-            Work::Message(work) => is_wish(&work.message),
-            Work::Deliver(_) | Work::Kickout(_) => false,
-        })
     }
 
     fn poll_retries(&mut self, place: Place) {
@@ -411,8 +395,13 @@ impl World {
             let Work::Deliver(deliver) = &task.work else {
                 unreachable!("on a retry topic")
             };
-            let roles = self.standings(deliver);
-            let work = task_of((*task).clone(), deliver.clone(), &roles);
+            let mut facts = Facts::default();
+            let work = loop {
+                match writer::retry(&task, deliver, &facts, &EventFrames) {
+                    Ok(work) => break work,
+                    Err(missing) => self.answer(&missing, &mut facts),
+                }
+            };
             let now = self.now;
             let taken = self.carrier.delivery.handle_task(now, source, work);
             assert!(taken.is_ok(), "there was room");
@@ -476,20 +465,7 @@ impl World {
                     }),
                 );
             }
-            Action::Notice(notice) => {
-                let word = match notice.word {
-                    delivery::Word::Placed(echo) => {
-                        Notice::Frame(api::codec::encode_server(&ServerFrame::Placed(echo)))
-                    }
-                    delivery::Word::Refused { send_id, refusal } => {
-                        let frame = ServerFrame::Refused { send_id, refusal };
-                        Notice::Frame(api::codec::encode_server(&frame))
-                    }
-                    delivery::Word::Hint => Notice::Hint,
-                    delivery::Word::Close(refusal) => Notice::Close(refusal),
-                };
-                self.notify(notice.life, notice.session, word);
-            }
+            Action::Notice(notice) => self.send_notice(notice),
             Action::Settled(settlement) => self.settle_later(0, settlement),
         }
     }
@@ -507,7 +483,7 @@ impl World {
             }
             Some(Step::ForgetCopies(outdated)) => {
                 if self.are_copies_away() {
-                    // Whoever is to be looked for next is put off.
+                    // The delivery must not be routed before the invalidation.
                     if let Some(Step::Route { token, .. }) = self.carrier.routes.pop_front() {
                         let (now, failure) = (self.now, RouteFailure::Unavailable);
                         let delivery = &mut self.carrier.delivery;
@@ -515,7 +491,7 @@ impl World {
                     }
                     return;
                 }
-                self.copies.forget(&outdated);
+                self.invalidate_copies(&outdated);
             }
             Some(Step::Route { token, request })
                 if self.sabotage == Some(Sabotage::CheckThenStore) && request.forced.is_empty() =>
@@ -547,7 +523,11 @@ impl World {
         }
     }
 
-    /// For some time none is forgotten.
+    pub(crate) fn lose_invalidations(&mut self, lasting: Duration) {
+        self.carrier.copies_away = self.now + lasting;
+    }
+
+    /// True during an outage of invalidation; may begin one.
     pub(crate) fn are_copies_away(&mut self) -> bool {
         if self.plan.call_loss > 0.0 && self.rng.random_bool(self.plan.call_loss / 2.0) {
             let lasting = self.up_to(Duration::from_secs(120));
@@ -593,12 +573,12 @@ impl World {
         );
     }
 
-    /// Retries and letters, then the ledger, then the offset.
+    /// Writes retries and the letter, then the ledger, then settles the offset.
     fn settle_step(&mut self, step: u8, settlement: Box<delivery::Settlement>) {
         match step {
             0 => {
                 for retry in &settlement.retries {
-                    let queued = again(
+                    let queued = retry_task(
                         &settlement.task,
                         &retry.owed,
                         retry.retry_count,

@@ -5,21 +5,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::task::Task;
-use protocol::change::{Altered, Arranged, ChangeRow};
+use protocol::change::{ChangeRow, ListArrangement, Overlay};
 use protocol::conversation::{ConversationRow, Head};
-use protocol::group::{GroupRow, Member, Settings};
+use protocol::group::{GroupRow, GroupSettings, Member};
 use protocol::history::{PrivateRow, RowStatus, Version};
 use protocol::keys::Topic;
 use protocol::ledger::LedgerEntry;
 use protocol::mailbox::{
-    Bodies, Change, ConnectAnswer, ConnectRequest, Dedupe, DedupeAnswer, DedupeKey, FirstSend,
-    Mailbox, MailboxPolicy, NewSession, Policies, ReassertAnswer, RouteAnswer, RouteRequest,
+    Bodies, ConnectAnswer, ConnectRequest, Dedupe, DedupeAnswer, DedupeKey, FirstSend, Mailbox,
+    MailboxChange, MailboxPolicy, NewSession, Policies, ReassertAnswer, RouteAnswer, RouteRequest,
 };
 use protocol::message::Target;
 use protocol::presence::SessionKey;
 use protocol::receipt::ReceiptKind;
+use protocol::record::Task;
 use protocol::unread::Tally;
+use protocol::writer::{ListOp, ListOpKind};
 use protocol::{ConversationId, GroupId, MessageId, Platform, Seq, Timestamp, UserId};
 
 use crate::groups::Kept;
@@ -66,7 +67,7 @@ pub(crate) enum Effect {
         owner: UserId,
         conversation: ConversationId,
         version: Version,
-        arranged: Arranged,
+        arranged: ListArrangement,
         at: Timestamp,
     },
     Hidden {
@@ -75,7 +76,7 @@ pub(crate) enum Effect {
         mark: u64,
         seq: Seq,
     },
-    /// As far as this.
+    /// Moves the register of hidden messages up to `mark`.
     HiddenTo {
         owner: UserId,
         conversation: ConversationId,
@@ -90,17 +91,17 @@ pub(crate) enum Effect {
     },
     Settings {
         group: GroupId,
-        settings: (Settings, Version),
+        settings: (GroupSettings, Version),
     },
-    /// Something of their part in it changed.
+    /// The membership of `user` changed, so their lists show the row again.
     Touched {
         user: UserId,
         conversation: ConversationId,
         at: Timestamp,
     },
-    /// What is left of changes, message by message.
+    /// Merges each change into the overlay of its message.
     Altered(Vec<ChangeRow>),
-    /// The changes in their order.
+    /// Rows of changes, in order.
     Changes(Vec<ChangeRow>),
     Ledger(Vec<LedgerEntry>),
     DeviceSeen {
@@ -141,14 +142,55 @@ pub(crate) enum Effect {
     },
 }
 
-/// What an effect answers.
+impl Effect {
+    /// Mark of the message that the operation hides.
+    pub(crate) fn hidden_mark(op: &ListOp) -> Option<Effect> {
+        match op.kind {
+            ListOpKind::Hide(seq) => Some(Effect::Hidden {
+                owner: op.owner,
+                conversation: op.conversation,
+                mark: op.version.mark(),
+                seq,
+            }),
+            ListOpKind::Clear(_) | ListOpKind::Arrange(_) => None,
+        }
+    }
+
+    /// Register that the operation moves.
+    pub(crate) fn register(op: &ListOp, at: Timestamp) -> Effect {
+        let (owner, conversation, version) = (op.owner, op.conversation, op.version);
+        match op.kind {
+            ListOpKind::Clear(up_to) => Effect::Cleared {
+                owner,
+                conversation,
+                up_to,
+                at,
+            },
+            ListOpKind::Hide(_) => Effect::HiddenTo {
+                owner,
+                conversation,
+                mark: version.mark(),
+                at,
+            },
+            ListOpKind::Arrange(arranged) => Effect::Arranged {
+                owner,
+                conversation,
+                version,
+                arranged,
+                at,
+            },
+        }
+    }
+}
+
+/// Answer of the stores to an effect.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     Nothing,
     Routed(RouteAnswer),
     Connected(ConnectAnswer),
     Reasserted(ReassertAnswer),
-    /// Which of the acknowledged ids had waited.
+    /// Acknowledged ids that were in the mailbox.
     Acknowledged(Vec<MessageId>),
     Dedupe(DedupeAnswer),
 }
@@ -160,13 +202,13 @@ pub(crate) struct Record {
     pub(crate) task: Arc<Task>,
 }
 
-/// What somebody did with a conversation of theirs.
+/// List registers of a user in one conversation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Registers {
     pub(crate) read: Seq,
     pub(crate) cleared: Tally,
     pub(crate) touched: Timestamp,
-    pub(crate) arranged: Option<(Version, Arranged)>,
+    pub(crate) arranged: Option<(Version, ListArrangement)>,
     pub(crate) hidden: u64,
 }
 
@@ -192,7 +234,7 @@ impl Registers {
         self.hidden = self.hidden.max(mark);
     }
 
-    fn arrange(&mut self, new: (Version, Arranged), at: Timestamp) {
+    fn arrange(&mut self, new: (Version, ListArrangement), at: Timestamp) {
         if self.arranged.is_none_or(|(version, _)| version <= new.0) {
             self.arranged = Some(new);
             self.touched = self.touched.max(at);
@@ -213,19 +255,19 @@ pub(crate) struct Stores {
     pub(crate) statuses: BTreeMap<(UserId, MessageId), RowStatus>,
     pub(crate) registers: BTreeMap<(UserId, ConversationId), Registers>,
     pub(crate) changes: BTreeMap<(ConversationId, u64), ChangeRow>,
-    pub(crate) altered: BTreeMap<(ConversationId, Seq), Altered>,
+    pub(crate) altered: BTreeMap<(ConversationId, Seq), Overlay>,
     pub(crate) hidden: BTreeMap<(UserId, ConversationId), BTreeMap<u64, Seq>>,
-    /// Who had written what was recalled.
+    /// Author of each recalled message.
     pub(crate) recalled: BTreeMap<(ConversationId, Seq), UserId>,
     pub(crate) ledger: BTreeMap<MessageId, Vec<LedgerEntry>>,
     pub(crate) platforms: BTreeMap<UserId, Vec<Platform>>,
     pub(crate) mailboxes: BTreeMap<UserId, Mailbox>,
     pub(crate) bodies: Bodies,
-    /// What ever waited for whom.
+    /// All mail ever stored, with its target.
     pub(crate) stored: BTreeSet<(MessageId, Target)>,
     pub(crate) dedupe: Dedupe,
     pub(crate) marker: u64,
-    /// Up to when each station's node number may have been used.
+    /// End of the time in which each station may have made ids.
     pub(crate) reserved: BTreeMap<usize, Timestamp>,
     policies: Policies,
 }
@@ -458,7 +500,7 @@ impl Stores {
         self.registers.entry((owner, conversation)).or_default()
     }
 
-    /// How far everybody has read everything.
+    /// Read position of each user in each conversation.
     pub(crate) fn read(&self) -> BTreeMap<(UserId, ConversationId), Seq> {
         let registers = self.registers.iter();
         registers
@@ -475,7 +517,7 @@ impl Stores {
         }
     }
 
-    /// What a process that dies with its memory loses: sessions and dedupe keys of the embedded mode.
+    /// Drops sessions and dedupe keys, as the death of an embedded process does.
     fn lose_memory(&mut self) {
         self.mailboxes.values_mut().for_each(Mailbox::lose_presence);
         self.dedupe = new_dedupe();
@@ -511,24 +553,25 @@ impl Stores {
             changes
                 .iter()
                 .filter_map(|change| match change {
-                    Change::Removed { at, .. } => Some(at.id),
-                    Change::Added { .. } => None,
+                    MailboxChange::Removed { at, .. } => Some(at.id),
+                    MailboxChange::Added { .. } => None,
                 })
                 .collect(),
         )
     }
 }
 
-/// The stores and how they came to be.
+/// The stores, and the journal of effects that led to them.
 #[derive(Debug, Default)]
 pub(crate) struct Disk {
     stores: Stores,
-    /// Kept only where a crash may take effects back.
+    /// Empty unless a crash may take effects back.
     journal: Vec<Effect>,
     durable: usize,
-    /// Where in the journal each record of the log stands.
+    /// Length of the journal just after each record of the log.
     marks: BTreeMap<Place, Vec<usize>>,
-    /// True: one journal for everything; a crash keeps a prefix of it. False: what is done is done.
+    /// True: one journal for everything, of which a crash keeps a prefix. False: every effect is
+    /// durable at once.
     embedded: bool,
 }
 
@@ -552,17 +595,17 @@ impl Disk {
         answer
     }
 
-    /// How much is written; see [`flush`](Self::flush).
+    /// Length of the journal, for [`flush`](Self::flush).
     pub(crate) fn mark(&self) -> usize {
         self.journal.len()
     }
 
-    /// Everything up to `mark` survives from now on.
+    /// Makes everything up to `mark` durable.
     pub(crate) fn flush(&mut self, mark: usize) {
         self.durable = self.durable.max(mark);
     }
 
-    /// A record of the log, once it cannot vanish any more.
+    /// Record of the log, once it is durable.
     pub(crate) fn record(&self, place: Place, offset: u64) -> Option<&Record> {
         let mark = self
             .marks
@@ -576,12 +619,13 @@ impl Disk {
             .filter(|_| survives)
     }
 
-    /// The whole machine dies; `luck` (0 to 1) of what was not flushed survives, as a prefix.
+    /// Crashes the whole machine. The share `luck` (0 to 1) of the effects that were not flushed
+    /// survives, as a prefix.
     pub(crate) fn crash(&mut self, luck: f64) {
         let loose = self.journal.len() - self.durable;
         self.journal
             .truncate(self.durable + (loose as f64 * luck) as usize);
-        // Stands in the journal, so that the next crash finds the same.
+        // Journaled, so that a replay after the next crash drops the same memory.
         self.journal.push(Effect::LoseMemory);
         self.durable = self.journal.len();
         self.stores = Stores::default();

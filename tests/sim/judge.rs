@@ -1,4 +1,4 @@
-//! The judge: what must hold in every world, and at the end of it.
+//! The judge: invariants of every world, while it runs and at its end.
 
 mod changes;
 mod groups;
@@ -6,13 +6,12 @@ mod lists;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::core::{SendStatus, State};
 use protocol::frame::ServerFrame;
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
-use protocol::ledger::audit::{Audit, Carried};
-use protocol::ledger::trace::Life;
-use protocol::{Code, ConversationId, MessageId, Platform, Refusal, SendId, Seq, UserId};
+use protocol::{Code, MessageId, Platform, Refusal, SendId};
+use tests::core_device::CoreDevice;
+use tests::evidence::Evidence;
 use tests::model::Model;
 
 use crate::oracle::Tally;
@@ -22,17 +21,17 @@ use crate::world::World;
 #[derive(Debug, Default)]
 pub(crate) struct Judge {
     finding: Option<String>,
-    /// The id that each accepted send was told, first time.
+    /// Id in the first acceptance of each send.
     accepted: BTreeMap<SendId, MessageId>,
-    /// The same of those that change something, every id that was told.
+    /// Ids in all acceptances of sends that the writer may still refuse.
     asked: BTreeSet<MessageId>,
-    /// Copies that were dropped for an earlier message.
+    /// Duplicates that were dropped, each with the message that it repeats.
     repeats: BTreeMap<MessageId, MessageId>,
     dead: BTreeMap<MessageId, DeadReason>,
 }
 
 impl Judge {
-    /// The first thing that was wrong.
+    /// Records a finding; the first one stays.
     pub(crate) fn found(&mut self, what: String) {
         self.finding.get_or_insert(what);
     }
@@ -48,7 +47,7 @@ impl Judge {
         }
     }
 
-    /// What was accepted to change something.
+    /// Ids accepted for sends that the writer may still refuse.
     pub(crate) fn asked(&self) -> impl Iterator<Item = MessageId> {
         self.asked.iter().copied()
     }
@@ -61,21 +60,22 @@ impl Judge {
         self.dead.insert(id, reason);
     }
 
-    /// Where nothing goes wrong, nobody needs a retry …
+    /// Checks that a quiet world without rivals needs no retry.
     pub(crate) fn retried(&mut self, plan: &Plan, id: MessageId) {
         if plan.is_quiet() && !plan.has_rivals() {
             self.found(format!("{id} was retried in a quiet world"));
         }
     }
 
-    /// … and a device that acknowledges at once is not told to reconnect (pitfall C of S1).
+    /// Checks that a quiet world asks no device to reconnect: all acknowledge at once (pitfall C of
+    /// S1).
     pub(crate) fn session_closed(&mut self, plan: &Plan, refusal: &Refusal) {
         if plan.is_quiet() && refusal.code == Code::Reconnect {
             self.found(format!("a session was closed in a quiet world: {refusal}"));
         }
     }
 
-    /// Each id that a sender was told, and the message that counts for it.
+    /// Each accepted id, and the message that counts for it.
     pub(crate) fn accepted_messages(&self) -> impl Iterator<Item = (MessageId, MessageId)> {
         self.accepted.values().map(|&id| (id, self.first(id)))
     }
@@ -107,11 +107,12 @@ impl World {
         }
     }
 
-    /// The end of a world that was left in peace for a long time.
+    /// Judges the end of a world, after a long time without faults.
     pub(crate) fn judge_all(&mut self) -> Result<Tally, String> {
-        self.judge_history()?;
-        self.judge_devices()?;
-        self.judge_senders()?;
+        let evidence = self.evidence();
+        evidence.judge_history()?;
+        evidence.judge_devices()?;
+        evidence.judge_senders()?;
         self.judge_mailboxes()?;
         self.judge_presence()?;
         self.judge_ledger()?;
@@ -119,7 +120,7 @@ impl World {
         let model = self.model();
         self.judge_changes(&model)?;
         self.judge_groups(&model)?;
-        self.judge_views(&model)?;
+        self.evidence().judge_views(&model)?;
         self.judge_registers(&model)?;
         if !self.reads_lost {
             self.judge_reads()?;
@@ -127,124 +128,35 @@ impl World {
         Ok(tally)
     }
 
-    /// After every device came back, and others came that were never there.
+    /// Judges again, once all devices reconnected and new ones synced from nothing.
     pub(crate) fn judge_return(&self) -> Result<(), String> {
         let model = self.model();
-        self.judge_views(&model)?;
+        self.evidence().judge_views(&model)?;
         self.judge_registers(&model)?;
         self.judge_lists(&model)
     }
 
-    /// What the log comes to.
+    /// Model of the whole log.
     fn model(&self) -> Model {
         let log = self.disk.log.iter();
         let log = log.filter(|((topic, _), _)| *topic == Topic::Message);
         Model::of(log.flat_map(|(_, records)| records.iter().map(|record| &record.task.work)))
     }
 
-    /// I5, S0-01: dense positions, each once; two rows a message.
-    fn judge_history(&self) -> Result<(), String> {
-        let mut per_owner: BTreeMap<(ConversationId, UserId), BTreeMap<Seq, MessageId>> =
-            BTreeMap::new();
-        for ((owner, id), row) in &self.disk.rows {
-            let conversation = row.conversation().ok_or("a row of nobody")?;
-            let other = self.disk.rows.get(&(row.peer, *id));
-            if other.is_none_or(|other| other.seq != row.seq) {
-                return Err(format!("{id} has not the same two rows"));
-            }
-            let places = per_owner.entry((conversation, *owner)).or_default();
-            if let Some(first) = places.insert(row.seq, *id) {
-                return Err(format!(
-                    "{conversation} has {first} and {id} at {}",
-                    row.seq
-                ));
-            }
+    pub(crate) fn evidence(&self) -> Evidence<'_> {
+        let device = |index: usize| -> &CoreDevice { &self.devices[index] };
+        Evidence {
+            rows: &self.disk.rows,
+            ledger: &self.disk.ledger,
+            devices: (0..self.devices.len()).map(device).collect(),
+            standing: self.standing_devices().into_iter().map(device).collect(),
+            accepted: &self.judge.accepted,
+            asked: &self.judge.asked,
+            repeats: &self.judge.repeats,
         }
-        for ((conversation, _), places) in &per_owner {
-            for (place, (seq, id)) in (1..).zip(places) {
-                if seq.0 != place {
-                    return Err(format!("{conversation} has a hole before {seq}"));
-                }
-                let row = self
-                    .disk
-                    .rows
-                    .iter()
-                    .find(|((_, i), _)| i == id)
-                    .map(|(_, row)| row);
-                let prev = places.get(&Seq(place - 1)).copied();
-                if row.is_some_and(|row| row.prev != prev) {
-                    return Err(format!("{id} does not follow the message before it"));
-                }
-            }
-        }
-        Ok(())
     }
 
-    /// Every standing device is there. That it shows everything, once and in order (I1, I3, I4), is judged with
-    /// what became of it.
-    fn judge_devices(&self) -> Result<(), String> {
-        for index in self.standing_devices() {
-            let device = &self.devices[index];
-            if !matches!(device.state(), Some(State::Ready)) {
-                return Err(format!("{} ends as {:?}", device.name, device.state()));
-            }
-        }
-        Ok(())
-    }
-
-    /// I1, I2: what was accepted is there under the id that was told; each sender's own order is kept.
-    fn judge_senders(&self) -> Result<(), String> {
-        let mut by_send: BTreeMap<SendId, Vec<(Seq, MessageId)>> = BTreeMap::new();
-        for row in self.disk.rows.values() {
-            if row.direction == protocol::history::Direction::Out {
-                by_send
-                    .entry(row.send_id)
-                    .or_default()
-                    .push((row.seq, row.id));
-            }
-        }
-        if let Some((send_id, copies)) = by_send.iter().find(|(_, copies)| copies.len() > 1) {
-            return Err(format!("{send_id} became several messages: {copies:?}"));
-        }
-        for (send_id, id) in &self.judge.accepted {
-            let stands = by_send.get(send_id).and_then(|copies| copies.first());
-            if stands.map(|(_, id)| *id) != Some(self.judge.first(*id)) {
-                return Err(format!(
-                    "{send_id} was accepted as {id}, history has {stands:?}"
-                ));
-            }
-        }
-        for device in &self.devices {
-            let mut last: BTreeMap<UserId, Seq> = BTreeMap::new();
-            for (to, send_id) in &device.order {
-                let accepted = device.sent.get(send_id).is_some_and(|s| s.rank() >= 2);
-                let stands = by_send.get(send_id).and_then(|copies| copies.first());
-                if accepted && stands.is_none() {
-                    return Err(format!("{send_id} was accepted and is gone"));
-                }
-                let Some((seq, _)) = stands else { continue };
-                if last.insert(*to, *seq).is_some_and(|before| before > *seq) {
-                    return Err(format!(
-                        "{} sent {send_id} later than what follows it",
-                        device.name
-                    ));
-                }
-            }
-        }
-        for index in self.standing_devices() {
-            let device = &self.devices[index];
-            for (send_id, status) in &device.sent {
-                let is_refused = device.asked.contains(send_id)
-                    && matches!(status, SendStatus::Failed(why) if !why.code.retryable());
-                if matches!(status, SendStatus::Pending | SendStatus::Failed(_)) && !is_refused {
-                    return Err(format!("{send_id} of {} ends as {status:?}", device.name));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// I9, I10: nothing waits for a platform whose device is there; bodies are counted right.
+    /// I9, I10: no mail waits for a platform whose device is connected; bodies are counted right.
     fn judge_mailboxes(&self) -> Result<(), String> {
         for index in self.standing_devices() {
             let device = &self.devices[index];
@@ -302,24 +214,12 @@ impl World {
         Ok(())
     }
 
-    /// The ledger as judge: accepted = settled, nothing in flight, nothing missing. I14 with it.
+    /// Judges by the ledger: accepted = settled, nothing in flight, nothing missing. I14 with it.
     fn judge_ledger(&self) -> Result<(), String> {
         if !self.carrier.is_idle() {
             return Err("the carrier is not done".into());
         }
-        let mut audit = Audit::default();
-        let carried = Carried::default();
-        for id in self.judge.accepted.values().chain(&self.judge.asked) {
-            let entries = self.disk.ledger.get(id).cloned().unwrap_or_default();
-            audit.add(&Life::of(*id, &entries), &carried);
-        }
-        if !audit.is_even() {
-            let contradictions: Vec<_> = audit.contradictions().collect();
-            let missing = audit.total().missing;
-            return Err(format!(
-                "the audit misses {missing:?}, contradictions {contradictions:?}"
-            ));
-        }
+        self.evidence().judge_ledger()?;
         if let Some((id, reason)) = self.judge.dead.iter().next() {
             return Err(format!("{id} is a dead letter: {}", reason.name()));
         }

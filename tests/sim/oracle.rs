@@ -1,11 +1,11 @@
-//! What the trace of each message must say at the end of a world: told by what devices acknowledged, what
-//! mailboxes took and what history has, never by the ledger.
+//! Expected trace of each message at the end of a world, from acknowledgements of devices,
+//! mailboxes and history, never from the ledger.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::history::Direction;
-use protocol::ledger::trace::Life;
-use protocol::mailbox::Whereabouts;
+use protocol::ledger::trace::MessageLife;
+use protocol::mailbox::MailLocation;
 use protocol::message::Target;
 use protocol::session::{Session, Token};
 use protocol::{MessageId, UserId};
@@ -13,15 +13,17 @@ use protocol::{MessageId, UserId};
 use crate::plan::Fault;
 use crate::world::World;
 
-/// What happened before everybody's eyes, whatever was written down of it.
+/// Events as they happened, recorded by the services or not.
 #[derive(Debug, Default)]
 pub(crate) struct Witness {
-    /// The message of each push.
+    /// Message of each push.
     pushes: BTreeMap<(u32, u64), MessageId>,
     /// Acknowledgements of devices that reached a boat.
     heard: BTreeSet<(MessageId, Target)>,
-    /// Whom each message was for when it was last given to the delivery machine.
+    /// Targets of each message when it was last given to the delivery machine.
     owed: BTreeMap<MessageId, BTreeSet<Target>>,
+    /// Messages whose records a store failed while they were written: they came again.
+    pub(crate) failed: BTreeSet<MessageId>,
 }
 
 impl Witness {
@@ -47,7 +49,7 @@ impl Witness {
     }
 }
 
-/// How many verdicts of each kind were right.
+/// Right verdicts of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) repeats: u64,
@@ -55,9 +57,10 @@ pub(crate) struct Tally {
     pub(crate) delivered: u64,
     pub(crate) stored: u64,
     pub(crate) by_sync: u64,
-    /// A device acknowledged it, who heard that died before it told the ledger, and the mailbox knew.
+    /// Acknowledged by a device; the service that heard it died before it wrote the ledger, and the
+    /// mailbox knew.
     pub(crate) by_mailbox: u64,
-    /// The same, and nobody knew.
+    /// The same, but the mailbox did not know either.
     pub(crate) untold: u64,
 }
 
@@ -79,7 +82,7 @@ impl World {
         let mut tally = Tally::default();
         for (id, first) in self.judge.accepted_messages() {
             let entries = self.disk.ledger.get(&id).cloned().unwrap_or_default();
-            let life = Life::of(id, &entries);
+            let life = MessageLife::of(id, &entries);
             let ask = |target| (target, self.whereabouts(id, target));
             let verdict = life.verdict(&life.stored_for().map(ask).collect());
             let (sentence, targets) = verdict.split_first().ok_or("a trace without a word")?;
@@ -96,14 +99,14 @@ impl World {
         Ok(tally)
     }
 
-    fn whereabouts(&self, id: MessageId, target: Target) -> Whereabouts {
+    fn whereabouts(&self, id: MessageId, target: Target) -> MailLocation {
         let mailbox = self.disk.mailboxes.get(&target.user);
-        mailbox.map_or(Whereabouts::Absent, |mailbox| {
+        mailbox.map_or(MailLocation::Absent, |mailbox| {
             mailbox.find(target.platform, id, self.disk.policies(), self.now)
         })
     }
 
-    /// Whether the next page of that mailbox, read to its end, shows it.
+    /// True if the mailbox of the target, read page by page to its end, shows the message.
     fn waits(&self, id: MessageId, target: Target) -> bool {
         let Some(mailbox) = self.disk.mailboxes.get(&target.user) else {
             return false;
@@ -120,7 +123,7 @@ impl World {
         page.bodiless.contains(&id) || page.mails.iter().any(|mail| mail.id == id)
     }
 
-    /// Where it stands; its sender.
+    /// Checks the position of the message; returns its sender.
     fn judge_place(&self, id: MessageId, sentence: &str) -> Result<UserId, String> {
         let mut rows = self.disk.rows.values();
         let row = rows
@@ -160,10 +163,11 @@ impl World {
             let claims_it_waits = is_stored && sentence.contains("not fetched yet");
             if heard.contains(&target) {
                 let may_be_untold = self.someone_died() || own;
-                // It waits still where a boat died between hearing of it and telling: not on a device that is
-                // there, for that fetches again.
+                // Mail still waits if a boat died between the acknowledgement and its report. A
+                // device that is connected would have fetched it again.
                 let by_mailbox = is_stored && claims_it_waits == self.waits(id, target);
-                // A power cut takes the last that was heard, and of a new user that there is anybody.
+                // A power cut loses the last acknowledgements, and may lose that a new user exists
+                // at all.
                 let is_forgotten = sentence == "nothing" && (own || self.machine_died());
                 let otherwise = by_mailbox || by_sync || is_forgotten;
                 let right = delivered || may_be_untold && otherwise;
@@ -187,7 +191,7 @@ impl World {
                 tally.by_sync += 1;
             }
         }
-        // Whatever else it says must not claim that anybody has it.
+        // No other sentence may claim that anybody has the message.
         match untold.iter().find(|sentence| !sentence.contains("by sync")) {
             Some(claim) => Err(format!(
                 "the trace of {id} says {claim:?}, and nobody saw that"
@@ -206,15 +210,15 @@ impl World {
         self.plan.faults.iter().any(|(_, fault)| lost(fault))
     }
 
-    /// A service may have taken with it what it had heard, or an answer was lost.
+    /// True if a service may have died with acknowledgements not passed on, or an answer was lost.
     fn someone_died(&self) -> bool {
         let died = |fault: &Fault| match fault {
             Fault::CrashBoat(_) | Fault::CrashStation(_) => true,
             Fault::CrashCarrier | Fault::CrashAll => true,
-            // What is fetched is not there any more when its end is told.
+            // Fetched mail is gone from the flushed store before its removal is asked for.
             Fault::FlushMailbox => true,
             Fault::CrashDevice(_) | Fault::LoseDevice(_) | Fault::Away(..) => false,
-            Fault::Cut(_) | Fault::Mute(..) => false,
+            Fault::Cut(_) | Fault::Mute(..) | Fault::CacheAway(_) => false,
         };
         self.plan.lossy || self.plan.faults.iter().any(|(_, fault)| died(fault))
     }

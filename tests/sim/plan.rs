@@ -1,65 +1,69 @@
-//! What a seed makes of a world: who takes part, and what goes wrong when.
+//! Plan of a world, drawn from its seed: participants, sends, and faults with their times.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use protocol::GroupId;
-use protocol::group::Settings;
+use protocol::group::GroupSettings;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use tests::actions::{On, TROUBLE, To, UserAction, UserActions, Wished, moment};
 
-use crate::deeds::{Deed, Deeds, Wished};
+use crate::mutate::Mutation;
 
-/// Another source of chance, for the worlds of [`Plan::outsiders`].
+/// Mixed into the seed of the worlds of [`Plan::outsiders`].
 const OUTSIDERS: u64 = 0x006f_7574_7369_6465;
 
-/// A bug that is planted on purpose: the simulator must find it.
+/// Planted bug, which the simulator must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sabotage {
     /// The carrier commits a record when it is polled.
     CommitBeforeSettle,
-    /// Presence is looked at in one step, and storing is done in another.
+    /// Presence is looked up in one step, and mail is stored in another.
     CheckThenStore,
-    /// The acknowledgement is expected only some time after the frame was written.
+    /// The boat expects an acknowledgement only some time after it wrote the frame.
     AckAfterWrite,
-    /// What waits is read before the session is registered.
+    /// The station looks for waiting mail before it registers the session.
     DrainBeforeOnline,
     /// After a restart the writer goes on from an old head.
     ReuseOfSeq,
-    /// The ledger does not hear of what devices fetched.
+    /// The ledger lacks what devices fetched.
     FetchUntold,
-    /// The ledger hears of what was stored that sync would find it.
+    /// The ledger says of stored mail that sync will find it.
     StoredToldAsSynced,
-    /// A change is told before it is saved.
+    /// Sessions get a change before it is saved.
     ToldBeforeSaved,
-    /// Two changes of one batch get one place.
+    /// Two changes of one batch get the same rev.
     RevReused,
-    /// A record takes its own half-done change for somebody else's.
+    /// A record takes its own half-done change for another record's.
     OwnWorkSeen,
-    /// A change does not show in lists: who was away does not ask for it.
+    /// Lists do not show a change, so a device that was away does not ask for it.
     ChangeUnlisted,
     /// Pages show messages as they were sent.
     PagesAsSent,
-    /// A clear takes what its device had not seen.
+    /// A clear covers messages that its device had not seen.
     ClearWithoutBound,
-    /// What was recalled still counts as unread.
+    /// Recalled messages still count as unread.
     RecallCounted,
-    /// That somebody hid a message does not show in lists.
+    /// Lists do not show that a message was hidden.
     HiddenUnlisted,
-    /// A group's message is told to who ever was in it.
+    /// Messages of a group go to everyone who was ever a member.
     ToldToLeavers,
-    /// The writer does not ask who is in.
+    /// The writer does not check membership.
     AnybodySays,
-    /// Who comes late may read what was before.
+    /// Late members may read messages from before they joined.
     LateReadAll,
-    /// A copy is kept of what was read before a change.
+    /// The cache keeps an entry that was read before a change.
     OldCopyKept,
-    /// Copies are forgotten some time after everybody was looked for.
+    /// Cache entries are invalidated some time after the recipients were routed.
     ForgottenLate,
-    /// A list from copies is said to be of now.
+    /// A list from cache entries claims to be current.
     CopiesOfNow,
-    /// What was refused, and placed under the same id later, is taken for another writer's when it is read again.
+    /// A refused message, placed later under the same id, is taken for another writer's when its
+    /// first record is read again.
     PlacedLaterOvertaken,
+    /// A plan without one of its effects, with one twice, or with two stages in the wrong order.
+    Planned(Mutation),
 }
 
 impl Sabotage {
@@ -89,51 +93,54 @@ impl Sabotage {
     ];
 }
 
-/// A thing that goes wrong at a moment.
+/// Fault at some moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
     CrashBoat(usize),
     CrashStation(usize),
     CrashCarrier,
     CrashDevice(usize),
-    /// It never comes back.
+    /// The device never comes back.
     LoseDevice(usize),
-    /// The device has no network for so long.
+    /// The device has no network for this time.
     Away(usize, Duration),
-    /// The connection ends; what is on its way is lost.
+    /// The connection ends; frames in flight are lost.
     Cut(usize),
-    /// The device reads and acknowledges nothing for so long.
+    /// The device reads and acknowledges nothing for this time.
     Mute(usize, Duration),
     FlushMailbox,
-    /// The whole machine.
+    /// Nothing invalidates cache entries for this time, so nothing is routed.
+    CacheAway(Duration),
+    /// The whole machine crashes.
     CrashAll,
 }
 
-/// The shape of one world.
+/// Shape of one world.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     /// One journal under everything, and whole-machine crashes; otherwise processes crash alone.
     pub(crate) embedded: bool,
-    /// For each device its user and whether it shares its platform with another device of the user.
+    /// User and platform of each device; two devices of a user may share a platform.
     pub(crate) devices: Vec<DevicePlan>,
     pub(crate) boats: usize,
     pub(crate) stations: usize,
     pub(crate) partitions: u32,
-    /// When whom sends to whom.
+    /// Time, sending device and recipient of each send.
     pub(crate) sends: Vec<(Duration, usize, usize)>,
-    /// What is done beside sending.
-    pub(crate) deeds: Deeds,
+    /// Actions of users besides sends.
+    pub(crate) actions: UserActions,
     pub(crate) faults: Vec<(Duration, Fault)>,
-    /// Calls were lost or slow, before all healed.
+    /// True if calls are lost or slow, until all heals.
     pub(crate) lossy: bool,
-    /// How often a call between services fails though it may have been done (0 to 1).
+    /// Probability that a call between services fails, though it may have taken effect.
     pub(crate) call_loss: f64,
-    /// How often an answer takes longer than the caller waits.
+    /// Probability that an answer takes longer than the caller waits.
     pub(crate) call_slow: f64,
-    /// The longest a frame or a call takes normally.
+    /// Longest time of a frame or a call, unless it is slow.
     pub(crate) latency_max: Duration,
-    /// Boats say again what they hold. Off where no call, no store and no word of a displacement is ever lost: there
-    /// everything must hold without it, and a lost wake-up is not made good by a sweep.
+    /// True if boats sweep, and so register their sessions again. False where no call, no store and
+    /// no displacement notice is ever lost: there everything must hold without sweeps, and no sweep
+    /// makes up for a lost wake-up.
     pub(crate) sweeps: bool,
 }
 
@@ -142,9 +149,6 @@ pub(crate) struct DevicePlan {
     pub(crate) user: usize,
     pub(crate) platform: usize,
 }
-
-/// Faults happen in this first part of a world; then it heals.
-pub(crate) const TROUBLE: Duration = Duration::from_secs(40);
 
 impl Plan {
     pub(crate) fn of(seed: u64) -> (Plan, StdRng) {
@@ -170,7 +174,7 @@ impl Plan {
             stations: if embedded { 1 } else { rng.random_range(1..=2) },
             partitions: rng.random_range(1..=3),
             sends: Vec::new(),
-            deeds: Deeds::default(),
+            actions: UserActions::default(),
             faults: Vec::new(),
             lossy: !sure,
             call_loss: if sure {
@@ -205,57 +209,65 @@ impl Plan {
             plan.faults
                 .push((moment(&mut rng), Fault::LoseDevice(device)));
         }
-        plan.deeds = Deeds::of(seed, plan.devices.len(), users);
+        plan.actions = UserActions::of(seed, plan.devices.len(), users);
         if seed % 16 == 1 {
             plan = plan.outsiders(&mut StdRng::seed_from_u64(!seed ^ OUTSIDERS));
         }
-        // A station that dies may not have told those who were displaced.
+        if seed % 32 == 11 {
+            plan = plan.stale_entries(&mut StdRng::seed_from_u64(!seed ^ OUTSIDERS));
+        }
+        // A station may die before it notifies displaced sessions.
         let dies = |(_, fault): &(_, Fault)| matches!(fault, Fault::CrashStation(_));
         plan.sweeps |= plan.has_rivals() && plan.faults.iter().any(dies);
         (plan, rng)
     }
 
-    /// The world of a seed as it was when there were only messages.
+    /// World of a seed with messages only.
     pub(crate) fn plain(seed: u64) -> (Plan, StdRng) {
         let (plan, rng) = Plan::of(seed);
-        let deeds = Deeds::default();
-        (Plan { deeds, ..plan }, rng)
+        let actions = UserActions::default();
+        (Plan { actions, ..plan }, rng)
     }
 
     pub(crate) fn is_plain(&self) -> bool {
-        self.deeds.done.is_empty()
+        self.actions.done.is_empty()
     }
 
-    /// Somebody who was sent away a moment ago says something: the door does not know yet, and the writer refuses it. What
-    /// the station knew of it dies, the sender is brought back in, and the same send comes again, under the same id.
-    /// Then the carrier reads both anew.
+    /// Worlds in which a removed member sends: the station does not know of the removal yet, and
+    /// the writer refuses the message. The station dies before the dedupe key is done, the sender
+    /// is added again, and the same send comes again, under the same id. The carrier then reads
+    /// both records anew.
     fn outsiders(self, rng: &mut StdRng) -> Plan {
         const DEVICES: usize = 3;
         let (owner, sender, silent) = (0, 1, 2);
         let latency_max = Duration::from_millis(60);
         let devices = (0..DEVICES).map(|user| DevicePlan { user, platform: 0 });
         let group = GroupId::new(1_100).expect("positive");
-        let settings = Settings {
+        let settings = GroupSettings {
             open_history: true,
             open_door: false,
         };
         let millis = Duration::from_millis;
         let create = Wished::Create(settings, (1 << DEVICES) - 1);
-        let mut done = vec![(millis(1_000), owner, Deed::Wish(group, create))];
+        let mut done = vec![(millis(1_000), owner, UserAction::Wish(group, create))];
         let mut faults = Vec::new();
         for round in 0..4 {
             let sent_away = millis(5_000 + round * 8_500);
             let says = sent_away + millis(rng.random_range(300..1_500));
-            // Behind the record, before its key is done.
+            // After the record is appended, before its dedupe key is done.
             let fails = says + latency_max.mul_f64(rng.random_range(0.8..2.6));
             done.extend([
-                (sent_away - millis(700), sender, Deed::Say(group)),
-                (sent_away, owner, Deed::Wish(group, Wished::Remove(sender))),
-                (says, sender, Deed::Say(group)),
+                (sent_away - millis(700), sender, UserAction::Say(group)),
+                (
+                    sent_away,
+                    owner,
+                    UserAction::Wish(group, Wished::Remove(sender)),
+                ),
+                (says, sender, UserAction::Say(group)),
                 (
                     fails + millis(100),
                     owner,
-                    Deed::Wish(group, Wished::Add(sender)),
+                    UserAction::Wish(group, Wished::Add(sender)),
                 ),
             ]);
             let again = fails + millis(rng.random_range(600..1_600));
@@ -264,7 +276,8 @@ impl Plan {
                 false => (Fault::CrashStation(0), Fault::CrashCarrier),
             };
             faults.extend([
-                // What was said before waits for an acknowledgement, and holds the offsets behind it.
+                // The earlier message waits for an acknowledgement, and holds back the offsets
+                // behind it.
                 (sent_away - millis(800), Fault::Mute(silent, millis(6_000))),
                 (fails, Fault::Cut(sender)),
                 (fails, station),
@@ -276,7 +289,7 @@ impl Plan {
             latency_max,
             stations: 1,
             sends: Vec::new(),
-            deeds: Deeds {
+            actions: UserActions {
                 done,
                 late: vec![Duration::ZERO; DEVICES],
             },
@@ -289,12 +302,54 @@ impl Plan {
         }
     }
 
-    /// Nothing goes wrong in this world.
+    /// Worlds in which a device asks for its list while an entry of it is stale: a message was
+    /// edited, and the entry cannot be invalidated for a while. No session of the device lives when
+    /// it can, so only the next list tells of the edit.
+    fn stale_entries(self, rng: &mut StdRng) -> Plan {
+        let (author, reader) = (0, 1);
+        let devices = [author, reader].map(|user| DevicePlan { user, platform: 0 });
+        let millis = Duration::from_millis;
+        // The list that fills the entry; a margin later than the last message, or the next one would
+        // not be answered by it.
+        let fills = millis(16_000);
+        let edited = fills + millis(rng.random_range(4_000..4_500));
+        // A margin later than the edit.
+        let asks = edited + millis(rng.random_range(9_500..10_500));
+        let edit = UserAction::Change(On::Shown(0, rng.random()), To::Edit);
+        Plan {
+            embedded: false,
+            devices: devices.to_vec(),
+            boats: 1,
+            stations: 1,
+            sends: (0..3)
+                .map(|n| (millis(6_000 + n * 300), author, reader))
+                .collect(),
+            actions: UserActions {
+                done: vec![(edited, author, edit)],
+                late: vec![Duration::ZERO; 2],
+            },
+            faults: vec![
+                (fills, Fault::Cut(reader)),
+                (edited - millis(50), Fault::CacheAway(TROUBLE)),
+                (asks, Fault::Cut(reader)),
+                // The list has come by then.
+                (asks + millis(4_000), Fault::Away(reader, millis(15_000))),
+            ],
+            lossy: false,
+            call_loss: 0.0,
+            call_slow: 0.0,
+            sweeps: false,
+            ..self
+        }
+    }
+
+    /// True for a world without faults.
     pub(crate) fn is_quiet(&self) -> bool {
         self.faults.is_empty() && self.call_loss == 0.0 && self.call_slow == 0.0
     }
 
-    /// Two devices sign in on one platform of a user: one takes the place of the other, whatever is on its way to that.
+    /// True if devices of a user share a platform: each sign-in displaces the other device,
+    /// whatever is in flight to it.
     pub(crate) fn has_rivals(&self) -> bool {
         let places = self.devices.iter();
         let places: BTreeSet<_> = places.map(|d| (d.user, d.platform)).collect();
@@ -318,8 +373,4 @@ impl Plan {
             _ => Fault::CrashCarrier,
         }
     }
-}
-
-pub(crate) fn moment(rng: &mut StdRng) -> Duration {
-    Duration::from_millis(rng.random_range(0..TROUBLE.as_millis() as u64))
 }

@@ -1,9 +1,11 @@
-//! Receipts: recorded in registers that only grow, then told to the senders and to the reader's other devices.
+//! Receipts: recorded in registers that only grow, then sent to senders and to the reader's other
+//! devices.
 
-use protocol::frame::{Ack, AckItem, Acked, ServerFrame};
+use protocol::frame::{Ack, ServerFrame};
 use protocol::presence::BoatLife;
-use protocol::receipt::{Receipt, ReceiptKind};
-use protocol::{Code, ConversationId, Refusal, SessionId, UserId};
+use protocol::reading::not_a_member;
+use protocol::receipt::{Receipt, ReceiptFacts, ReceiptMoves, ReceiptNeeds, ReceiptNotice};
+use protocol::{ConversationId, SessionId, UserId};
 
 use crate::boat::Notice;
 use crate::effects::Effect;
@@ -13,56 +15,37 @@ use crate::world::World;
 impl World {
     pub(crate) fn receipts_step(&mut self, open: &mut Open, step: u8, ack: &Ack) -> bool {
         let Some(by) = open.user else { return false };
-        let found: Vec<Option<UserId>> = ack
-            .items
-            .iter()
-            .map(|item| {
-                if let ConversationId::Group(group) = item.conversation {
-                    // Nobody is told of it but the reader.
-                    let row = self.disk.group_rows.get(&(group, item.id))?;
-                    let is_in = self.readable_after(by, item.conversation).is_ok();
-                    return (is_in && row.seq == item.seq).then_some(by);
-                }
-                let row = self.disk.rows.get(&(by, item.id))?;
-                let fits = row.seq == item.seq && row.conversation() == Some(item.conversation);
-                fits.then_some(row.peer)
-            })
-            .collect();
-        let incoming = |world: &World, item: &AckItem| {
-            let row = world.disk.rows.get(&(by, item.id));
-            row.is_some_and(|row| row.direction == protocol::history::Direction::In)
-        };
         match step {
             0 => {
+                let mut moves = ReceiptMoves::default();
+                let answer = moves.judge(by, ack, &self.receipt_facts(by, ack), self.now);
                 open.moved = Some(self.moves(by));
-                for (item, sender) in ack.items.iter().zip(&found) {
-                    let Some(owner) = *sender else { continue };
-                    if incoming(self, item) {
-                        let at = self.now;
-                        self.apply(Effect::Status {
-                            owner,
-                            id: item.id,
-                            kind: ack.kind,
-                            at,
-                        });
-                    }
-                    if ack.kind == ReceiptKind::Read {
-                        let (conversation, seq, at) = (item.conversation, item.seq, self.now);
-                        self.apply(Effect::Read {
-                            owner: by,
-                            conversation,
-                            seq,
-                            at,
-                        });
-                    }
+                let mut new = Vec::new();
+                for status in &moves.statuses {
+                    let before = self.disk.statuses.get(&(status.owner, status.id));
+                    let mut register = before.copied().unwrap_or_default();
+                    new.push(register.tell(status.kind, status.at));
+                    self.apply(Effect::Status {
+                        owner: status.owner,
+                        id: status.id,
+                        kind: status.kind,
+                        at: status.at,
+                    });
                 }
+                for ((owner, conversation), seq) in &moves.read {
+                    self.apply(Effect::Read {
+                        owner: *owner,
+                        conversation: *conversation,
+                        seq: *seq,
+                        at: self.now,
+                    });
+                }
+                open.moves = Some((moves, new, answer));
                 true
             }
             1 => {
-                let reads: Vec<_> = (ack.items.iter().zip(&found))
-                    .filter(|(_, sender)| sender.is_some() && ack.kind == ReceiptKind::Read)
-                    .map(|(item, _)| (item.conversation, item.seq))
-                    .collect();
+                let reads = open.moves.iter().flat_map(|(moves, ..)| &moves.read);
+                let reads: Vec<_> = reads.map(|((_, of), seq)| (*of, *seq)).collect();
                 if let Some(moved) = open.moved.take()
                     && !reads.is_empty()
                 {
@@ -71,54 +54,42 @@ impl World {
                 true
             }
             _ => {
-                let mut acked = Acked {
-                    kind: ack.kind,
-                    ids: Vec::new(),
-                    refused: Vec::new(),
+                let Some((moves, new, answer)) = open.moves.take() else {
+                    return false;
                 };
-                for (item, sender) in ack.items.iter().zip(&found) {
-                    match sender {
-                        Some(_) => acked.ids.push(item.id),
-                        None => acked
-                            .refused
-                            .push((item.id, Refusal::new(Code::NotFound, "never sent to you"))),
-                    }
+                self.reply_if_it_arrives(open, Reply::Receipts(Ok(answer)));
+                for ReceiptNotice { to, receipt } in moves.notices(Some(&new), |_| false).recorded {
+                    self.tell_of(to, receipt);
                 }
-                self.reply_if_it_arrives(open, Reply::Receipts(Ok(acked)));
-                for (item, sender) in ack.items.iter().zip(&found) {
-                    if let Some(sender) = *sender
-                        && incoming(self, item)
-                    {
-                        let receipt = self.receipt(by, ack.kind, item);
-                        self.tell_of(sender, receipt);
-                    }
-                }
-                self.mirror(by, ack);
                 false
             }
         }
     }
 
-    /// What is read on one device is read on all.
-    fn mirror(&mut self, by: UserId, ack: &Ack) {
-        if ack.kind != ReceiptKind::Read {
-            return;
+    fn receipt_facts(&self, by: UserId, ack: &Ack) -> ReceiptFacts {
+        let mut needs = ReceiptNeeds::default();
+        needs.add(by, ack);
+        let mut facts = ReceiptFacts::default();
+        for key in needs.places {
+            let row = self.disk.rows.get(&key);
+            facts.places.extend(row.map(|row| (key, row.into())));
         }
-        for item in &ack.items {
-            let receipt = self.receipt(by, ack.kind, item);
-            self.tell_of(by, receipt);
+        for (group, seqs) in needs.messages {
+            let rows = self.disk.rows_of_group(group);
+            let ids = seqs.into_iter().filter_map(|seq| {
+                let row = rows.get(&seq)?;
+                Some(((group, seq), row.id))
+            });
+            facts.messages.extend(ids);
         }
-    }
-
-    fn receipt(&self, by: UserId, kind: ReceiptKind, item: &AckItem) -> Receipt {
-        Receipt {
-            kind,
-            conversation: item.conversation,
-            id: item.id,
-            seq: item.seq,
-            by,
-            at: self.now,
+        for (group, user) in needs.members {
+            let of = ConversationId::Group(group);
+            let role = self.group_of(of).and_then(|group| group.role(user));
+            if role.is_none() {
+                facts.refused.insert((group, user), not_a_member());
+            }
         }
+        facts
     }
 
     fn tell_of(&mut self, to: UserId, receipt: Receipt) {

@@ -1,58 +1,64 @@
-//! Stations: calls of boats, each a row of effects with room for a crash between any two.
+//! Stations: calls of boats, each a sequence of effects; a crash may come between any two.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::task::{KickoutTask, MessageTask, Origin, Task, Work};
-use protocol::admission::{Doubt, SendLimits, Verdict, admit, judge, needs_membership, options_of};
+use protocol::admission::{
+    MEMBER_BELIEVED_FOR, SendLimits, SendOrder, Verdict, admit, judge, message_of,
+    needs_membership, task_of,
+};
 use protocol::bounds::Bounds;
+use protocol::delivery::Origin;
 use protocol::frame::{Accepted, Ack, Acked, Send, ServerFrame, SyncPage, SyncRequest};
 use protocol::id::Snowflake;
 use protocol::keys::{self, Topic};
-use protocol::ledger::{Event as LedgerEvent, LedgerEntry};
+use protocol::ledger::{LedgerEntry, LedgerEvent};
 use protocol::mailbox::{
     ConnectRequest, DedupeKey, FirstSend, MailCursor, NewSession, ReassertAnswer, signed_in_again,
 };
 use protocol::message::Target;
 use protocol::presence::{BoatLife, SessionKey};
+use protocol::reading::{not_a_member, stranger};
+use protocol::receipt::ReceiptMoves;
+use protocol::record::{KickoutTask, Task, Work};
 use protocol::session::{Admission, Outgoing, Page};
 use protocol::{
-    Code, ConversationId, DeviceId, GroupId, Message, MessageId, Platform, Recipient, Refusal,
-    SendId, SessionId, Timestamp, UserId,
+    Code, ConversationId, DeviceId, GroupId, MessageId, Platform, Recipient, Refusal, SendId,
+    SessionId, Timestamp, UserId,
 };
 use rand::Rng;
 
 use crate::boat::{BoatEvent, Notice};
-use crate::cached::{Filled, Found, Moved};
+use crate::cached::Moved;
 use crate::effects::{Answer, Effect};
 use crate::plan::Sabotage;
+use crate::reading::Asked;
 use crate::world::{Event, World};
 
-/// How long a boat waits for an answer.
+/// Time a boat waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a slow answer takes: longer than the boat waits.
+/// Duration of a slow answer: longer than the boat waits.
 const SLOW: Duration = Duration::from_secs(6);
 pub(crate) const MARGIN: Duration = Duration::from_secs(10);
-/// Rows of a page.
-pub(crate) const PAGE_MAX: usize = 100;
-/// How long a station believes that somebody is in a group.
-const BELIEVED: Duration = Duration::from_secs(3);
-/// Names the installation.
+/// Facts of a question that are read before it is answered, if it needs so many; the rest are read
+/// then.
+const READS_BETWEEN: usize = 6;
+/// Id of the installation.
 const CLUSTER: u64 = 7;
-/// Ids are made up to here beyond the last reservation.
+/// Time ahead of the clock up to which ids are reserved.
 const RESERVATION: Duration = Duration::from_secs(5);
 
 pub(crate) struct Station {
     pub(crate) life: u64,
     ids: Snowflake,
-    /// Who was in a group when it last asked; until then that is believed.
+    /// Members of groups as last read, and the time until which the station trusts that.
     believed: BTreeMap<(GroupId, UserId), Timestamp>,
-    /// Its clock is wrong by so much, in milliseconds.
+    /// Error of the station's clock, in milliseconds.
     skew: i64,
 }
 
-/// What a boat asks.
+/// Call of a boat.
 #[derive(Clone, Debug)]
 pub(crate) enum Call {
     Admit(protocol::frame::Hello),
@@ -68,7 +74,7 @@ pub(crate) enum Call {
     Reassert,
 }
 
-/// The answers, as the session takes them.
+/// Answers, as the session takes them.
 pub(crate) enum Reply {
     Admitted(Result<Admission, Refusal>),
     Submitted(Vec<Result<Accepted, Refusal>>),
@@ -85,22 +91,23 @@ pub(crate) struct Open {
     life: BoatLife,
     session: SessionId,
     pub(crate) user: Option<UserId>,
-    /// Of copies, before the stores are read.
-    found: Option<Found>,
-    filled: Vec<Filled>,
-    /// Registers, and the copy is not yet told.
+    /// The question that is being answered.
+    asked: Option<Asked>,
+    /// Moves of registers by receipts, whether each status is new, and the answer to them.
+    pub(crate) moves: Option<(ReceiptMoves, Vec<bool>, Acked)>,
+    /// Cache entry from before registers moved; `None` once the reads are in the cache.
     pub(crate) moved: Option<Moved>,
     device: Option<DeviceId>,
     pub(crate) platform: Platform,
     station: usize,
     station_life: u64,
     call: Call,
-    /// The boat has its answer, or gave up.
+    /// True once the boat has its answer, or gave up.
     answered: bool,
-    /// The station has no more steps to do.
+    /// True once the station has no more steps to do.
     done: bool,
     step: u8,
-    /// What earlier steps found.
+    /// Results of earlier steps, from here to the end.
     sends: Vec<Prepared>,
     mark: usize,
     waits: Option<bool>,
@@ -112,12 +119,11 @@ pub(crate) struct Open {
 /// A send on its way into the log.
 struct Prepared {
     send_id: SendId,
-    to: Recipient,
     conversation: Option<ConversationId>,
-    /// It may be accepted and come to nothing.
+    /// True if the writer may still refuse the send after its acceptance.
     may_be_refused: bool,
     outcome: Result<(MessageId, Timestamp), Refusal>,
-    /// To be published.
+    /// Record to publish.
     task: Option<Arc<Task>>,
 }
 
@@ -128,8 +134,16 @@ pub(crate) struct Calls {
 
 #[derive(Debug)]
 pub(crate) enum CallEvent {
-    Step { call: i64 },
-    Timeout { call: i64 },
+    Step {
+        call: i64,
+    },
+    /// A fact is read for a question.
+    Read {
+        call: i64,
+    },
+    Timeout {
+        call: i64,
+    },
 }
 
 impl Station {
@@ -146,11 +160,11 @@ impl Station {
 impl World {
     pub(crate) fn start_station(&mut self, index: usize) {
         let stations = self.stations.len() as u64;
-        // Clocks differ by less than a client waits before it sends again.
+        // Clocks differ by less than a client waits before it resends.
         let skew = self.rng.random_range(-450..=450);
         let station = &mut self.stations[index];
         station.life += 1;
-        // Another node number at each start, as a lease hands them out.
+        // A new node number at each start, as a lease hands them out.
         let node = (station.life * stations + index as u64) % 1024;
         station.ids = Snowflake::new(node as u16, Timestamp::ZERO);
         station.believed.clear();
@@ -173,8 +187,8 @@ impl World {
             life: here.life(),
             session,
             user: machine.user(),
-            found: None,
-            filled: Vec::new(),
+            asked: None,
+            moves: None,
             moved: None,
             device: machine.device().cloned(),
             platform: machine.platform(),
@@ -208,34 +222,60 @@ impl World {
                     return;
                 };
                 if self.stations[open.station].life != open.station_life {
-                    // The station died with it.
+                    // The station died with the call.
                     self.give_up(&mut open);
                 } else if self.step(&mut open) {
                     let early = self.sabotage == Some(Sabotage::DrainBeforeOnline)
                         && open.waits.is_some()
                         && open.step == 1;
                     let late = self.sabotage == Some(Sabotage::OldCopyKept);
-                    let wait = match (early, late && !open.filled.is_empty()) {
+                    let fills = open.step == 2 && open.asked.is_some();
+                    let wait = match (early, late && fills) {
                         (true, _) => self.up_to(Duration::from_millis(400)),
                         (_, true) => self.up_to(Duration::from_secs(10)),
                         (false, false) => self.step_time(),
                     };
                     self.after(wait, Event::Call(CallEvent::Step { call }));
+                    if open.step == 1 && open.asked.is_some() {
+                        self.read_between(call, wait);
+                    }
                     self.calls.open.insert(call, open);
                 } else if !std::mem::replace(&mut open.done, true) && !open.answered {
                     // The answer was lost: the boat will give up.
                     self.calls.open.insert(call, open);
                 }
             }
+            CallEvent::Read { call } => {
+                let Some(mut open) = self.calls.open.remove(&call) else {
+                    return;
+                };
+                let lives = self.stations[open.station].life == open.station_life;
+                if let (true, Some(user), Call::Sync(request), Some(mut asked)) =
+                    (lives, open.user, &open.call, open.asked.take())
+                {
+                    self.read_fact(user, &request.query, &mut asked);
+                    open.asked = Some(asked);
+                }
+                self.calls.open.insert(call, open);
+            }
             CallEvent::Timeout { call } => {
                 if let Some(mut open) = self.calls.open.remove(&call) {
                     self.give_up(&mut open);
                     if !open.done {
-                        // The station may still be at it.
+                        // The station may still work on the call.
                         self.calls.open.insert(call, open);
                     }
                 }
             }
+        }
+    }
+
+    /// Schedules reads of facts within the time of a step.
+    fn read_between(&mut self, call: i64, time: Duration) {
+        for _ in 0..READS_BETWEEN {
+            let millis = self.dice.random_range(0..=time.as_millis() as u64);
+            let wait = Duration::from_millis(millis);
+            self.after(wait, Event::Call(CallEvent::Read { call }));
         }
     }
 
@@ -247,7 +287,7 @@ impl World {
         }
     }
 
-    /// The boat waited long enough, or the station is gone.
+    /// Answers for the station: the boat waited long enough, or the station is gone.
     fn give_up(&mut self, open: &mut Open) {
         let refusal = || {
             Refusal::new(
@@ -317,7 +357,7 @@ impl World {
         }
     }
 
-    /// One step of a call; true: there is another.
+    /// Runs one step of a call. Returns true if another follows.
     fn step(&mut self, open: &mut Open) -> bool {
         let step = open.step;
         open.step += 1;
@@ -335,18 +375,24 @@ impl World {
                 false
             }
             Call::Sync(request) if step == 0 => {
+                let mut asked = Asked::new(self.now);
                 let user = open.user.expect("admitted");
-                open.found = self.find_copies(user, &request.query);
+                self.read_fact(user, &request.query, &mut asked);
+                open.asked = Some(asked);
                 true
             }
             Call::Sync(_) if step == 2 => {
-                self.fill(std::mem::take(&mut open.filled));
+                let user = open.user.expect("admitted");
+                if let Some(asked) = open.asked.take() {
+                    self.fill_asked(user, asked);
+                }
                 false
             }
             Call::Sync(request) => {
-                let (found, mut filled) = (open.found.take(), Vec::new());
-                let answer = self.answer_sync(open, &request, found, &mut filled);
-                open.filled = filled;
+                let user = open.user.expect("admitted");
+                let mut asked = open.asked.take().expect("begun");
+                let answer = self.read_rest(user, &request.query, &mut asked);
+                open.asked = Some(asked).filter(Asked::has_fills);
                 let frame = answer.map(|answer| {
                     let page = SyncPage {
                         request: request.request,
@@ -355,7 +401,7 @@ impl World {
                     Outgoing::Frame(ServerFrame::Page(page))
                 });
                 self.reply_if_it_arrives(open, Reply::Sync(request.request, frame));
-                !open.filled.is_empty()
+                open.asked.is_some()
             }
             Call::Leave => {
                 if let Some(user) = open.user {
@@ -498,7 +544,6 @@ impl World {
         };
         let mut prepared = Prepared {
             send_id: send.send_id,
-            to: send.to,
             conversation: None,
             may_be_refused: may_be_refused(send),
             outcome: Err(Refusal::new(Code::Unavailable, "ids cannot be made now")),
@@ -547,16 +592,8 @@ impl World {
                 return prepared;
             }
         };
-        let message = Message {
-            id,
-            from,
-            to: send.to,
-            accepted_at: id.timestamp(),
-            device: open.device.clone().expect("admitted"),
-            send_id: send.send_id,
-            options: options_of(send),
-            content: send.content.clone(),
-        };
+        let device = open.device.clone().expect("admitted");
+        let message = message_of(from, device, send, id);
         if doubt.is_first()
             && let Some(refusal) = self
                 .not_let_in(open.station, from, send)
@@ -565,24 +602,18 @@ impl World {
             prepared.outcome = Err(refusal);
             return prepared;
         }
-        let work = Work::Message(MessageTask {
-            message,
-            origin: Some(Origin {
-                session: open.session,
-                life: open.life.clone(),
-            }),
-            maybe_repeat: doubt == Doubt::MaybeRepeat,
-            unsure: doubt.age().is_some(),
-            age: doubt.age().unwrap_or_default(),
-            letter: None,
-            bounds: Bounds::default(),
-        });
+        let origin = Origin {
+            session: open.session,
+            life: open.life.clone(),
+        };
+        let work = Work::Message(task_of(message, origin, doubt, Bounds::default()));
         prepared.outcome = Ok((id, id.timestamp()));
         prepared.task = Some(Arc::new(Task::new(work, self.now)));
         prepared
     }
 
-    /// Why a send is not let in, as far as the door knows: it may be behind, and the group's writer judges again.
+    /// Refusal of a send from a user who, as far as the station knows, is no member. Its knowledge
+    /// may be stale; the group's writer judges again.
     fn not_let_in(&mut self, station: usize, from: UserId, send: &Send) -> Option<Refusal> {
         let group = needs_membership(send)?;
         let believed = &mut self.stations[station].believed;
@@ -590,44 +621,42 @@ impl World {
             return None;
         }
         let kept = self.disk.groups.get(&group);
-        let member = kept.and_then(|kept| kept.members.get(&from));
-        if member.is_some_and(|member| member.role.is_some()) {
-            believed.insert((group, from), self.now + BELIEVED);
-            return None;
+        match kept.and_then(|kept| kept.members.get(&from)) {
+            Some(member) if member.role.is_some() => {
+                believed.insert((group, from), self.now + MEMBER_BELIEVED_FOR);
+                None
+            }
+            Some(_) => Some(not_a_member()),
+            None => Some(stranger(Some(self.disk.present(group).next().is_some()))),
         }
-        Some(Refusal::new(Code::Forbidden, "you are not in this group"))
     }
 
-    /// One publish for the whole batch: after a failed record none of the same conversation.
+    /// Publishes the whole batch, in the order of the session.
     fn publish(&mut self, open: &mut Open) {
-        let mut failed: Vec<Recipient> = Vec::new();
+        let mut order = SendOrder::default();
         for index in 0..open.sends.len() {
-            let to = open.sends[index].to;
-            if open.sends[index]
-                .outcome
-                .as_ref()
-                .is_err_and(|r| r.code.retryable())
-            {
-                failed.push(to);
+            let Some(conversation) = open.sends[index].conversation else {
+                continue;
+            };
+            if let Err(refusal) = &open.sends[index].outcome {
+                order.refused(open.session, conversation, refusal);
             }
             let Some(task) = open.sends[index].task.clone() else {
                 continue;
             };
-            if failed.contains(&to) {
-                open.sends[index].outcome = Err(Refusal::new(
-                    Code::EarlierSendFailed,
-                    "an earlier one failed",
-                ));
+            if let Err(refusal) = order.check(open.session, conversation) {
+                open.sends[index].outcome = Err(refusal);
                 continue;
             }
             let fails = self.rng.random_bool(self.plan.call_loss / 4.0);
-            // A failure leaves open whether it was appended.
+            // A failed publish may have appended the record.
             if !fails || self.rng.random() {
                 self.append_task(Topic::Message, task);
             }
             if fails {
-                failed.push(to);
-                open.sends[index].outcome = Err(Refusal::new(Code::Unavailable, "the log is slow"));
+                let refusal = Refusal::new(Code::Unavailable, "the log is slow");
+                order.refused(open.session, conversation, &refusal);
+                open.sends[index].outcome = Err(refusal);
             }
         }
         open.mark = self.disk.mark();
@@ -641,7 +670,7 @@ impl World {
         }
     }
 
-    /// Tells a session something, best effort.
+    /// Sends a session a notice, best effort.
     pub(crate) fn notify(&mut self, life: BoatLife, session: SessionId, notice: Notice) {
         let Some(boat) = self
             .boats

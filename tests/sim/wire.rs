@@ -1,4 +1,5 @@
-//! Connections between devices and boats: frames keep their order, and are lost with the connection.
+//! Connections between devices and boats: frames keep their order, and are lost with the
+//! connection.
 
 use std::collections::BTreeMap;
 
@@ -122,7 +123,7 @@ impl World {
         );
     }
 
-    /// The boat ends the connection in order: the device reads what was written before.
+    /// Ends the connection in order: the device reads all that was written before.
     pub(crate) fn end_in_order(&mut self, id: ConnectionId, why: Refusal) {
         if let Some(connection) = self.wire.0.get(&id) {
             let at = connection.down_at;
@@ -136,7 +137,7 @@ impl World {
         }
     }
 
-    /// The connection is gone at once, with all that is on its way; each side learns of it.
+    /// Cuts the connection at once, with all frames in flight; each side learns of it.
     pub(crate) fn cut(&mut self, id: ConnectionId, why: Refusal) {
         let Some(connection) = self.wire.0.remove(&id) else {
             return;

@@ -1,15 +1,16 @@
-//! One seeded world: devices, boats, stations, a carrier and the stores under them, and a clock that
-//! jumps from event to event. Between any two effects another event may come, also a crash.
+//! One seeded world: devices, boats, stations, a carrier and the stores under them, and a clock
+//! that jumps from event to event. Another event, also a crash, may come between any two effects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use api::task::Work;
 use protocol::keys::Topic;
 use protocol::mailbox::{DedupeKey, FirstSend};
+use protocol::record::Work;
 use protocol::{DeviceId, Platform, Timestamp, UserId};
-use rand::Rng;
 use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tests::actions::{START, TROUBLE, user};
 
 use crate::boat::{Boat, BoatEvent};
 use crate::cached::Copies;
@@ -18,17 +19,15 @@ use crate::device::{Device, DeviceEvent};
 use crate::effects::{Answer, Disk, Effect};
 use crate::judge::Judge;
 use crate::oracle::{Tally, Witness};
-use crate::plan::{Fault, Plan, Sabotage, TROUBLE};
+use crate::plan::{Fault, Plan, Sabotage};
 use crate::station::{CallEvent, Calls, Station};
 use crate::wire::{Connections, WireEvent};
 
-/// The zero of every world.
-pub(crate) const START: Timestamp = Timestamp::from_millis(1_750_000_000_000);
-/// After this long without trouble a world must have come to rest.
+/// Time without faults after which a world must have come to rest.
 const REST: Duration = Duration::from_secs(600);
-/// For so long devices that came back have time to sync.
+/// Time in which devices that came back sync.
 const RETURN: Duration = Duration::from_secs(90);
-/// A world that does more than this is caught in a loop.
+/// Most events before a world must come to rest; more are a loop.
 const EVENTS_MAX: u64 = 400_000;
 
 #[derive(Debug)]
@@ -48,6 +47,8 @@ pub(crate) struct World {
     pub(crate) now: Timestamp,
     pub(crate) healed: bool,
     pub(crate) rng: StdRng,
+    /// Dice for times between reads: those of `rng` stay what they are.
+    pub(crate) dice: StdRng,
     pub(crate) disk: Disk,
     pub(crate) copies: Copies,
     pub(crate) wire: Connections,
@@ -58,21 +59,16 @@ pub(crate) struct World {
     pub(crate) devices: Vec<Device>,
     pub(crate) judge: Judge,
     pub(crate) witness: Witness,
-    /// What happened, folded into a number: the same for the same seed.
+    /// Hash of all events and effects: the same for the same seed.
     pub(crate) fingerprint: u64,
-    /// The machine died with registers that were not on disk.
+    /// True once the machine died with registers that were not on disk.
     pub(crate) reads_lost: bool,
-    /// Print each event.
+    /// True if each event is printed.
     traced: bool,
-    /// Grows with whatever is numbered.
+    /// Last serial number given out.
     serial: i64,
     events: BTreeMap<(Timestamp, u64), Event>,
     scheduled: u64,
-}
-
-/// User `index` of a world.
-pub(crate) fn user(index: usize) -> UserId {
-    UserId::new(index as i64 + 1).expect("positive")
 }
 
 impl World {
@@ -102,6 +98,7 @@ impl World {
             sabotage,
             now: START,
             healed: false,
+            dice: StdRng::seed_from_u64(rng.clone().random()),
             rng,
             fingerprint: 0,
             reads_lost: false,
@@ -120,7 +117,13 @@ impl World {
         }
         self.start_carrier();
         for (index, _) in self.plan.devices.clone().iter().enumerate() {
-            let late = self.plan.deeds.late.get(index).copied().unwrap_or_default();
+            let late = self
+                .plan
+                .actions
+                .late
+                .get(index)
+                .copied()
+                .unwrap_or_default();
             let wait = late + self.up_to(Duration::from_secs(5));
             self.after(wait, Event::Device(DeviceEvent::Start { device: index }));
         }
@@ -132,13 +135,14 @@ impl World {
             };
             self.after(at, Event::Device(send));
         }
-        for (number, (at, device, deed)) in self.plan.deeds.done.clone().into_iter().enumerate() {
-            let deed = DeviceEvent::Do {
+        for (number, (at, device, action)) in self.plan.actions.done.clone().into_iter().enumerate()
+        {
+            let action = DeviceEvent::Do {
                 device,
-                deed,
+                action,
                 number,
             };
-            self.after(at, Event::Device(deed));
+            self.after(at, Event::Device(action));
         }
         for (at, fault) in self.plan.faults.clone() {
             self.after(at, Event::Fault(fault));
@@ -146,8 +150,7 @@ impl World {
         self.after(TROUBLE, Event::Heal);
     }
 
-    /// Runs to the end and judges: the fingerprint, and which verdicts were right. The error says what was
-    /// found.
+    /// Runs to the end and judges. Returns the fingerprint and the right verdicts, or the finding.
     pub(crate) fn run(mut self) -> Result<(u64, Tally), String> {
         let end = START + TROUBLE + REST;
         self.run_until(end)?;
@@ -181,7 +184,8 @@ impl World {
         Ok(())
     }
 
-    /// All devices lose their connections, and sync; and each user gets a new one, which knows nothing.
+    /// Cuts the connections of all devices, which then sync, and adds for each user a new device
+    /// that knows nothing.
     fn come_back(&mut self) {
         for index in self.standing_devices() {
             self.cut_device(index);
@@ -224,18 +228,19 @@ impl World {
             Fault::FlushMailbox => {
                 let marker = self.rng.random();
                 self.apply(Effect::Flush { marker });
-                self.copies.lose();
+                self.copies.clear();
             }
+            Fault::CacheAway(lasting) => self.lose_invalidations(lasting),
             Fault::CrashAll => self.crash_all(),
         }
     }
 
-    /// The machine with all four services dies; devices live on.
+    /// Crashes the machine with all four services; devices live on.
     fn crash_all(&mut self) {
         (0..self.boats.len()).for_each(|boat| self.crash_boat(boat));
         (0..self.stations.len()).for_each(|station| self.crash_station(station));
         self.crash_carrier();
-        self.copies.lose();
+        self.copies.clear();
         let luck = self.rng.random();
         let read = self.disk.read();
         self.disk.crash(luck);
@@ -243,7 +248,7 @@ impl World {
         self.remember_sends();
     }
 
-    /// The dedupe keys are in memory: the log tells them again.
+    /// Rebuilds the dedupe keys from the log: they were in memory.
     fn remember_sends(&mut self) {
         let log = self
             .disk
@@ -279,13 +284,13 @@ impl World {
         self.plan.call_slow = 0.0;
     }
 
-    /// Does an effect, now.
+    /// Applies an effect now.
     pub(crate) fn apply(&mut self, effect: Effect) -> Answer {
         self.note(1 + self.disk.mark() as u64);
         self.disk.apply(effect)
     }
 
-    /// Lets `event` happen after `wait`.
+    /// Schedules `event` after `wait`.
     pub(crate) fn after(&mut self, wait: Duration, event: Event) {
         self.at(self.now + wait, event);
     }
@@ -296,7 +301,7 @@ impl World {
             .insert((at.max(self.now), self.scheduled), event);
     }
 
-    /// A time that something takes here: usually short, never more than the plan's most.
+    /// Random latency, up to the most of the plan.
     pub(crate) fn hop(&mut self) -> Duration {
         self.up_to(self.plan.latency_max)
     }
@@ -305,13 +310,17 @@ impl World {
         Duration::from_millis(self.rng.random_range(0..=most.as_millis() as u64))
     }
 
-    /// The next number of anything.
+    /// Next serial number, for anything.
     pub(crate) fn next_serial(&mut self) -> i64 {
         self.serial += 1;
         self.serial
     }
 
-    /// Tells what happens, where a trace is asked for.
+    pub(crate) fn is_traced(&self) -> bool {
+        self.traced
+    }
+
+    /// Prints an event if a trace is asked for.
     pub(crate) fn trace(&self, what: impl FnOnce() -> String) {
         if self.traced {
             println!("{:>8} {}", self.now.since(START).as_millis(), what());

@@ -1,541 +1,482 @@
-//! The single writer of all conversations: what becomes of each record of a batch, by the real rules, and how
-//! that takes effect, step by step, with room for a crash between any two.
+//! The carrier's writer over a disk that takes one atom at a time: decides, adds missing facts,
+//! applies the plan.
+//!
+//! Another event, also a crash, may come between any two atoms. All decisions are those of
+//! [`protocol::writer`].
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
-use api::task::{MessageTask, Task};
-use api::told::frame_of;
-use protocol::change::{Altered, Asked, ChangeKind, ChangeRow};
-use protocol::conversation::{ConversationRow, Head, Placement, Ruling, Standing};
-use protocol::delivery::{self, Owed, Source};
+use api::event_frames::EventFrames;
+use protocol::cache::Invalidation;
+use protocol::change::ChangeRow;
+use protocol::conversation::{ConversationRow, Head};
+use protocol::delivery::{DeliveryTask, Notice, Obligation, SessionEvent, Source};
 use protocol::frame::ServerFrame;
-use protocol::group::{self, GroupRow};
-use protocol::history::{PrivateRow, Version};
-use protocol::ledger::{Event as LedgerEvent, LedgerEntry};
-use protocol::{
-    ConversationId, Message, MessageId, Placed, Recipient, Refusal, Seq, Timestamp, UserId,
+use protocol::group::{GroupSettings, Member};
+use protocol::history::Version;
+use protocol::ledger::{DeadReason, LedgerEntry, LedgerEvent};
+use protocol::record::{Task, TaskRecord};
+use protocol::writer::{
+    self, ChangedPlaces, DeadRecord, Effect, Facts, Handover, HeadMove, ListOp, ListOpKind,
+    MessageRow, Parts, Plan, ROUNDS_MAX, RecordOutcome, Rules, Stage, Undecided,
 };
+use protocol::{ConversationId, GroupId, Recipient, UserId};
 use rand::Rng;
 
-use crate::boat::Notice;
+use crate::boat;
 use crate::cached::Permits;
 use crate::carrier::CarrierEvent;
-use crate::effects::Effect;
-use crate::groups::Granted;
-use crate::lists::Deed;
-use crate::plan::Sabotage;
+use crate::effects;
 use crate::world::{Event, World};
 
-/// Something that has its place, or needs none.
+/// Largest group in which each member is owed a message; no group here is larger.
+const PUSH_MAX: usize = 100;
+
+/// As in the carrier's settings.
+const UNSURE_MARGIN: Duration = Duration::from_secs(2);
+
+/// Pause after a write that failed.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Records of a poll on their way through the writer.
 #[derive(Debug)]
-pub(crate) struct Written {
-    pub(crate) source: Source,
-    pub(crate) task: delivery::Task,
-}
-
-/// What a polled batch comes to.
-#[derive(Debug, Default)]
 pub(crate) struct Batch {
-    pub(crate) rows: Vec<PrivateRow>,
-    pub(crate) group_rows: Vec<GroupRow>,
-    /// The wish, where the batch is one.
-    pub(crate) granted: Option<Granted>,
-    pub(crate) is_wish: bool,
-    pub(crate) changes: Vec<ChangeRow>,
-    /// What has become of messages that records of this batch change.
-    pub(crate) altered: BTreeMap<(ConversationId, Seq), Altered>,
-    pub(crate) heads: BTreeMap<ConversationId, Head>,
-    pub(crate) listed: BTreeMap<(UserId, ConversationId), ConversationRow>,
-    pub(crate) deeds: Vec<Deed>,
-    pub(crate) deliveries: Vec<Written>,
-    /// Settled without a delivery.
-    pub(crate) dropped: Vec<(Source, Vec<LedgerEntry>)>,
-    /// To renew copies of groups.
+    records: Vec<(Source, Arc<Task>)>,
+    /// Parts that are not written yet; the first is being written.
+    parts: VecDeque<Range<usize>>,
+    facts: Facts,
+    rounds: usize,
+    /// Remaining stages of the planned part.
+    stages: Option<VecDeque<Vec<Atoms>>>,
+    /// Handover of that part: gone with its plan where a store fails.
+    handover: Handover,
+    /// Permits to renew cache entries, and heads that the plan moves.
     permits: Permits,
-    steps: VecDeque<Step>,
+    moved: Vec<ConversationId>,
+    /// Work of all parts so far.
+    done: Done,
 }
 
-/// One effect of a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    /// Part of a wish.
-    Grant,
-    Permits,
-    Rows,
-    /// What is left of the changes …
-    Altered,
-    /// … and the changes themselves: separate writes, either first.
-    Changes,
-    Heads,
-    Renew,
-    Lists,
-    /// What somebody hid, before the register that says so.
-    Hidden,
-    Deeds,
-    Deliver,
+/// Work that follows once a poll is written.
+#[derive(Debug, Default)]
+struct Done {
+    deliver: Vec<(Source, DeliveryTask)>,
+    notices: Vec<Notice>,
+    settled: Vec<(Source, Vec<LedgerEntry>)>,
+    dead: Vec<(Source, Arc<Task>, DeadReason)>,
+}
+
+/// Atoms of one effect, in order.
+type Atoms = VecDeque<Atom>;
+
+/// Write that a store does at once.
+#[derive(Clone, Debug)]
+enum Atom {
+    Member(GroupId, UserId, Member),
+    Settings(GroupId, (GroupSettings, Version)),
+    Touch(UserId, ConversationId),
+    Invalidate(Vec<Invalidation>),
+    Permits(Vec<GroupId>),
+    Row(Box<MessageRow>),
+    /// State of a message, and the change that made it so: separate writes, either first.
+    Overlay(Box<ChangeRow>),
+    Change(Box<ChangeRow>),
+    Head(HeadMove),
+    Renew(Vec<(GroupId, ChangedPlaces)>),
+    ListRow(ConversationRow),
+    /// The mark of a hidden message, before its register.
+    HiddenMark(ListOp),
+    Register(ListOp),
 }
 
 impl Batch {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.deliveries.is_empty() && self.dropped.is_empty()
-    }
-
-    /// The rows of both users, where the conversation stands after a record.
-    pub(crate) fn list(&mut self, conversation: ConversationId, head: &Head) {
-        let ConversationId::Private { low, high } = conversation else {
-            // No other row says when something was said: the head is stamped anew.
-            self.heads.insert(conversation, *head);
-            return;
+    pub(crate) fn of(records: Vec<(Source, Arc<Task>)>) -> Batch {
+        let mut batch = Batch {
+            records,
+            parts: VecDeque::new(),
+            facts: Facts::default(),
+            rounds: 0,
+            stages: None,
+            handover: Handover::default(),
+            permits: Permits::new(),
+            moved: Vec::new(),
+            done: Done::default(),
         };
-        let row = |owner| ConversationRow::of(owner, conversation, head, Timestamp::ZERO);
-        for row in [low, high].into_iter().filter_map(row) {
-            let newest = self.listed.entry((row.owner, conversation)).or_insert(row);
-            if newest.source < row.source {
-                *newest = row;
-            }
-        }
-    }
-
-    fn plan_steps(&mut self, altered_first: bool) {
-        if self.granted.is_some() {
-            self.steps.push_back(Step::Grant);
-        }
-        self.steps.extend([Step::Permits, Step::Rows]);
-        match (self.changes.is_empty(), altered_first) {
-            (true, _) => {}
-            (false, true) => self.steps.extend([Step::Altered, Step::Changes]),
-            (false, false) => self.steps.extend([Step::Changes, Step::Altered]),
-        }
-        self.steps.extend([Step::Heads, Step::Renew, Step::Lists]);
-        if !self.deeds.is_empty() {
-            if self.deeds.iter().any(|deed| deed.hidden().is_some()) {
-                self.steps.push_back(Step::Hidden);
-            }
-            self.steps.push_back(Step::Deeds);
-        }
-        self.steps.push_back(Step::Deliver);
+        let mut parts = Parts::of(&task_records(&batch.records), usize::MAX);
+        batch.parts = std::iter::from_fn(|| parts.take()).collect();
+        batch
     }
 }
 
-pub(crate) fn version_of(source: Source) -> Version {
-    Version {
-        epoch: 1,
-        offset: source.offset,
-    }
+fn task_records(records: &[(Source, Arc<Task>)]) -> Vec<TaskRecord<'_>> {
+    let records = records.iter().map(|(source, task)| TaskRecord {
+        source: *source,
+        task,
+    });
+    records.collect()
 }
 
 impl World {
-    /// Gives the record of a message, or of what is done to one, its place.
-    pub(crate) fn decide(
-        &mut self,
-        source: Source,
-        task: &Task,
-        work: &MessageTask,
-        batch: &mut Batch,
-    ) {
-        let change = work.message.content.change.as_deref();
-        match (Asked::of(&work.message), change) {
-            (Some(asked), _) => self.change(source, task, work, asked, batch),
-            (None, Some(change)) if let ChangeKind::Wish(wish) = &change.kind => {
-                self.wish(source, task, work, wish, batch);
-            }
-            (None, Some(change)) => self.list_deed(source, task, work, change, batch),
-            (None, None) => self.place(source, task, work, batch),
-        }
-    }
-
-    pub(crate) fn head(&self, conversation: ConversationId, batch: &Batch) -> Head {
-        let pending = batch.heads.get(&conversation);
-        let known = pending.or_else(|| self.carrier.heads.get(&conversation));
-        let known = known.or_else(|| self.disk.heads.get(&conversation));
-        known.copied().unwrap_or_default()
-    }
-
-    /// Gives a message its place, by the rule, from the head and the rows of earlier records.
-    fn place(&mut self, source: Source, task: &Task, work: &MessageTask, batch: &mut Batch) {
-        let message = &work.message;
-        let conversation = message.conversation().expect("two users");
-        let version = version_of(source);
-        let head = self.head(conversation, batch);
-        if work.unsure
-            && let Some(first) = self.find_send(work, version, batch)
-            && first != message.id
-        {
-            return self.drop_copy(source, work, first, batch);
-        }
-        let group = self.group_of(conversation);
-        let is_behind = group.as_ref().is_some_and(|group| group.newest() > version);
-        let mut row = None;
-        let ruling = match head.place_in_group(version, message.id, is_behind) {
-            Placement::New(position) => Ruling::Place(position),
-            Placement::Redelivery | Placement::CheckRow => {
-                row = self.standing(message, batch);
-                // An old id without a row may be a first try that reached the log after its resend, now or
-                // before this redelivery.
-                if row.is_none()
-                    && let Some(first) = self.find_send(work, version, batch)
-                {
-                    return self.drop_copy(source, work, first, batch);
-                }
-                head.compare_in_group(version, row, is_behind)
-            }
-        };
-        let is_overtaken = row.is_some_and(|row| row.version > version);
-        if is_overtaken && self.sabotage == Some(Sabotage::PlacedLaterOvertaken) {
-            let what = format!("record {source} finds another writer ahead of it");
-            return self.judge.found(what);
-        }
-        if (row.is_none() || ruling == Ruling::PlacedLater)
-            && let ConversationId::Group(_) = conversation
-            && self.sabotage != Some(Sabotage::AnybodySays)
-            && let Some(refusal) = group::refusal(group.as_ref(), version, message.from)
-        {
-            return self.refused(source, work, refusal, batch);
-        }
-        let side = conversation.side_of(message.from);
-        let (position, after) = match ruling {
-            Ruling::Place(position) => {
-                let moved = head.moved_by(version, message.id, side);
-                batch.heads.insert(conversation, moved);
-                (position, moved)
-            }
-            Ruling::Keep(position) => (position, head),
-            Ruling::Repeat(_) => return batch.dropped.push((source, Vec::new())),
-            Ruling::Unplaced | Ruling::PlacedLater => {
-                return batch.dropped.push((source, Vec::new()));
-            }
-            Ruling::Overtaken => {
-                let what = format!("record {source} finds another writer ahead of it");
-                return self.judge.found(what);
-            }
-        };
-        batch.list(conversation, &after);
-        let placed = Placed {
-            message: message.clone(),
-            conversation,
-            position,
-        };
-        self.write_down(source, task, work, placed, version, batch);
-    }
-
-    fn write_down(
-        &mut self,
-        source: Source,
-        task: &Task,
-        work: &MessageTask,
-        placed: Placed,
-        version: Version,
-        batch: &mut Batch,
-    ) {
-        let owed = match GroupRow::of(&placed, version) {
-            Some(row) => {
-                batch.group_rows.push(row);
-                self.owed_in_group(&placed, version)
-            }
-            None => self.write_pair(&placed, version, batch),
-        };
-        let origin = work.origin.as_ref().map(|o| delivery::Origin {
-            session: o.session,
-            life: o.life.clone(),
-        });
-        let event = LedgerEvent::Placed {
-            conversation: placed.conversation,
-            seq: placed.position.seq,
-            from: placed.message.from,
-            send_id: placed.message.send_id,
-            partition: source.partition,
-            offset: source.offset,
-        };
-        let task = delivery::Task {
-            origin,
-            ..self.told_task(task, placed, 0, owed, event)
-        };
-        batch.deliveries.push(Written { source, task });
-    }
-
-    fn write_pair(&mut self, placed: &Placed, version: Version, batch: &mut Batch) -> Vec<Owed> {
-        let sent = self.sent(placed, batch);
-        let rows = PrivateRow::pair_of(placed, sent, version).expect("private");
-        let known = self.disk.platforms.get(&rows[1].owner);
-        let known = known.cloned().unwrap_or_default();
-        batch.rows.extend(rows);
-        let owed = delivery::owed(placed, known);
-        let targets = owed.iter().flat_map(Owed::targets);
-        self.witness.owed(placed.message.id, targets);
-        owed
-    }
-
-    /// What sessions are told of a record, for its first delivery.
-    pub(crate) fn told_task(
-        &self,
-        task: &Task,
-        placed: Placed,
-        rev: u64,
-        owed: Vec<Owed>,
-        event: LedgerEvent,
-    ) -> delivery::Task {
-        let noted = LedgerEntry {
-            message: placed.message.id,
-            at: self.now,
-            target: None,
-            event,
-        };
-        delivery::Task {
-            frame: frame_of(&placed, rev, None),
-            audience: None,
-            own_frames: BTreeMap::new(),
-            placed,
-            rev,
-            owed,
-            retry_count: task.retry_count,
-            first_at: task.first_at,
-            origin: None,
-            letter: None,
-            trace: None,
-            noted: vec![noted],
-        }
-    }
-
-    /// The row of a message as its owner has it, also where an earlier record of the batch made it.
-    pub(crate) fn row<'a>(
-        &'a self,
-        owner: UserId,
-        id: MessageId,
-        batch: &'a Batch,
-    ) -> Option<&'a PrivateRow> {
-        let mut pending = batch.rows.iter();
-        let pending = pending.find(|row| row.owner == owner && row.id == id);
-        pending.or_else(|| self.disk.rows.get(&(owner, id)))
-    }
-
-    fn standing(&self, message: &Message, batch: &Batch) -> Option<Standing> {
-        match message.to {
-            Recipient::Group(group) => {
-                let row = self.group_row(group, message.id, batch);
-                row.map(Standing::from)
-            }
-            Recipient::User(_) => {
-                let row = self.row(message.from, message.id, batch);
-                row.map(Standing::from)
-            }
-        }
-    }
-
-    /// The how manieth of its sender a message is: as its row says, or as the head counts that it moved.
-    fn sent(&self, placed: &Placed, batch: &Batch) -> u64 {
-        let message = &placed.message;
-        if let Some(standing) = self.standing(message, batch) {
-            return standing.sent;
-        }
-        let side = placed.conversation.side_of(message.from);
-        let head = batch.heads.get(&placed.conversation);
-        head.zip(side).map_or(0, |(head, side)| head.sent_by(side))
-    }
-
-    /// The first message of the sender under this send_id.
-    fn find_send(&self, work: &MessageTask, version: Version, batch: &Batch) -> Option<MessageId> {
-        let message = &work.message;
-        let since = MessageId::floor_of(message.accepted_at - work.age - Duration::from_secs(2));
-        if let Recipient::Group(group) = message.to {
-            return self.first_in_group(message, group, since, version, batch);
-        }
-        let fits = |row: &&PrivateRow| {
-            row.owner == message.from
-                && row.send_id == message.send_id
-                && row.id >= since
-                && row.version < version
-        };
-        let written = self
-            .disk
-            .rows
-            .range((message.from, since)..)
-            .map(|(_, row)| row)
-            .find(fits);
-        written
-            .or_else(|| batch.rows.iter().find(fits))
-            .map(|row| row.id)
-    }
-
-    fn drop_copy(
-        &mut self,
-        source: Source,
-        work: &MessageTask,
-        first: MessageId,
-        batch: &mut Batch,
-    ) {
-        let told = self.ends_with(work, LedgerEvent::Repeat { of: first });
-        self.judge.repeat(work.message.id, first);
-        self.echo(work, first, batch);
-        batch.dropped.push((source, told));
-    }
-
-    /// The record ends here.
-    pub(crate) fn ends_with(&self, work: &MessageTask, event: LedgerEvent) -> Vec<LedgerEntry> {
-        let (message, at) = (work.message.id, self.now);
-        let entry = |event| LedgerEntry {
-            message,
-            at,
-            target: None,
-            event,
-        };
-        vec![entry(event), entry(LedgerEvent::Settled)]
-    }
-
-    /// Nothing is changed, or not once more; whoever asked hears why, where the rules say no.
-    pub(crate) fn unchanged(
-        &mut self,
-        source: Source,
-        work: &MessageTask,
-        refusal: Option<Refusal>,
-        batch: &mut Batch,
-    ) {
-        let message = &work.message;
-        let change = message.content.change.as_deref();
-        let told = self.ends_with(
-            work,
-            LedgerEvent::Unchanged {
-                conversation: message.conversation().expect("two users"),
-                subject: change
-                    .and_then(|change| change.subject)
-                    .expect("of a message"),
-                refused: refusal.as_ref().map(|refusal| refusal.text.clone()),
-            },
-        );
-        if let Some(refusal) = refusal {
-            self.tell_why(work, refusal);
-        }
-        batch.dropped.push((source, told));
-    }
-
-    /// Tells the sender of a dropped copy where the first one stands.
-    fn echo(&mut self, work: &MessageTask, first: MessageId, batch: &Batch) {
-        let placed = match work.message.to {
-            Recipient::Group(group) => {
-                let row = self.group_row(group, first, batch);
-                row.map(GroupRow::placed)
-            }
-            Recipient::User(_) => {
-                let row = self.row(work.message.from, first, batch);
-                row.and_then(PrivateRow::placed)
-            }
-        };
-        let (Some(placed), Some(origin)) = (placed, work.origin.clone()) else {
-            return;
-        };
-        let frame = ServerFrame::Placed(protocol::frame::PlacedEcho {
-            send_id: work.message.send_id,
-            id: first,
-            conversation: placed.conversation,
-            position: placed.position,
-        });
-        let frame = api::codec::encode_server(&frame);
-        self.notify(origin.life, origin.session, Notice::Frame(frame));
-    }
-
-    /// Lets a batch take effect.
-    pub(crate) fn write(&mut self, mut batch: Box<Batch>) {
-        let altered_first = !batch.changes.is_empty() && self.rng.random();
-        batch.plan_steps(altered_first);
-        if self.sabotage == Some(Sabotage::ToldBeforeSaved) {
-            let is_change = |written: &Written| written.task.rev > 0;
-            let deliveries = std::mem::take(&mut batch.deliveries);
-            let (early, rest): (Vec<_>, _) = deliveries.into_iter().partition(is_change);
-            batch.deliveries = rest;
-            if !early.is_empty() {
-                self.deliver(early);
-                let (life, late) = (self.carrier.life, self.up_to(Duration::from_secs(1)));
-                return self.after(late, Event::Carrier(CarrierEvent::Write { life, batch }));
-            }
-        }
-        self.write_later(batch);
-    }
-
-    fn write_later(&mut self, batch: Box<Batch>) {
+    pub(crate) fn write_later(&mut self, batch: Box<Batch>) {
         let (life, hop) = (self.carrier.life, self.hop());
         self.after(hop, Event::Carrier(CarrierEvent::Write { life, batch }));
     }
 
-    /// Rows, then heads, then what lists show, then delivery.
+    /// One step: a round of reading, an atom, or the handover of all parts.
     pub(crate) fn write_step(&mut self, mut batch: Box<Batch>) {
-        let Some(step) = batch.steps.pop_front() else {
-            return;
+        let Some(part) = batch.parts.front().cloned() else {
+            return self.finish(*batch);
         };
-        let now = self.now;
-        match step {
-            Step::Grant => {
-                if let Some(mut granted) = batch.granted.take()
-                    && self.grant_step(&mut granted)
-                {
-                    batch.granted = Some(granted);
-                    batch.steps.push_front(Step::Grant);
+        if self.fails(&mut batch) {
+            let (life, pause) = (self.carrier.life, self.up_to(PAUSE));
+            return self.after(pause, Event::Carrier(CarrierEvent::Write { life, batch }));
+        }
+        match &mut batch.stages {
+            None => {
+                if self.decide(&mut batch, part) {
+                    let (life, late) = (self.carrier.life, self.up_to(Duration::from_secs(1)));
+                    return self.after(late, Event::Carrier(CarrierEvent::Write { life, batch }));
                 }
             }
-            Step::Permits => batch.permits = self.ask_permits(batch.heads.keys()),
-            Step::Renew => {
-                let permits = std::mem::take(&mut batch.permits);
-                self.renew_copies(permits, &batch.changes);
-            }
-            Step::Rows => {
-                self.apply(Effect::Rows(std::mem::take(&mut batch.rows)));
-                let rows = std::mem::take(&mut batch.group_rows);
-                if !rows.is_empty() {
-                    self.apply(Effect::GroupRows(rows));
-                }
-            }
-            Step::Altered => _ = self.apply(Effect::Altered(batch.changes.clone())),
-            Step::Changes => _ = self.apply(Effect::Changes(batch.changes.clone())),
-            Step::Heads => {
-                for (conversation, head) in &batch.heads {
-                    let (conversation, mut head) = (*conversation, *head);
-                    head.stamp = now;
-                    self.apply(Effect::Head { conversation, head });
-                    self.carrier.heads.insert(conversation, head);
-                }
-            }
-            Step::Lists => {
-                let rows = std::mem::take(&mut batch.listed).into_values();
-                let stamped = rows.map(|row| ConversationRow {
-                    version: now,
-                    ..row
-                });
-                self.apply(Effect::ConversationRows(stamped.collect()));
-            }
-            Step::Hidden => {
-                for hidden in batch.deeds.iter().filter_map(|deed| deed.hidden()) {
-                    self.apply(hidden);
-                }
-            }
-            Step::Deeds => {
-                for deed in std::mem::take(&mut batch.deeds) {
-                    let is_unlisted = self.sabotage == Some(Sabotage::HiddenUnlisted);
-                    if !is_unlisted || deed.hidden().is_none() {
-                        self.apply(deed.effect(now));
+            Some(stages) => match next_atom(stages, &mut self.rng) {
+                Some(atom) => {
+                    if let Some(again) = self.apply_atom(atom, &mut batch.permits) {
+                        let first = stages.front_mut().expect("its stage");
+                        first.push(VecDeque::from([again]));
                     }
                 }
-            }
-            Step::Deliver => return self.finish(*batch),
+                None => {
+                    batch.parts.pop_front();
+                    let handover = std::mem::take(&mut batch.handover);
+                    batch.done.add(&batch.records[part], handover);
+                    batch.forget_part();
+                }
+            },
         }
         self.write_later(batch);
     }
 
-    fn finish(&mut self, batch: Batch) {
-        self.deliver(batch.deliveries);
-        for (source, told) in batch.dropped {
-            self.apply(Effect::Ledger(told));
-            self.carrier.offsets.settle(source);
-            self.commit_later();
+    /// Fails the part by chance, as if a store did not answer: finished writes stay, nothing of the
+    /// part is remembered, and all of it is repeated.
+    fn fails(&mut self, batch: &mut Batch) -> bool {
+        if self.plan.call_loss == 0.0 || !self.rng.random_bool(self.plan.call_loss / 8.0) {
+            return false;
         }
+        for conversation in std::mem::take(&mut batch.moved) {
+            self.carrier.heads.remove(&conversation);
+        }
+        if let (Some(_), Some(part)) = (&batch.stages, batch.parts.front()) {
+            let records = batch.records[part.clone()].iter();
+            let messages = records.filter_map(|(_, task)| task.work.message());
+            self.witness.failed.extend(messages);
+        }
+        batch.forget_part();
+        true
+    }
+
+    /// Decides the part, or reads facts it lacks. Returns true if a planted bug makes the plan
+    /// wait.
+    fn decide(&mut self, batch: &mut Batch, part: Range<usize>) -> bool {
+        let rules = Rules {
+            push_max: PUSH_MAX,
+            unsure_margin: UNSURE_MARGIN,
+            encode: &EventFrames,
+        };
+        let records = task_records(&batch.records[part.clone()]);
+        let asked = writer::Batch {
+            epoch: 1,
+            records: &records,
+        };
+        match writer::decide(&asked, &batch.facts, &rules, self.now) {
+            Err(Undecided::Missing(missing)) if batch.rounds == ROUNDS_MAX => {
+                self.judge
+                    .found(format!("not decided in time: {missing:?}"));
+            }
+            Err(Undecided::Missing(missing)) => {
+                let mut facts = std::mem::take(&mut batch.facts);
+                self.answer(&missing, &mut facts);
+                self.plant_in_facts(&records, &mut facts);
+                batch.facts = facts;
+                batch.rounds += 1;
+            }
+            Err(Undecided::Overtaken(conversation)) => {
+                let what = format!("another writer is ahead in {conversation}");
+                self.judge.found(what);
+            }
+            Ok(mut plan) => {
+                let is_late = self.plant_in_plan(&records, &batch.facts, &mut plan);
+                let Plan {
+                    stages,
+                    handover,
+                    outcomes,
+                } = plan;
+                self.witness_repeats(&batch.records[part.clone()], &outcomes, &handover);
+                batch.moved = moved(&stages);
+                batch.stages = Some(self.atoms(stages));
+                batch.handover = handover;
+                return is_late;
+            }
+        }
+        false
+    }
+
+    /// Notes duplicates that were dropped for an earlier message.
+    fn witness_repeats(
+        &mut self,
+        records: &[(Source, Arc<Task>)],
+        outcomes: &[RecordOutcome],
+        handover: &Handover,
+    ) {
+        for ((source, task), outcome) in records.iter().zip(outcomes) {
+            let Some(id) = task.work.message() else {
+                continue;
+            };
+            if *outcome != RecordOutcome::Repeat {
+                continue;
+            }
+            let mut settled = handover.settled.iter();
+            let ledger = settled.find_map(|(of, ledger)| (of == source).then_some(ledger));
+            for entry in ledger.into_iter().flatten() {
+                match entry.event {
+                    LedgerEvent::Repeat { of } if of != id => self.judge.repeat(id, of),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn atoms(&mut self, stages: Vec<Stage>) -> VecDeque<Vec<Atoms>> {
+        let stages = stages.into_iter().map(|Stage(effects)| {
+            let effects = effects.into_iter();
+            effects.flat_map(|effect| self.atoms_of(effect)).collect()
+        });
+        stages.collect()
+    }
+
+    /// Queues of atoms that go side by side.
+    fn atoms_of(&mut self, effect: Effect) -> Vec<Atoms> {
+        let each = |atoms: Vec<Atom>| atoms.into_iter().map(|atom| [atom].into()).collect();
+        match effect {
+            Effect::Group(change) => {
+                let (group, update) = (change.group, change.update);
+                let members = update.members.into_iter();
+                let members = members.map(|(user, member)| Atom::Member(group, user, member));
+                let settings = update
+                    .settings
+                    .map(|settings| Atom::Settings(group, settings));
+                vec![members.chain(settings).collect()]
+            }
+            Effect::Touch { lists, .. } => {
+                let touches = lists.into_iter().map(|(user, of)| Atom::Touch(user, of));
+                each(touches.collect())
+            }
+            Effect::Invalidate(all) => each(vec![Atom::Invalidate(all)]),
+            Effect::Permits(groups) => each(vec![Atom::Permits(groups)]),
+            Effect::Messages(rows) => {
+                let rows = rows.into_iter().map(|row| Atom::Row(Box::new(row)));
+                each(rows.collect())
+            }
+            Effect::Changes(rows) => {
+                let both = rows.into_iter().flat_map(|row| {
+                    let row = Box::new(row);
+                    [Atom::Overlay(row.clone()), Atom::Change(row)]
+                });
+                each(both.collect())
+            }
+            // Deletion marks and the timeline have no part in these worlds.
+            Effect::Recalled(_) | Effect::Timeline(_) => Vec::new(),
+            Effect::Heads(heads) => each(heads.into_iter().map(Atom::Head).collect()),
+            Effect::Renew(groups) => each(vec![Atom::Renew(groups)]),
+            Effect::ListRows(rows) => each(rows.into_iter().map(Atom::ListRow).collect()),
+            Effect::ListOps { ops, .. } => {
+                let ops = ops.into_iter().map(|op| match op.kind {
+                    ListOpKind::Hide(_) => [Atom::HiddenMark(op), Atom::Register(op)].into(),
+                    ListOpKind::Clear(_) | ListOpKind::Arrange(_) => [Atom::Register(op)].into(),
+                });
+                ops.collect()
+            }
+        }
+    }
+
+    /// Applies an atom. Returns it if it must be repeated.
+    fn apply_atom(&mut self, atom: Atom, permits: &mut Permits) -> Option<Atom> {
+        let now = self.now;
+        match atom {
+            Atom::Member(group, user, member) => self.apply(effects::Effect::Member {
+                group,
+                user,
+                member,
+            }),
+            Atom::Settings(group, settings) => {
+                self.apply(effects::Effect::Settings { group, settings })
+            }
+            Atom::Touch(user, conversation) => self.apply(effects::Effect::Touched {
+                user,
+                conversation,
+                at: now,
+            }),
+            Atom::Invalidate(all) => {
+                if self.are_copies_away() {
+                    return Some(Atom::Invalidate(all));
+                }
+                self.invalidate_copies(&all);
+                return None;
+            }
+            Atom::Permits(groups) => {
+                *permits = self.ask_permits(groups);
+                return None;
+            }
+            Atom::Row(row) => match *row {
+                MessageRow::Private(row) => self.apply(effects::Effect::Rows(vec![row])),
+                MessageRow::Group(row) => self.apply(effects::Effect::GroupRows(vec![row])),
+            },
+            Atom::Overlay(row) => self.apply(effects::Effect::Altered(vec![*row])),
+            Atom::Change(row) => self.apply(effects::Effect::Changes(vec![*row])),
+            Atom::Head(moved) => {
+                let head = Head {
+                    stamp: now,
+                    ..moved.head
+                };
+                self.apply_head(moved.conversation, head);
+                return None;
+            }
+            Atom::Renew(groups) => {
+                self.renew_copies(permits.clone(), groups);
+                return None;
+            }
+            Atom::ListRow(row) => {
+                let row = ConversationRow {
+                    version: now,
+                    ..row
+                };
+                self.apply(effects::Effect::ConversationRows(vec![row]))
+            }
+            Atom::HiddenMark(op) => self.apply(effects::Effect::hidden_mark(&op)?),
+            Atom::Register(op) => self.apply(effects::Effect::register(&op, now)),
+        };
+        None
+    }
+
+    fn apply_head(&mut self, conversation: ConversationId, head: Head) {
+        self.apply(effects::Effect::Head { conversation, head });
+        self.carrier.heads.insert(conversation, head);
+    }
+
+    fn finish(&mut self, batch: Batch) {
+        let Done {
+            deliver,
+            notices,
+            settled,
+            dead,
+        } = batch.done;
+        for notice in notices {
+            self.send_notice(notice);
+        }
+        self.deliver(deliver);
+        for (source, task, reason) in dead {
+            if let Some(id) = task.work.message() {
+                self.judge.dead(id, reason);
+            }
+            self.carrier.offsets.settle(source);
+        }
+        for (source, ledger) in settled {
+            self.apply(effects::Effect::Ledger(ledger));
+            self.carrier.offsets.settle(source);
+        }
+        self.commit_later();
         self.carrier.writing = false;
         self.wake_carrier();
     }
 
-    fn deliver(&mut self, deliveries: Vec<Written>) {
-        for Written { source, task } in deliveries {
+    pub(crate) fn deliver(&mut self, deliveries: Vec<(Source, DeliveryTask)>) {
+        for (source, task) in deliveries {
+            let message = &task.placed.message;
+            if message.content.change.is_none() && matches!(message.to, Recipient::User(_)) {
+                let targets = task.owed.iter().flat_map(Obligation::targets);
+                self.witness.owed(message.id, targets);
+            }
             let now = self.now;
             let taken = self.carrier.delivery.handle_task(now, source, task);
             assert!(taken.is_ok(), "there was room");
             self.drive_carrier();
         }
     }
+
+    pub(crate) fn send_notice(&mut self, notice: Notice) {
+        let word = match notice.word {
+            SessionEvent::Placed(echo) => {
+                boat::Notice::Frame(api::codec::encode_server(&ServerFrame::Placed(echo)))
+            }
+            SessionEvent::Refused { send_id, refusal } => {
+                let frame = ServerFrame::Refused { send_id, refusal };
+                boat::Notice::Frame(api::codec::encode_server(&frame))
+            }
+            SessionEvent::Hint => boat::Notice::Hint,
+            SessionEvent::Close(refusal) => boat::Notice::Close(refusal),
+        };
+        self.notify(notice.life, notice.session, word);
+    }
+}
+
+impl Batch {
+    /// Clears the part, so that the next one, or this one again, begins from nothing.
+    fn forget_part(&mut self) {
+        self.facts = Facts::default();
+        self.rounds = 0;
+        self.stages = None;
+        self.handover = Handover::default();
+        self.permits.clear();
+        self.moved.clear();
+    }
+}
+
+impl Done {
+    fn add(&mut self, records: &[(Source, Arc<Task>)], handover: Handover) {
+        let Handover {
+            deliver,
+            notices,
+            kickouts,
+            settled,
+            dead,
+        } = handover;
+        assert!(
+            kickouts.is_empty(),
+            "sessions are ended when they are polled"
+        );
+        self.deliver.extend(deliver);
+        self.notices.extend(notices);
+        self.settled.extend(settled);
+        let dead = dead.into_iter().map(|DeadRecord { index, reason, .. }| {
+            let (source, task) = &records[index];
+            (*source, task.clone(), reason)
+        });
+        self.dead.extend(dead);
+    }
+}
+
+/// Takes the next atom of some effect in the first stage; `None` once all stages are done.
+fn next_atom(stages: &mut VecDeque<Vec<Atoms>>, rng: &mut impl Rng) -> Option<Atom> {
+    loop {
+        let stage = stages.front_mut()?;
+        stage.retain(|atoms| !atoms.is_empty());
+        if stage.is_empty() {
+            stages.pop_front();
+            continue;
+        }
+        let effect = rng.random_range(0..stage.len());
+        return stage[effect].pop_front();
+    }
+}
+
+/// Conversations whose heads a plan moves.
+fn moved(stages: &[Stage]) -> Vec<ConversationId> {
+    let effects = stages.iter().flat_map(|stage| &stage.0);
+    let heads = effects.filter_map(|effect| match effect {
+        Effect::Heads(heads) => Some(heads),
+        _ => None,
+    });
+    heads.flatten().map(|moved| moved.conversation).collect()
 }

@@ -1,10 +1,10 @@
-//! What an application shows: messages as they were said, and what has become of them since. It shares the fate
-//! of the device's store.
+//! An application's view: messages as sent, and their changes since. It shares the fate of the
+//! device's store.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::core::{Saved, Shown};
-use protocol::change::{Change, Changed, Marks};
+use client::core::{Shown, Snapshot};
+use protocol::change::{MessageChange, MessageMarks, OrderedChange};
 use protocol::message::Content;
 use protocol::{ConversationId, MessageId, Placed, SendId, Seq, UserId};
 
@@ -15,15 +15,15 @@ pub struct App {
 
 #[derive(Debug, Default)]
 struct Talk {
-    /// As they came.
+    /// Messages in the order of arrival.
     said: Vec<Said>,
-    changes: Vec<Changed>,
+    changes: Vec<OrderedChange>,
     hidden: BTreeSet<Seq>,
-    /// Up to here nothing more comes.
+    /// Position up to which nothing more comes.
     up_to: Seq,
 }
 
-/// A message as it is shown.
+/// Message as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
     pub seq: Seq,
@@ -31,11 +31,11 @@ pub struct Said {
     pub from: UserId,
     pub send_id: SendId,
     pub content: Content,
-    pub marks: Marks,
+    pub marks: MessageMarks,
 }
 
 impl Said {
-    pub fn of(placed: &Placed, marks: Option<Marks>) -> Said {
+    pub fn of(placed: &Placed, marks: Option<MessageMarks>) -> Said {
         let message = &placed.message;
         Said {
             seq: placed.position.seq,
@@ -47,24 +47,24 @@ impl Said {
         }
     }
 
-    fn change(&mut self, changed: &Changed) {
+    fn change(&mut self, changed: &OrderedChange) {
         let content = &mut self.content;
         match &changed.asked.change {
-            Change::Recall => *content = nothing_of(content.kind),
-            Change::Edit(edited) => *content = edited.clone(),
-            Change::React { .. } => {}
+            MessageChange::Recall => *content = nothing_of(content.kind),
+            MessageChange::Edit(edited) => *content = edited.clone(),
+            MessageChange::React { .. } => {}
         }
         self.marks.apply(&changed.asked);
     }
 
-    /// Nothing of it is seen but its place.
+    /// Hides everything of the message but its position.
     pub fn hide(&mut self) {
         self.content = nothing_of(self.content.kind);
         self.marks.hidden = true;
     }
 }
 
-/// What is left of a recalled message.
+/// Remains of a recalled message.
 pub fn nothing_of(kind: i32) -> Content {
     Content {
         kind,
@@ -73,7 +73,7 @@ pub fn nothing_of(kind: i32) -> Content {
 }
 
 impl App {
-    /// A message is shown; what is wrong with that.
+    /// Shows a message. Returns a finding if that is wrong.
     pub fn show(&mut self, shown: Shown) -> Option<String> {
         let talk = self.talks.entry(shown.placed.conversation).or_default();
         let expected = talk.up_to.next();
@@ -88,7 +88,7 @@ impl App {
         }
     }
 
-    /// These will not be shown: they are not for this user.
+    /// Skips messages that will not be shown, since they are not for this user.
     pub fn skip(&mut self, conversation: ConversationId, from: Seq, to: Seq) -> Option<String> {
         let talk = self.talks.entry(conversation).or_default();
         let expected = talk.up_to.next();
@@ -98,21 +98,25 @@ impl App {
             .then(|| format!("has a gap from {from} to {to}, where {expected} is next"))
     }
 
-    /// A message that was shown, or left out.
+    /// True if the message was shown, or left out.
     pub fn has(&self, conversation: ConversationId, seq: Seq) -> bool {
         let talk = self.talks.get(&conversation);
         talk.is_some_and(|talk| seq <= talk.up_to)
     }
 
-    /// What was shown is changed; what is wrong with that.
-    pub fn change(&mut self, conversation: ConversationId, changed: Changed) -> Option<String> {
+    /// Changes a shown message. Returns a finding if that is wrong.
+    pub fn change(
+        &mut self,
+        conversation: ConversationId,
+        changed: OrderedChange,
+    ) -> Option<String> {
         let talk = self.talks.entry(conversation).or_default();
         let (rev, seq) = (changed.rev, changed.seq);
         let last = talk.changes.last().map(|last| last.rev);
-        // Of what was before they came, a member hears that it was changed.
+        // A member hears of changes to messages from before they joined.
         let is_group = matches!(conversation, ConversationId::Group(_));
         let is_known = talk.said.iter().any(|said| said.seq == seq);
-        let says = |change: &Change| matches!(change, Change::Edit(to) if !to.data.is_empty());
+        let says = |change: &MessageChange| matches!(change, MessageChange::Edit(to) if !to.data.is_empty());
         let is_leak = talk.hidden.contains(&seq) && says(&changed.asked.change);
         talk.changes.push(changed);
         match last {
@@ -130,8 +134,8 @@ impl App {
         talk.hidden.extend(seqs);
     }
 
-    /// The application starts again, with what the store has.
-    pub fn restart(&mut self, saved: &Saved) {
+    /// Restarts the application with the state of the store.
+    pub fn restart(&mut self, saved: &Snapshot) {
         for (conversation, talk) in &mut self.talks {
             let kept = saved.conversations.get(conversation);
             let kept = kept.copied().unwrap_or_default();
@@ -147,12 +151,12 @@ impl App {
         talks.filter_map(|(conversation, talk)| (!talk.said.is_empty()).then_some(*conversation))
     }
 
-    /// The messages as they were said.
+    /// Messages as sent.
     pub fn said(&self, conversation: ConversationId) -> &[Said] {
         self.talks.get(&conversation).map_or(&[], |talk| &talk.said)
     }
 
-    /// The messages as they are shown now.
+    /// Messages as shown now.
     pub fn view(&self, conversation: ConversationId) -> Vec<Said> {
         let Some(talk) = self.talks.get(&conversation) else {
             return Vec::new();

@@ -1,13 +1,13 @@
-//! Who is in a group, counted plainly, and what each of them heard or may read.
+//! Members of a group, counted plainly, and the messages each of them heard or may read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::group::{Role, Settings, Wish};
+use protocol::group::{GroupCommand, GroupSettings, Role};
 use protocol::{Seq, UserId};
 
 #[derive(Debug)]
 pub struct Crowd {
-    settings: Settings,
+    settings: GroupSettings,
     people: BTreeMap<UserId, Person>,
 }
 
@@ -15,15 +15,15 @@ pub struct Crowd {
 struct Person {
     role: Option<Role>,
     since: Seq,
-    /// What they ever might read.
+    /// Messages they could read at any time.
     heard: BTreeSet<Seq>,
 }
 
 impl Crowd {
-    /// Makes of a group what is wished; `false` where that is refused.
-    pub fn wish(group: &mut Option<Crowd>, by: UserId, wish: &Wish, end: Seq) -> bool {
+    /// Applies a group command; `false` if it is refused.
+    pub fn wish(group: &mut Option<Crowd>, by: UserId, wish: &GroupCommand, end: Seq) -> bool {
         let Some(crowd) = group else {
-            let Wish::Create { settings, members } = wish else {
+            let GroupCommand::Create { settings, members } = wish else {
                 return false;
             };
             let mut crowd = Crowd {
@@ -42,40 +42,40 @@ impl Crowd {
         may
     }
 
-    fn may(&self, by: UserId, wish: &Wish) -> bool {
+    fn may(&self, by: UserId, wish: &GroupCommand) -> bool {
         let is_over = self.people.values().all(|person| person.role.is_none());
         let mine = self.role(by);
         let (owns, rules) = (mine == Some(Role::Owner), self.administers(by));
         match wish {
-            Wish::Create { .. } => false,
-            Wish::Join if mine.is_some() => true,
+            GroupCommand::Create { .. } => false,
+            GroupCommand::Join if mine.is_some() => true,
             _ if is_over => false,
-            Wish::Join => self.settings.open_door,
-            Wish::Leave => !owns || self.present().count() == 1,
+            GroupCommand::Join => self.settings.open_door,
+            GroupCommand::Leave => !owns || self.present().count() == 1,
             _ if mine.is_none() => false,
-            Wish::Add(_) => rules || self.settings.open_door,
-            Wish::Remove(user) => rules && self.role(*user) < mine,
-            Wish::SetRole(user, role) => {
+            GroupCommand::Add(_) => rules || self.settings.open_door,
+            GroupCommand::Remove(user) => rules && self.role(*user) < mine,
+            GroupCommand::SetRole(user, role) => {
                 owns && *role != Role::Owner && *user != by && self.is_in(*user)
             }
-            Wish::HandOver(user) => owns && self.is_in(*user),
-            Wish::Set(_) => rules,
+            GroupCommand::HandOver(user) => owns && self.is_in(*user),
+            GroupCommand::Set(_) => rules,
         }
     }
 
-    fn make(&mut self, by: UserId, wish: &Wish, end: Seq) {
+    fn make(&mut self, by: UserId, wish: &GroupCommand, end: Seq) {
         match wish {
-            Wish::Create { .. } => {}
-            Wish::Join => self.come(by, end),
-            Wish::Add(users) => users.iter().for_each(|user| self.come(*user, end)),
-            Wish::Leave => self.be(by, None),
-            Wish::Remove(user) => self.be(*user, None),
-            Wish::SetRole(user, role) => self.be(*user, Some(*role)),
-            Wish::HandOver(user) => {
+            GroupCommand::Create { .. } => {}
+            GroupCommand::Join => self.come(by, end),
+            GroupCommand::Add(users) => users.iter().for_each(|user| self.come(*user, end)),
+            GroupCommand::Leave => self.be(by, None),
+            GroupCommand::Remove(user) => self.be(*user, None),
+            GroupCommand::SetRole(user, role) => self.be(*user, Some(*role)),
+            GroupCommand::HandOver(user) => {
                 self.be(by, Some(Role::Admin));
                 self.be(*user, Some(Role::Owner));
             }
-            Wish::Set(settings) => self.settings = *settings,
+            GroupCommand::Set(settings) => self.settings = *settings,
         }
         self.hears(end);
     }
@@ -94,7 +94,7 @@ impl Crowd {
         }
     }
 
-    /// The group goes up to here now.
+    /// Extends the group to `end`, for its members to read.
     pub fn hears(&mut self, end: Seq) {
         let is_open = self.settings.open_history;
         for person in self

@@ -1,21 +1,22 @@
-//! Faults of all parts, and counts of what is asked of them.
+//! Faults of all parts, and counts of calls to them.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use api::task::{Task, Work};
+use api::task::Value;
 use backend::hook::{Calls, Faults};
 use backend::queue::Record;
 use protocol::MessageId;
+use protocol::record::{Task, Work};
 
 pub const HISTORY: Calls = Calls::to("history");
-/// The log takes no messages; everything else goes on.
+/// Publishes of messages; other calls to the log go on.
 pub const MESSAGES: Calls = Calls::to("queue").named("publish").of_kind("message");
 pub const MAILBOX: Calls = Calls::to("mailbox");
-/// Routes of messages, and stores for those who are away.
+/// Routes of messages, and stores for absent users.
 pub const ROUTES: Calls = MAILBOX.named("route_or_store");
 
-/// The stores that history and lists lie in.
+/// Stores that hold history and lists.
 const STORES: [&str; 6] = [
     "history",
     "heads",
@@ -25,13 +26,13 @@ const STORES: [&str; 6] = [
     "group_history",
 ];
 
-/// Questions to the stores that history and lists lie in, since this was asked last.
+/// Number of reads of the stores that hold history and lists, since the last call.
 pub fn reads(faults: &Faults) -> usize {
     STORES.iter().map(|store| faults.reads(store)).sum()
 }
 
-/// The next so many messages that a consumer would be shown are passed over, as if they had never been there; what comes
-/// after them is consumed and committed. Answers those that were lost so far.
+/// Has consumers skip the next `count` messages, as if they had never existed; those after them are
+/// consumed and committed. Returns the messages lost so far.
 pub fn lose_messages(faults: &Faults, count: usize) -> Arc<Mutex<BTreeSet<MessageId>>> {
     let lost = Arc::new(Mutex::new(BTreeSet::new()));
     let losing = lost.clone();

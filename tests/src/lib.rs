@@ -1,7 +1,10 @@
-//! What the whole-system tests share: a system in one process, its users, its faults, its log.
+//! Shared code of whole-system tests: a system in one process, its users, its faults, its log.
 
+pub mod actions;
 pub mod app;
+pub mod core_device;
 pub mod crowd;
+pub mod evidence;
 pub mod faults;
 pub mod logs;
 pub mod model;

@@ -8,13 +8,13 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
-use crate::spans::Kept;
+use crate::spans::RecordedSpans;
 
-/// The warnings of one test, for as long as it runs on this thread.
+/// Warnings of one test, for as long as it runs on this thread.
 pub struct Logs {
     lines: Lines,
     expected: Vec<&'static str>,
-    pub spans: Arc<Kept>,
+    pub spans: Arc<RecordedSpans>,
     _here: tracing::subscriber::DefaultGuard,
 }
 
@@ -22,9 +22,9 @@ pub struct Logs {
 struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl Logs {
-    /// From here on, on this thread: a runtime of one thread logs everything here.
+    /// Collects from here on, on this thread: a runtime of one thread logs everything here.
     pub fn collect() -> Logs {
-        let (lines, spans) = (Lines::default(), Arc::<Kept>::default());
+        let (lines, spans) = (Lines::default(), Arc::<RecordedSpans>::default());
         let here = tracing_subscriber::registry()
             .with(lines.clone())
             .with(Collector::new(spans.clone()));
@@ -36,15 +36,15 @@ impl Logs {
         }
     }
 
-    /// Lines that contain this are part of the test.
+    /// Marks lines that contain `part` as expected by the test.
     pub fn expect(&mut self, part: &'static str) {
         self.expected.push(part);
     }
 
-    /// Panics where something was logged that should not be, or was not that should.
+    /// Panics on unexpected lines, and on expected ones that are missing.
     pub fn check(&self) {
         let mut lines = self.lines.0.lock().expect("nobody panics with it");
-        // What Cassandra says of `USE` at each statement that is prepared.
+        // Cassandra warns about `USE` at each prepared statement.
         lines.retain(|line| !line.starts_with("WARN scylla::network::connection"));
         for expected in &self.expected {
             let found = lines.iter().any(|line| line.contains(expected));

@@ -1,11 +1,11 @@
-//! What the log comes to: a plain count, record by record, that shares nothing with the rules it judges.
+//! Model of the log: a plain count, record by record, that shares nothing with the rules it judges.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::task::Work;
-use protocol::change::{ChangeKind, Done, Marks, Reaction};
-use protocol::group::Wish;
+use protocol::change::{Authorship, ChangeKind, MessageMarks, Reaction};
+use protocol::group::GroupCommand;
 use protocol::message::Content;
+use protocol::record::Work;
 use protocol::{ConversationId, Message, MessageId, SendId, Seq, UserId};
 
 use crate::app::{Said, nothing_of};
@@ -14,7 +14,7 @@ use crate::crowd::Crowd;
 #[derive(Debug, Default)]
 pub struct Model {
     pub talks: BTreeMap<ConversationId, Talk>,
-    /// What became of everything that stands for nothing itself, each time the log has it.
+    /// Outcome of every record, once for each time that the log has it.
     pub fates: BTreeMap<MessageId, Vec<Fate>>,
 }
 
@@ -23,12 +23,13 @@ pub struct Model {
 pub struct Talk {
     said: Vec<Told>,
     sends: BTreeSet<(UserId, SendId)>,
-    /// Those that changed something, in order.
+    /// Changes that had an effect, in order.
     pub changes: Vec<MessageId>,
-    /// Those that changed nothing, each with what it was to change.
+    /// Changes without effect, each with the register it was to write.
     idle: Vec<(MessageId, Register)>,
-    /// Of these, those behind which another change wrote the same register. After a crash between the effects of
-    /// a batch nothing is left to tell them from changes: they may have a place of their own.
+    /// Changes without effect, behind which another change wrote the same register. After a crash
+    /// between the effects of a batch nothing tells them from changes with an effect: they may have
+    /// a place of their own.
     pub hidden_idle: BTreeSet<MessageId>,
     pub cleared: BTreeMap<UserId, Seq>,
     pub pinned: BTreeMap<UserId, bool>,
@@ -42,7 +43,7 @@ struct Told {
     reactions: BTreeMap<Reaction, BTreeSet<UserId>>,
 }
 
-/// What a change writes, and the next of its kind replaces.
+/// Register that a change writes, and the next of its kind replaces.
 #[derive(Debug, PartialEq, Eq)]
 enum Register {
     Content(MessageId),
@@ -64,13 +65,13 @@ impl Register {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Done,
-    /// It was so already.
+    /// No effect: a repeat, or the register had that value already.
     Nothing,
     Refused,
 }
 
 impl Model {
-    /// Goes over the records of topic message, partition by partition in order.
+    /// Builds the model from the records of topic `message`, partition by partition in order.
     pub fn of<'a>(log: impl IntoIterator<Item = &'a Work>) -> Model {
         let mut model = Model::default();
         for work in log {
@@ -109,7 +110,7 @@ impl Model {
             kind => match talk.may_change(conversation, message, subject()) {
                 true => talk.change(message, subject(), kind),
                 false => {
-                    // Who sees that it is a repeat need not judge it.
+                    // A repeat may be recognised as such without being judged.
                     if talk.sends.contains(&(message.from, message.send_id)) {
                         self.fates
                             .entry(message.id)
@@ -135,7 +136,7 @@ impl Talk {
             from: message.from,
             send_id: message.send_id,
             content: message.content.clone(),
-            marks: Marks::default(),
+            marks: MessageMarks::default(),
         };
         self.said.push(Told {
             said,
@@ -173,7 +174,7 @@ impl Talk {
         fate
     }
 
-    /// Who is in at its place in the log may say something, and who is in may read it.
+    /// Lets a member say something; the members at that place in the log may read it.
     fn say_in_group(&mut self, message: &Message) -> Fate {
         let is_known = self.sends.contains(&(message.from, message.send_id));
         let is_in = self
@@ -192,7 +193,7 @@ impl Talk {
         }
     }
 
-    fn wish(&mut self, by: UserId, wish: &Wish) -> Fate {
+    fn wish(&mut self, by: UserId, wish: &GroupCommand) -> Fate {
         let end = self.end();
         match Crowd::wish(&mut self.group, by, wish, end) {
             true => Fate::Done,
@@ -206,7 +207,7 @@ impl Talk {
         is_group && !known.is_some_and(|group| group.ever_had(message.from))
     }
 
-    /// Only what they may read.
+    /// True if the user may read the subject, and so may change it.
     fn may_change(
         &self,
         conversation: ConversationId,
@@ -225,7 +226,7 @@ impl Talk {
             .is_some_and(|(told, after)| told.said.seq > after)
     }
 
-    /// Only up to the end: what came behind it was not seen.
+    /// Clears only up to the end: messages behind it were not seen.
     fn clear(&mut self, by: UserId, subject: MessageId) -> Fate {
         let Some(last) = self.said.last().filter(|told| told.said.id == subject) else {
             return Fate::Refused;
@@ -255,12 +256,12 @@ impl Talk {
         self.cleared.get(&user).copied().unwrap_or_default()
     }
 
-    /// As everybody must see it who hid nothing.
+    /// View of any user who hid nothing.
     pub fn view(&self) -> Vec<Said> {
         self.said.iter().map(Told::now).collect()
     }
 
-    /// As this user must see it.
+    /// View of this user.
     pub fn view_of(&self, user: UserId) -> Vec<Said> {
         let hidden = self.hidden(user);
         let mut view = self.view();
@@ -269,7 +270,8 @@ impl Talk {
         view
     }
 
-    /// Every message by itself: somebody else's, behind what was read and cleared, and not recalled.
+    /// Counts unread messages one by one: others', behind the read and cleared positions, and not
+    /// recalled.
     pub fn unread(&self, user: UserId, read: Seq) -> u64 {
         let since = self
             .group
@@ -287,7 +289,7 @@ impl Told {
     fn change(&mut self, message: &Message, kind: &ChangeKind, administers: bool) -> Fate {
         let Told { said, reactions } = self;
         let is_recalled = said.marks.recalled.is_some();
-        let done = Some(Done {
+        let done = Some(Authorship {
             by: message.from,
             at: message.accepted_at,
         });

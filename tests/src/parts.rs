@@ -1,5 +1,5 @@
-//! The parts that a test's system stands on: embedded ones in memory, or, with `PACKETBOAT_TESTS_ON=real`, the real ones
-//! that `make real-up` started, in topics, keys and tables of the test's own.
+//! Parts below a test's system: embedded ones in memory, or, with `PACKETBOAT_TESTS_ON=real`, the
+//! real ones that `make real-up` started, in topics, keys and tables of the test's own.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use server::settings::Settings;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-/// So the keyspaces of tests begin.
+/// Prefix of the keyspaces of tests.
 const TABLES: &str = "packetboat_it_";
 
-/// For how long a part is asked again.
+/// Time for which a part is asked again.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Do the parts of a test stand on real ones?
+/// True if tests run on the real parts.
 pub(crate) fn are_real() -> bool {
     std::env::var("PACKETBOAT_TESTS_ON").is_ok_and(|parts| parts == "real")
 }
 
-/// New parts; the settings are changed to name them.
+/// Creates new parts, and names them in the settings.
 pub(crate) async fn new(settings: &mut Settings) -> Environment {
     match std::env::var("PACKETBOAT_TESTS_ON").as_deref() {
         Ok("real") => Box::pin(real(settings)).await,
@@ -58,10 +58,10 @@ async fn real(settings: &mut Settings) -> Environment {
     answered(|| Box::pin(Environment::on_real_parts(settings))).await
 }
 
-/// The tables of a test that has ended: with those of all tests the server would be slow in the end.
+/// Drops the tables of a test that has ended: those of all tests would slow the server down.
 pub(crate) async fn forget(settings: &Settings) {
     let config = &settings.scylla;
-    // Who stands on embedded parts names the default one.
+    // Systems on embedded parts have the default keyspace.
     if !config.keyspace.starts_with(TABLES) {
         return;
     }
@@ -73,7 +73,8 @@ pub(crate) async fn forget(settings: &Settings) {
     dropped.expect("the tables go");
 }
 
-/// On a slow machine the parts are busy for seconds with the tables of the tests before.
+/// Retries a call: on a slow machine the parts are busy for seconds with the tables of earlier
+/// tests.
 async fn answered<T, E: Debug, F: Future<Output = Result<T, E>>>(ask: impl Fn() -> F) -> T {
     let begun = Instant::now();
     loop {

@@ -1,13 +1,13 @@
-//! Somebody with a device: the real client, with short words for tests.
+//! A person with a device: the real client, with short words for tests.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use client::core::{CatchUp, Limits, Origin, SendStatus, Shown, State};
+use client::core::{CatchUp, ConnectionState, Limits, Origin, SendStatus, Shown};
 use client::{Client, ClientConfig, Event, Events, SendTicket};
-use protocol::change::{ChangeKind, Changed};
+use protocol::change::{ChangeKind, OrderedChange};
 use protocol::frame::Summary;
-use protocol::group::Settings;
+use protocol::group::GroupSettings;
 use protocol::message::Content;
 use protocol::{
     Code, ConversationId, DeviceId, GroupId, MessageId, Platform, Recipient, Refusal, Seq, UserId,
@@ -16,8 +16,8 @@ use tokio::time::timeout;
 
 use crate::system::SOON;
 
-/// Who comes later reads from there on, and comes only where they are brought in.
-pub const CLOSED: Settings = Settings {
+/// Group whose later members read only from there on, and that is joined only by invitation.
+pub const CLOSED: GroupSettings = GroupSettings {
     open_history: false,
     open_door: false,
 };
@@ -30,7 +30,7 @@ pub fn conversation(one: i64, other: i64) -> ConversationId {
     ConversationId::private(user(one), user(other)).expect("two users")
 }
 
-/// A device before it connects.
+/// Device before it connects.
 pub struct DeviceBuilder {
     websocket: String,
     tcp: String,
@@ -74,13 +74,13 @@ impl DeviceBuilder {
         self
     }
 
-    /// Shows, but never acknowledges.
+    /// Makes the device show messages, but never acknowledge them.
     pub fn deaf(mut self) -> DeviceBuilder {
         self.config.acks = false;
         self
     }
 
-    /// Was away for long, however short it was, and shows so many of the newest.
+    /// Makes any absence count as long, and shows only the `newest` messages.
     pub fn after_long(mut self, newest: u32) -> DeviceBuilder {
         self.config.catch_up = CatchUp::Recent(newest);
         self.config.limits.absence_max = Duration::ZERO;
@@ -88,7 +88,7 @@ impl DeviceBuilder {
     }
 
     pub fn keeping(mut self, file: PathBuf) -> DeviceBuilder {
-        self.config.state = client::store::State::Path(file);
+        self.config.state = client::store::StorePath::Path(file);
         self.config.durability = client::store::Durability::Process;
         self
     }
@@ -109,27 +109,27 @@ impl DeviceBuilder {
     }
 }
 
-/// A device at work.
+/// Device at work.
 pub struct Device {
     pub client: Client,
     pub events: Events,
 }
 
 impl Device {
-    /// Sends, and waits until it is accepted.
+    /// Sends, and waits until the send is accepted.
     pub async fn say(&self, to: i64, text: &str) -> MessageId {
         let mut ticket = self.write(to, text).await;
         accepted(&mut ticket).await
     }
 
-    /// Sends to a group, and waits until it is accepted.
+    /// Sends to a group, and waits until the send is accepted.
     pub async fn say_in(&self, group: GroupId, text: &str) -> MessageId {
         let mut ticket = self.send(Recipient::Group(group), text).await;
         accepted(&mut ticket).await
     }
 
-    /// Makes a group, and waits until there is one.
-    pub async fn group_of(&self, settings: Settings, members: &[i64]) -> GroupId {
+    /// Creates a group, and waits until it exists.
+    pub async fn group_of(&self, settings: GroupSettings, members: &[i64]) -> GroupId {
         let members = members.iter().map(|number| user(*number)).collect();
         let made = self.client.create_group(settings, members).await;
         let (group, mut ticket) = made.expect("it is in the outbox");
@@ -137,7 +137,7 @@ impl Device {
         group
     }
 
-    /// Sends, and does not wait.
+    /// Sends without waiting.
     pub async fn write(&self, to: i64, text: &str) -> SendTicket {
         self.send(Recipient::User(user(to)), text).await
     }
@@ -156,7 +156,7 @@ impl Device {
         reaches(&mut ticket, |s| matches!(s, SendStatus::Placed { .. })).await;
     }
 
-    /// Waits until a row of its list is so.
+    /// Waits until a row of its list satisfies `so`.
     pub async fn lists(&self, what: &str, of: ConversationId, so: impl Fn(&Summary) -> bool) {
         let mut list = self.client.conversations();
         let waiting = list.wait_for(|list| list.get(&of).is_some_and(&so));
@@ -166,7 +166,7 @@ impl Device {
         }
     }
 
-    /// The next message that this device did not send itself.
+    /// Next message that this device did not send itself.
     pub async fn hear(&mut self) -> Shown {
         self.next("a message", |event| match event {
             Event::Message(shown) if shown.origin != Origin::OwnHere => Some(shown),
@@ -176,8 +176,8 @@ impl Device {
         .await
     }
 
-    /// The next change that this device is told of.
-    pub async fn next_change(&mut self) -> Changed {
+    /// Next change that this device hears of.
+    pub async fn next_change(&mut self) -> OrderedChange {
         self.next("a change", |event| match event {
             Event::Changed { changed, .. } => Some(changed),
             _ => None,
@@ -185,7 +185,7 @@ impl Device {
         .await
     }
 
-    /// The next messages that this device is told are hidden.
+    /// Next hidden messages that this device hears of.
     pub async fn next_hidden(&mut self) -> Vec<Seq> {
         self.next("hidden messages", |event| match event {
             Event::Hidden { seqs, .. } => Some(seqs),
@@ -194,7 +194,7 @@ impl Device {
         .await
     }
 
-    /// The next event that is wanted.
+    /// Next event that `wanted` picks.
     async fn next<T>(&mut self, what: &str, wanted: impl Fn(Event) -> Option<T>) -> T {
         let hearing = async {
             loop {
@@ -211,7 +211,7 @@ impl Device {
         found
     }
 
-    /// The texts of the next messages.
+    /// Texts of the next messages.
     pub async fn hear_texts(&mut self, count: usize) -> Vec<String> {
         let mut texts = Vec::new();
         for _ in 0..count {
@@ -220,7 +220,7 @@ impl Device {
         texts
     }
 
-    /// The newest messages, as many as are shown after a long absence, and what was left out before them.
+    /// Newest messages, as many as are shown after a long absence, and the gap before them.
     pub async fn newest_and_gap(&mut self, newest: usize) -> (Vec<Seq>, (Seq, Seq)) {
         let (mut shown, mut gap) = (Vec::new(), None);
         loop {
@@ -237,7 +237,7 @@ impl Device {
         }
     }
 
-    /// Loads what was left out, page by page, backward until `from`; answers it upward.
+    /// Loads a gap, page by page, backward until `from`. Returns it in ascending order.
     pub async fn load_gap(&self, of: ConversationId, (from, to): (Seq, Seq)) -> Vec<Seq> {
         let (mut loaded, mut before) = (Vec::new(), to.next());
         while before > from {
@@ -251,7 +251,7 @@ impl Device {
         loaded
     }
 
-    /// Nothing comes for a while that this device did not send itself.
+    /// Checks that for a while nothing comes that this device did not send itself.
     pub async fn hears_nothing(&mut self) {
         let waiting = async {
             loop {
@@ -267,12 +267,16 @@ impl Device {
         }
     }
 
-    /// Waits for the end, and says why it came.
+    /// Waits for the end, and returns its code.
     pub async fn ended(&self) -> Code {
         let mut state = self.client.state();
-        let closed = timeout(SOON, state.wait_for(|s| matches!(s, State::Closed(_)))).await;
+        let closed = timeout(
+            SOON,
+            state.wait_for(|s| matches!(s, ConnectionState::Closed(_))),
+        )
+        .await;
         match closed.expect("an end in time").as_deref() {
-            Ok(State::Closed(why)) => why.code,
+            Ok(ConnectionState::Closed(why)) => why.code,
             other => panic!("{other:?} is no end"),
         }
     }
@@ -294,13 +298,13 @@ pub async fn accepted(ticket: &mut SendTicket) -> MessageId {
         .expect("it is accepted")
 }
 
-/// The writer's last word: it has its place, or why not.
+/// Waits for the writer's verdict: placed, or refused.
 pub async fn done(ticket: &mut SendTicket) -> Result<(), Refusal> {
     let placed = timeout(SOON, ticket.placed()).await;
     placed.expect("in time").map(|_| ())
 }
 
-/// Waits until the send has come at least so far.
+/// Waits until the status satisfies `wanted`.
 pub async fn reaches(ticket: &mut SendTicket, wanted: impl Fn(&SendStatus) -> bool) {
     let reaching = async {
         while !wanted(&ticket.status()) {

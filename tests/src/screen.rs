@@ -1,4 +1,4 @@
-//! What a device shows, beside what the log comes to.
+//! View of a device, compared with the model of the log.
 
 use protocol::frame::Summary;
 use protocol::{ConversationId, Seq, UserId};
@@ -7,20 +7,20 @@ use crate::app::{App, Said};
 use crate::crowd::Crowd;
 use crate::model::Talk;
 
-/// A device of a user, and what it shows.
+/// Device of a user, and its view.
 #[derive(Clone, Copy, Debug)]
 pub struct Screen<'a> {
     pub name: &'a str,
     pub user: UserId,
     pub app: &'a App,
-    /// Its rows are from a list that it asked for when all was quiet. Of a change of what they may not read, a member
-    /// is not told.
+    /// True if its rows are from a list it requested when all was quiet. A member does not hear of
+    /// changes to messages they may not read.
     pub is_listed: bool,
 }
 
 impl Screen<'_> {
-    /// Everything that is theirs to read, with what has become of it. What the user took from the list before the device
-    /// knew it is not fetched.
+    /// Checks that the device shows every message its user may read, with its changes. Messages
+    /// that the user cleared before the device knew them are not fetched.
     pub fn check(&self, conversation: ConversationId, talk: &Talk) -> Result<(), String> {
         if let ConversationId::Group(_) = conversation {
             return self.check_group(conversation, talk);
@@ -78,7 +78,7 @@ impl Screen<'_> {
         Ok(())
     }
 
-    /// The row of its list is that of a count, with what the server has as `read`.
+    /// Checks that the list's row agrees with a count, given the server's `read`.
     pub fn check_row(
         &self,
         conversation: ConversationId,
@@ -99,7 +99,7 @@ impl Screen<'_> {
             return Ok(());
         };
         let crowd = talk.group.as_ref();
-        // What was there before they came is not theirs to read.
+        // Messages from before they joined are not theirs to read.
         let read = read.max(crowd.map_or(Seq::ZERO, |crowd| crowd.since(user)));
         let pinned = talk.pinned.get(&user).copied().unwrap_or_default();
         let floor = crowd.and_then(|crowd| crowd.readable_after(user));
@@ -107,7 +107,7 @@ impl Screen<'_> {
         newest = newest.filter(|_| floor.is_none_or(|floor| end > floor));
         let shown = row.newest.as_ref().map(|newest| {
             let mut shown = Said::of(newest, row.marks.clone());
-            // The row is kept as it came, and shown as it may be seen.
+            // The row is stored as it came, and shown with hidden content removed.
             if talk.hidden(user).contains(&shown.seq) {
                 shown.hide();
             }

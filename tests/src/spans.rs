@@ -5,22 +5,22 @@ use std::sync::Mutex;
 use api::trace::Sink;
 use protocol::trace::{Span, Step, TraceId};
 
-/// All spans, in the order in which they ended.
+/// All spans, in the order of their ends.
 #[derive(Default)]
-pub struct Kept(Mutex<Vec<Span>>);
+pub struct RecordedSpans(Mutex<Vec<Span>>);
 
-impl Sink for Kept {
+impl Sink for RecordedSpans {
     fn record(&self, span: Span) {
         self.0.lock().expect("nobody panics with it").push(span);
     }
 }
 
-impl Kept {
+impl RecordedSpans {
     pub fn all(&self) -> Vec<Span> {
         self.0.lock().expect("nobody panics with it").clone()
     }
 
-    /// The steps of this kind in one trace.
+    /// Spans of this step in one trace.
     pub fn of(&self, trace: TraceId, step: Step) -> Vec<Span> {
         let mut spans = self.all();
         spans.retain(|span| span.context.trace == trace && span.step == step);

@@ -1,19 +1,20 @@
-//! A whole system in this process, on ports of its own.
+//! Whole system in this process, on ports of its own.
 
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::task::{Task, Work};
+use api::task::Value;
 use backend::Backends;
-use backend::hook::{Faults, Hook};
+use backend::hook::Faults;
 use backend::queue::Partition;
-use carrier::dead_letters::{DeadLetters, Refused, Selection, Told};
+use operator::admin::log::Log;
+use operator::admin::{audit, trace};
+use operator::dead_letters::{DeadLetters, Refused, Selection, TaskAnswer};
 use protocol::keys::Topic;
+use protocol::record::{Task, Work};
 use protocol::{MessageId, Platform, Timestamp};
-use server::admin::log::Log;
-use server::admin::{audit, trace};
 use server::compose::{Environment, System};
 use server::settings::Settings;
 use station::auth::{Claims, Signer};
@@ -24,12 +25,14 @@ use tokio_util::sync::CancellationToken;
 use crate::logs::Logs;
 use crate::parts;
 use crate::person::{Device, DeviceBuilder};
-use crate::spans::Kept;
+use crate::spans::RecordedSpans;
 
-/// How long anything may take that should come soon, on the slowest machine. Only a test that fails waits for so long.
+/// Time limit, on the slowest machine, for anything that should come soon. Only a failing test
+/// waits that long.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// How far lists look back: less than a test takes, so that a wrong stamp shows. Real parts take longer to write.
+/// Look-back of lists: less than a test takes, so that a wrong stamp shows. Real parts take longer
+/// to write.
 pub fn list_margin() -> Duration {
     match parts::are_real() {
         true => Duration::from_secs(1),
@@ -37,10 +40,10 @@ pub fn list_margin() -> Duration {
     }
 }
 
-/// Between two looks.
+/// Pause between two polls.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Free ports, and waits that a test can sit through.
+/// Settings with free ports, and waits that a test can sit through.
 pub fn settings() -> Settings {
     let mut settings = Settings::default();
     settings.station.list_margin = list_margin();
@@ -63,43 +66,43 @@ pub fn settings() -> Settings {
     settings
 }
 
-/// All four services, and what a test wants to know of them. End it with [`stop`](Cluster::stop).
+/// All four services, with the observations tests need. End it with [`stop`](Cluster::stop).
 pub struct Cluster {
     system: Option<System>,
     settings: Box<Settings>,
     pub environment: Environment,
     pub backends: Backends,
-    /// What was recorded of traced messages.
-    pub spans: Arc<Kept>,
+    /// Spans of traced messages.
+    pub spans: Arc<RecordedSpans>,
     logs: Option<Logs>,
     letters: DeadLetters,
-    /// Does what operators ask for.
+    /// Carries out requests of operators.
     worker: JoinHandle<()>,
     stop_worker: CancellationToken,
 }
 
 impl Cluster {
-    /// In memory, or on the real parts.
+    /// Starts a system in memory, or on the real parts.
     pub async fn start() -> Cluster {
         Cluster::with(settings(), |backends| backends).await
     }
 
-    /// The same with other settings, and parts as `wrap` makes them.
+    /// As above, with other settings.
     pub async fn with(mut settings: Settings, wrap: impl FnOnce(Backends) -> Backends) -> Cluster {
         let mut environment = parts::new(&mut settings).await;
         environment.backends = wrap(environment.backends);
         Box::pin(Cluster::over(settings, environment)).await
     }
 
-    /// With parts that fail when the test wants them to.
+    /// Starts a system whose parts fail when the test wants them to.
     pub async fn with_faults(settings: Settings) -> (Cluster, Arc<Faults>) {
         let faults = Arc::new(Faults::default());
-        let hook: Arc<dyn Hook> = faults.clone();
+        let hook = faults.hook();
         let cluster = Cluster::with(settings, |backends| backends.hooked(&hook)).await;
         (cluster, faults)
     }
 
-    /// On a directory, as an earlier one may have left it.
+    /// Starts a system on a directory, as an earlier one may have left it.
     pub async fn on_disk(settings: Settings, dir: &Path) -> Cluster {
         let environment = Environment::on_disk(
             dir,
@@ -131,7 +134,7 @@ impl Cluster {
         }
     }
 
-    /// Warnings that contain this belong to the test; one at least must come.
+    /// Expects warnings that contain `part`; at least one must come.
     pub fn expect_log(&mut self, part: &'static str) {
         if let Some(logs) = &mut self.logs {
             logs.expect(part);
@@ -158,17 +161,17 @@ impl Cluster {
         self.backends.clock.now()
     }
 
-    /// Claims for an hour.
+    /// Claims of a user, valid for an hour.
     pub fn claims(&self, user: i64) -> Claims {
         Claims::new(crate::user(user), self.now(), Duration::from_secs(3600))
     }
 
-    /// Signed with the development key.
+    /// Token of a user, signed with the development key.
     pub fn token(&self, user: i64) -> String {
         sign(&self.claims(user))
     }
 
-    /// A device of this user: desktop, over WebSocket, nothing kept, unless it is told otherwise.
+    /// Device of this user: by default desktop, over WebSocket, with nothing kept.
     pub fn device(&self, user: i64) -> DeviceBuilder {
         DeviceBuilder::new(
             self.url(),
@@ -177,7 +180,7 @@ impl Cluster {
         )
     }
 
-    /// Another device of a user, ready.
+    /// Ready device of a user, on this platform.
     pub async fn device_on(&self, user: i64, platform: Platform, name: &str) -> Device {
         let device = self.device(user).on(platform).named(name);
         device.ready().await
@@ -187,13 +190,13 @@ impl Cluster {
         &self.letters
     }
 
-    /// Has it done, and waits for it.
-    pub async fn redrive(&self, selection: &Selection) -> Result<Vec<Told>, Refused> {
+    /// Redrives letters, and waits for the result.
+    pub async fn redrive(&self, selection: &Selection) -> Result<Vec<TaskAnswer>, Refused> {
         let patience = Duration::from_secs(30);
         self.letters.redrive("operator", selection, patience).await
     }
 
-    /// Records of topic `message`: one for each message that was accepted.
+    /// Number of records of topic `message`: one for each accepted message.
     pub async fn tasks(&self) -> u64 {
         let queue = &self.backends.queue;
         let topic = Topic::Message;
@@ -206,7 +209,7 @@ impl Cluster {
         tasks
     }
 
-    /// What topic `message` has, partition by partition in order.
+    /// Records of topic `message`, partition by partition in order.
     pub async fn accepted(&self) -> Vec<Work> {
         let (queue, topic) = (&self.backends.queue, Topic::Message);
         let mut accepted = Vec::new();
@@ -227,12 +230,12 @@ impl Cluster {
         accepted
     }
 
-    /// The services end in order, and others begin on what they leave. The ports are others.
+    /// Ends the services in order, and starts others on their data. The ports are new.
     pub async fn restart(&mut self) {
         self.restart_with(|_| ()).await;
     }
 
-    /// The same with other settings.
+    /// As above, with other settings.
     pub async fn restart_with(&mut self, change: impl FnOnce(&mut Settings)) {
         self.end().await;
         change(&mut self.settings);
@@ -254,9 +257,9 @@ impl Cluster {
 
     pub async fn audit(&self) -> audit::Report {
         let (log, ledger) = (self.log(), &self.backends.ledger);
-        let all = audit::Question {
+        let all = audit::AuditQuestion {
             all: true,
-            ..audit::Question::default()
+            ..audit::AuditQuestion::default()
         };
         audit::audit(&log, ledger.as_ref(), &all, self.now())
             .await
@@ -272,7 +275,7 @@ impl Cluster {
                 report = self.audit().await;
             }
         };
-        // Where it does not, the figures below tell more than a missed deadline.
+        // Unless it settles, the figures below tell more than a missed deadline.
         let _ = tokio::time::timeout(SOON, settling).await;
         assert!(report.even && report.in_flight == 0, "{report:?}");
         assert_eq!(report.accepted, accepted, "{report:?}");
@@ -294,7 +297,8 @@ impl Cluster {
             .expect("something is known of it")
     }
 
-    /// Waits until the trace of a message has an event of this name, for `target` (`2/ios`) where one is named.
+    /// Waits until the trace of a message has an event of this name, for `target` (`2/ios`) if
+    /// given.
     pub async fn assert_traced(&self, id: MessageId, event: &str, target: Option<&str>) {
         let mut report = self.trace(id).await;
         let happened = |report: &trace::Report| {
@@ -313,10 +317,10 @@ impl Cluster {
         assert!(happened(&report), "no {event} for {target:?}: {report:#?}");
     }
 
-    /// Ends the system in order and answers what it was made of; fails on unexpected log lines.
+    /// Ends the system in order and returns its settings; fails on unexpected log lines.
     pub async fn stop(mut self) -> Settings {
         self.stop_worker.cancel();
-        // It holds the stores.
+        // The worker holds the stores.
         _ = (&mut self.worker).await;
         self.end().await;
         if let Some(logs) = self.logs.take() {
@@ -334,12 +338,12 @@ impl Drop for Cluster {
     }
 }
 
-/// A token with these claims.
+/// Token with these claims.
 pub fn sign(claims: &Claims) -> String {
     Signer::default().sign(claims).expect("a token")
 }
 
-/// Asks until there is an answer.
+/// Asks until an answer comes.
 pub async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let asking = async {
         loop {

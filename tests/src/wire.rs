@@ -1,4 +1,4 @@
-//! A connection below the client: frames, and bytes that are none.
+//! Connection below the client: frames, and bytes that are none.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::user;
 
 const FRAME_MAX: usize = 1 << 20;
 
-/// Which port.
+/// Port of the boat for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
     WebSocket,
@@ -35,7 +35,7 @@ pub enum Port {
 
 pub const PORTS: [Port; 2] = [Port::WebSocket, Port::Tcp];
 
-/// A connection that says what the test wants.
+/// Connection under the test's control.
 pub enum Wire {
     WebSocket(Box<WebSocketStream<TcpStream>>),
     Tcp(Framed<TcpStream, Frames>),
@@ -66,7 +66,7 @@ impl Wire {
         }
     }
 
-    /// Open and signed in.
+    /// Opens a connection and signs in.
     pub async fn signed_in(cluster: &Cluster, port: Port, user: i64) -> Wire {
         let mut wire = Wire::open(cluster, port).await;
         wire.send(&ClientFrame::Hello(hello(cluster.token(user))))
@@ -79,16 +79,16 @@ impl Wire {
         self.send_frame(encode_client(frame)).await;
     }
 
-    /// Bytes as one frame, whatever they are.
+    /// Sends bytes as one frame, whatever they are.
     pub async fn send_frame(&mut self, bytes: Bytes) {
-        // The other side may have had enough before all is written.
+        // The server may close before all is written.
         let _ = match self {
             Wire::WebSocket(socket) => socket.send(Message::Binary(bytes)).await.is_ok(),
             Wire::Tcp(framed) => framed.send(bytes).await.is_ok(),
         };
     }
 
-    /// A WebSocket text message.
+    /// Sends a WebSocket text message.
     pub async fn send_text(&mut self, text: &str) {
         let Wire::WebSocket(socket) = self else {
             panic!("only a WebSocket has texts");
@@ -96,7 +96,7 @@ impl Wire {
         socket.send(Message::text(text)).await.expect("sends");
     }
 
-    /// Bytes below the framing.
+    /// Sends bytes below the framing.
     pub async fn send_raw(&mut self, bytes: &[u8]) {
         let stream = match self {
             Wire::WebSocket(socket) => socket.get_mut(),
@@ -105,7 +105,7 @@ impl Wire {
         let _ = stream.write_all(bytes).await;
     }
 
-    /// The next frame; `None` at the end.
+    /// Next frame; `None` at the end.
     pub async fn next(&mut self) -> Option<ServerFrame> {
         let bytes = timeout(SOON, self.next_bytes())
             .await
@@ -113,7 +113,7 @@ impl Wire {
         Some(decode_server(bytes, FRAME_MAX).expect("a frame of ours"))
     }
 
-    /// The next message, as its bytes; other frames are skipped.
+    /// Next message, with its bytes; other frames are skipped.
     pub async fn next_message(&mut self) -> (Placed, Bytes) {
         loop {
             let bytes = timeout(SOON, self.next_bytes()).await;
@@ -125,7 +125,7 @@ impl Wire {
         }
     }
 
-    /// The next page of a history, field by field; other frames are skipped.
+    /// Next page of a history, field by field; other frames are skipped.
     pub async fn next_history(&mut self) -> v1::HistoryPage {
         loop {
             let bytes = timeout(SOON, self.next_bytes()).await;
@@ -139,7 +139,7 @@ impl Wire {
         }
     }
 
-    /// Says that this message is stored.
+    /// Acknowledges a message as stored.
     pub async fn acknowledge(&mut self, placed: &Placed) {
         let item = AckItem {
             conversation: placed.conversation,
@@ -149,7 +149,7 @@ impl Wire {
         self.confirm(ReceiptKind::Received, item).await;
     }
 
-    /// Says that somebody has read this message, and waits until that stands.
+    /// Acknowledges a message as read, and waits until that is recorded.
     pub async fn read(&mut self, conversation: ConversationId, id: MessageId, seq: Seq) {
         let item = AckItem {
             conversation,
@@ -182,7 +182,7 @@ impl Wire {
         }
     }
 
-    /// Nothing comes for a while.
+    /// Checks that nothing comes for a while.
     pub async fn hears_nothing(&mut self) {
         if let Ok(bytes) = timeout(Duration::from_millis(100), self.next_bytes()).await {
             let frame = bytes.map(|bytes| decode_server(bytes, FRAME_MAX));
@@ -197,7 +197,7 @@ impl Wire {
         }
     }
 
-    /// The next frame that `pick` takes; others are skipped.
+    /// Next frame that `pick` takes; others are skipped.
     pub async fn find<T>(&mut self, mut pick: impl FnMut(ServerFrame) -> Option<T>) -> T {
         loop {
             let frame = self.next().await.expect("the connection goes on");
@@ -211,7 +211,7 @@ impl Wire {
         }
     }
 
-    /// What the connection ends with; frames before it are skipped. `None`: it just ended.
+    /// Code that the connection ends with; frames before it are skipped. `None`: it just ended.
     pub async fn closing(&mut self) -> Option<Code> {
         while let Some(frame) = self.next().await {
             if let ServerFrame::Closing { refusal, .. } = frame {
@@ -221,14 +221,14 @@ impl Wire {
         None
     }
 
-    /// Proves that this connection is served.
+    /// Checks that this connection is served.
     pub async fn is_alive(&mut self) {
         self.send(&ClientFrame::Ping { nonce: 77 }).await;
         self.find(|frame| matches!(frame, ServerFrame::Pong { nonce: 77, .. }).then_some(()))
             .await;
     }
 
-    /// The answer to a send.
+    /// Waits for the answer to a send.
     pub async fn answer(&mut self, send: &Send) -> Result<protocol::MessageId, Code> {
         let wanted = send.send_id;
         self.find(|frame| match frame {
@@ -248,7 +248,7 @@ impl Wire {
     }
 }
 
-/// A first frame.
+/// First frame of a session.
 pub fn hello(token: String) -> Hello {
     Hello {
         version: VERSION,
@@ -260,7 +260,7 @@ pub fn hello(token: String) -> Hello {
     }
 }
 
-/// A first try of a text.
+/// First try of a text.
 pub fn send(to: i64, text: &str) -> Send {
     Send {
         send_id: SendId::from_uuid(uuid::Uuid::new_v4()),

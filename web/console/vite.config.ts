@@ -1,7 +1,7 @@
 import { svelte } from '@sveltejs/vite-plugin-svelte';
 import { defineConfig } from 'vite';
 
-// `npm run dev` shows this console over a Packetboat that runs somewhere.
+// Packetboat behind the console of `npm run dev`.
 const admin = process.env.PACKETBOAT_ADMIN ?? 'http://127.0.0.1:9190';
 
 export default defineConfig({
@@ -9,7 +9,7 @@ export default defineConfig({
   build: {
     outDir: '../dist/console',
     emptyOutDir: true,
-    // The console's page forbids everything but files of its own, `data:` too.
+    // The page's Content-Security-Policy allows its own files only, so no `data:` either.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
   },

@@ -1,2 +1,2 @@
-// Svelte 5 reads TypeScript by itself.
+// Svelte 5 compiles TypeScript by itself.
 export default {};

@@ -5,11 +5,12 @@ use tonic::{Code, Request, Status};
 
 use Role::{Backend, Boat, Carrier, Desk, Horn, Station};
 
-/// Methods and the roles that may call them; a method that is not here is nobody's. The operators' `DeskService` is
-/// served elsewhere, to operators' tokens.
+/// Methods and the roles that may call them; nobody may call a method that is missing. The
+/// operators' `DeskService` is served elsewhere, to operators' tokens.
 const METHODS: [(&str, &[Role]); 23] = [
     ("/packetboat.v1.BoatService/Deliver", &[Carrier]),
-    // A desk shows the certificate of its process: a station's may order a drain, a carrier's may not.
+    // A desk shows the certificate of its process: a station's may order a drain, a carrier's may
+    // not.
     ("/packetboat.v1.BoatService/Drain", &[Station, Desk]),
     ("/packetboat.v1.BoatService/Notice", &[Carrier, Station]),
     (
@@ -34,7 +35,8 @@ const METHODS: [(&str, &[Role]); 23] = [
         "/packetboat.v1.StationService/OnlineMembers",
         &[Station, Carrier, Horn, Backend, Desk],
     ),
-    // A desk shows the certificate of its process: a station's may sign users out, a carrier's may not.
+    // A desk shows the certificate of its process: a station's may sign users out, a carrier's may
+    // not.
     (
         "/packetboat.v1.StationService/Kickout",
         &[Station, Backend, Desk],
@@ -44,7 +46,7 @@ const METHODS: [(&str, &[Role]); 23] = [
         &[Station, Backend, Desk],
     ),
     ("/packetboat.v1.StationService/Revoked", &[Boat]),
-    // Services of gRPC itself. Reflection says what proto/ says, where the settings turn it on.
+    // Services of gRPC itself. Reflection shows proto/, if the settings turn it on.
     ("/grpc.health.v1.Health/Check", &Role::ALL),
     ("/grpc.health.v1.Health/Watch", &Role::ALL),
     (
@@ -57,7 +59,7 @@ const METHODS: [(&str, &[Role]); 23] = [
     ),
 ];
 
-/// The service that makes a call, where it has proved what it is.
+/// Service that makes a call, if it has proved what it is.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peer(pub(crate) Option<Caller>);
 
@@ -66,8 +68,8 @@ pub fn caller_of<T>(request: &Request<T>) -> Option<Caller> {
     request.extensions().get().cloned()
 }
 
-/// Lets a call pass, or says whose it is. Without a caller every method passes that is somebody's: where services show
-/// no certificates the network is trusted, and the settings have said so.
+/// Lets a call pass, or says who may make it. Without a caller every listed method passes: where
+/// services show no certificates the network is trusted, and the settings have said so.
 ///
 /// # Errors
 /// `UNIMPLEMENTED` for a method of no row, `PERMISSION_DENIED` for one of other roles.
@@ -169,7 +171,7 @@ mod tests {
         ),
     ];
 
-    /// Every method that a listener of services may have, ours and those of gRPC itself.
+    /// All methods that a listener for services may have, ours and those of gRPC itself.
     fn methods() -> BTreeSet<String> {
         let sets = [
             crate::envelope::DESCRIPTORS,
@@ -180,7 +182,7 @@ mod tests {
         let mut methods = BTreeSet::new();
         for set in sets {
             let pool = prost_reflect::DescriptorPool::decode(set).expect("descriptors");
-            // The desk knows operators, and an Authenticator is somebody else's.
+            // The desk serves operators, and an Authenticator is somebody else's.
             let served = pool.services().filter(|service| {
                 !matches!(service.name(), "DeskService" | "AuthenticatorService")
             });

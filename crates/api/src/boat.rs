@@ -1,4 +1,4 @@
-//! What carriers and stations tell a boat, as values of the rules.
+//! Calls from carriers and stations to a boat, as values of the rules.
 
 use std::num::NonZeroU32;
 
@@ -10,7 +10,7 @@ use protocol::{MessageId, Refusal, SessionId, TraceContext};
 /// One batch on the long-lived `Deliver` stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeliverBatch {
-    /// The life that is meant; another life answers [`OutcomeKind::NoSession`] to all.
+    /// Life that is meant; another life answers [`OutcomeKind::NoSession`] to all.
     pub life: BoatLife,
     pub deliveries: Vec<Delivery>,
     pub notices: Vec<Notice>,
@@ -19,15 +19,15 @@ pub struct DeliverBatch {
 /// A frame for one session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Comes back in the outcome; 0 asks for none.
+    /// Token for the outcome; 0 asks for none.
     pub token: u64,
     pub session: SessionId,
     pub id: MessageId,
-    /// The encoded `ServerFrame`, shared by all its receivers.
+    /// Encoded `ServerFrame`, shared by all its recipients.
     pub frame: Bytes,
-    /// False: done when it is written.
+    /// False: done once it is written.
     pub needs_ack: bool,
-    /// Of this delivery.
+    /// Trace context of this delivery.
     pub trace: Option<TraceContext>,
 }
 
@@ -39,16 +39,16 @@ pub struct Outcome {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OutcomeKind {
-    /// The client acknowledged, or none was asked for and it is written.
+    /// The client acknowledged, or no acknowledgement was asked for and the frame is written.
     Done,
     /// Not acknowledged in time, or the connection ended before.
     NoAck,
     NoSession,
-    /// The session's bounds are reached.
+    /// A limit of the session is reached.
     Full,
 }
 
-/// To one session; nothing comes back.
+/// Notice to one session, without an outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     pub session: SessionId,
@@ -57,11 +57,11 @@ pub struct Notice {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoticeKind {
-    /// An encoded `ServerFrame` to be written.
+    /// Encoded `ServerFrame` to be written.
     Frame(Bytes),
     /// Mail was stored while this session lived: drain.
     Hint,
-    /// End it, with this as the last frame.
+    /// End the session, with this as the last frame.
     Close(Refusal),
 }
 
@@ -72,18 +72,18 @@ pub struct NoticeBatch {
     pub notices: Vec<Notice>,
 }
 
-/// To one boat, by an operator.
+/// Command of an operator to one boat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DrainCommand {
-    /// The life that is meant; another one refuses.
+    /// Life that is meant; another one refuses.
     pub life: BoatLife,
-    /// Unset: only asks how far it is.
+    /// Unset: only asks for the progress.
     pub order: Option<DrainOrder>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainOrder {
-    /// Sends its clients away, so many a second at most, and takes none until it is cancelled.
+    /// Sends clients away, at most this many a second, and takes none until it is cancelled.
     Drain {
         pace: Option<NonZeroU32>,
     },

@@ -16,10 +16,10 @@ use crate::trace::trace_text;
 use crate::v1;
 use crate::v1::client_frame::Frame;
 
-/// The number of `message` in `ServerFrame`.
+/// Field number of `message` in `ServerFrame`.
 const MESSAGE_TAG: u32 = 4;
 
-/// A complete `ServerFrame`.
+/// Encodes a complete `ServerFrame`.
 pub fn encode_server(frame: &ServerFrame) -> Bytes {
     match frame {
         ServerFrame::Message(placed) => encode_message(placed),
@@ -27,17 +27,18 @@ pub fn encode_server(frame: &ServerFrame) -> Bytes {
     }
 }
 
-/// A complete `ClientFrame`.
+/// Encodes a complete `ClientFrame`.
 pub fn encode_client(frame: &ClientFrame) -> Bytes {
     v1::ClientFrame::from(frame).encode_to_vec().into()
 }
 
-/// The complete `ServerFrame` of a message (msg:N): made once, shared by all its receivers.
+/// Encodes the complete `ServerFrame` of a message (msg:N): once, shared by all its recipients.
 pub fn encode_message(placed: &Placed) -> Bytes {
     encode_traced(placed, None)
 }
 
-/// The same, and in which trace it comes. A private message is the receiver's copy; one to a group is everybody's.
+/// Same, with the trace that it comes in. A private message is the recipient's copy; one to a group
+/// is everybody's.
 pub fn encode_traced(placed: &Placed, trace: Option<TraceContext>) -> Bytes {
     let owner = match placed.message.to {
         Recipient::User(to) => Some(to),
@@ -46,7 +47,7 @@ pub fn encode_traced(placed: &Placed, trace: Option<TraceContext>) -> Bytes {
     encode_copy(placed, owner, trace)
 }
 
-/// The copy of this user.
+/// Encodes the copy of this user.
 pub fn encode_copy(placed: &Placed, owner: Option<UserId>, trace: Option<TraceContext>) -> Bytes {
     let chat = v1::MsgChat {
         user_id: owner.map_or(0, UserId::get),
@@ -59,29 +60,29 @@ pub fn encode_copy(placed: &Placed, owner: Option<UserId>, trace: Option<TraceCo
     bytes.freeze()
 }
 
-/// Reads what a client sent. Bytes of the message are slices of `bytes`, not copies.
+/// Reads a frame from a client. Bytes of the message are slices of `bytes`, not copies.
 ///
 /// # Errors
-/// `TooLarge` above `max` bytes, `Malformed` for what is no frame, and what the conversion refuses.
+/// `TooLarge` above `max` bytes, `Malformed` if it is no frame, and refusals of the conversion.
 pub fn decode_client(bytes: Bytes, max: usize) -> Result<ClientFrame, Refusal> {
     decode_client_about(bytes, max).map_err(|rejected| rejected.refusal)
 }
 
-/// Like [`decode_client`], and says what the refusal is about, so that it can be answered to exactly
-/// that and the connection may go on.
-pub fn decode_client_about(bytes: Bytes, max: usize) -> Result<ClientFrame, Rejected> {
-    let of_frame = |refusal| Rejected {
+/// Like [`decode_client`], but also names the subject of the refusal, so that exactly that can be
+/// answered and the connection may go on.
+pub fn decode_client_about(bytes: Bytes, max: usize) -> Result<ClientFrame, FrameRejection> {
+    let of_frame = |refusal| FrameRejection {
         refusal,
-        about: About::Frame,
+        about: FrameContext::Frame,
     };
     fits(bytes.len(), max).map_err(of_frame)?;
     let wire = v1::ClientFrame::decode(bytes).map_err(|error| of_frame(no_frame(&error)))?;
-    let about = About::of(&wire);
+    let about = FrameContext::of(&wire);
     wire.try_into()
-        .map_err(|refusal| Rejected { refusal, about })
+        .map_err(|refusal| FrameRejection { refusal, about })
 }
 
-/// Reads what a boat sent.
+/// Reads a frame from a boat.
 ///
 /// # Errors
 /// As [`decode_client`].
@@ -92,7 +93,7 @@ pub fn decode_server(bytes: Bytes, max: usize) -> Result<ServerFrame, Refusal> {
         .try_into()
 }
 
-/// In which trace the message of a frame comes. [`decode_server`] passes over it: a client that takes no
+/// Trace that the message of a frame comes in. [`decode_server`] skips it: a client that takes no
 /// part in traces needs none.
 pub fn trace_of(frame: Bytes) -> Option<TraceContext> {
     match v1::ServerFrame::decode(frame).ok()?.frame? {
@@ -103,31 +104,31 @@ pub fn trace_of(frame: Bytes) -> Option<TraceContext> {
 
 /// A frame that was refused at the door.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejected {
+pub struct FrameRejection {
     pub refusal: Refusal,
-    pub about: About,
+    pub about: FrameContext,
 }
 
-/// Which question a refusal answers.
+/// Question that a refusal answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum About {
-    /// The frame as a whole: whoever sends this does not speak the protocol.
+pub enum FrameContext {
+    /// The frame as a whole: its sender does not speak the protocol.
     Frame,
-    /// A send that can be named: answer `Refused`.
+    /// A send with a known id: answer `Refused`.
     Send(SendId),
     /// A sync question: answer `Error` with its number.
     Sync(u32),
 }
 
-impl About {
-    fn of(wire: &v1::ClientFrame) -> About {
+impl FrameContext {
+    fn of(wire: &v1::ClientFrame) -> FrameContext {
         match &wire.frame {
             Some(Frame::Send(send)) => {
                 let send_id = send.message.as_ref().and_then(|m| m.send_id.parse().ok());
-                send_id.map_or(About::Frame, About::Send)
+                send_id.map_or(FrameContext::Frame, FrameContext::Send)
             }
-            Some(Frame::Sync(sync)) if sync.request != 0 => About::Sync(sync.request),
-            _ => About::Frame,
+            Some(Frame::Sync(sync)) if sync.request != 0 => FrameContext::Sync(sync.request),
+            _ => FrameContext::Frame,
         }
     }
 }

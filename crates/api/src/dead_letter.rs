@@ -1,5 +1,6 @@
-//! The headers of a dead letter: what ordinary tools show beside a record of the topics `dead` and
-//! `notification-dead`. The record's value is the original one, byte for byte, so that a redrive is exact.
+//! Headers of a dead letter, which ordinary tools show beside a record of the topics `dead` and
+//! `notification-dead`. The record's value is the original one, byte for byte, so that a redrive is
+//! exact.
 
 use bytes::Bytes;
 use protocol::delivery::Source;
@@ -13,60 +14,60 @@ use protocol::{
 use crate::status::clip;
 use crate::trace::TRACEPARENT;
 
-/// The longest `error-message`, in bytes; longer ones are cut.
+/// Longest `error-message`, in bytes; longer ones are cut.
 pub const ERROR_BYTES_MAX: usize = 512;
 
-/// Where the record that died stood.
+/// Position of the record that died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Origin {
+pub struct LetterOrigin {
     pub topic: Topic,
     pub partition: u32,
     pub offset: u64,
 }
 
-/// What is known of a dead letter without reading its body.
+/// Facts about a dead letter that need no look into its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
-    pub origin: Origin,
-    /// `None` where the record could not be read.
+    pub origin: LetterOrigin,
+    /// `None` if the record could not be read.
     pub message: Option<MessageId>,
     pub conversation: Option<ConversationId>,
-    /// Only those that failed; empty where the whole record did.
+    /// Targets that failed; empty if the whole record did.
     pub targets: Vec<Target>,
     pub retry_count: u32,
     pub first_failed_at: Timestamp,
     pub last_failed_at: Timestamp,
     pub reason: DeadReason,
-    /// What went wrong, for a person; never a body. Control characters become spaces, and it is cut
-    /// to [`ERROR_BYTES_MAX`].
+    /// Error text for a person; never a body. Control characters become spaces, and it is cut to
+    /// [`ERROR_BYTES_MAX`].
     pub error_message: String,
-    /// Which carrier gave up; of a notification `horn` and the provider's name.
+    /// Name of the carrier that gave up; for a notification, `horn` and the provider's name.
     pub carrier: String,
     pub build: String,
     pub trace: Option<TraceContext>,
-    /// The letter that was redriven, and died again as this one.
+    /// Letter whose redrive died again as this one.
     pub parent: Option<String>,
 }
 
-/// The header of a letter's own record: the letter's name, whatever else this version can read of it.
+/// Header of a letter's own record: the letter's name, whatever else this version can read of it.
 pub const ID: &str = "dlq-id";
 
-/// The header of a record that sends a letter on its way again: the letter's name.
+/// Header of a record that redrives a letter: the letter's name.
 pub const LETTER: &str = "letter";
 
-/// The letter that a record sends on its way again.
+/// Letter that a record redrives.
 pub fn parent(headers: &[(String, Bytes)]) -> Option<String> {
     Headers(headers).optional(LETTER, parsed).ok()?
 }
 
 impl DeadLetter {
-    /// The same for the same record and targets, however often it is written:
-    /// `message-3-1042`, with a hash of the targets behind it where there are some.
+    /// Name of the letter, the same for the same record and targets however often it is written:
+    /// `message-3-1042`, followed by a hash of the targets if there are any.
     pub fn id(&self) -> String {
         letter_id(self.origin, &self.targets)
     }
 
-    /// Plain UTF-8, one header a fact.
+    /// Encodes the letter in plain UTF-8, one header per fact.
     pub fn to_headers(&self) -> Vec<(String, Bytes)> {
         let mut headers = vec![
             header(ID, self.id()),
@@ -97,13 +98,14 @@ impl DeadLetter {
         headers
     }
 
+    /// Reads a letter from the headers of its record.
+    ///
     /// # Errors
-    /// `Malformed`, naming the header that is missing or says what cannot be. Unknown headers are
-    /// passed over.
+    /// `Malformed`, naming the header that is missing or invalid. Unknown headers are skipped.
     pub fn from_headers(headers: &[(String, Bytes)]) -> Result<DeadLetter, Refusal> {
         let headers = Headers(headers);
         Ok(DeadLetter {
-            origin: Origin {
+            origin: LetterOrigin {
                 topic: headers.required("origin-topic", Topic::from_name)?,
                 partition: headers.required("origin-partition", parsed)?,
                 offset: headers.required("origin-offset", parsed)?,
@@ -127,7 +129,7 @@ impl DeadLetter {
 }
 
 /// See [`DeadLetter::id`].
-pub fn letter_id(origin: Origin, targets: &[Target]) -> String {
+pub fn letter_id(origin: LetterOrigin, targets: &[Target]) -> String {
     let source = Source {
         topic: origin.topic,
         partition: origin.partition,
@@ -136,7 +138,7 @@ pub fn letter_id(origin: Origin, targets: &[Target]) -> String {
     source.letter(targets)
 }
 
-/// What the value of a letter is whose record lay on this topic.
+/// Type of a letter's value, by the topic of the record that died.
 pub fn schema(topic: Topic) -> &'static str {
     match topic {
         Topic::Notification | Topic::NotificationDead => "packetboat.v1.NotificationTask",
@@ -152,7 +154,7 @@ fn readable(text: &str) -> String {
     clip(text, ERROR_BYTES_MAX).replace(char::is_control, " ")
 }
 
-/// `12/ios,12/web`.
+/// Text such as `12/ios,12/web`.
 fn targets_text(targets: &[Target]) -> Option<String> {
     let texts: Vec<String> = targets
         .iter()
@@ -181,7 +183,7 @@ fn parse_time(text: &str) -> Option<Timestamp> {
     text.parse().ok().map(Timestamp::from_millis)
 }
 
-/// The reverse of [`ConversationId`]'s `Display`.
+/// Parses the text of [`ConversationId`]'s `Display`.
 fn parse_conversation(text: &str) -> Option<ConversationId> {
     let (tag, rest) = text.split_once(':')?;
     match tag {
@@ -216,7 +218,7 @@ impl Headers<'_> {
         })
     }
 
-    /// What is none is no reason to refuse the letter.
+    /// An invalid trace is no reason to refuse the letter.
     fn trace(&self) -> Option<TraceContext> {
         let read = |text: &str| Some(TraceContext::parse(text));
         self.optional(TRACEPARENT, read).ok()?.flatten()
@@ -263,7 +265,7 @@ mod tests {
 
     #[test]
     fn ids_tell_records_and_targets_apart() {
-        let origin = |offset| Origin {
+        let origin = |offset| LetterOrigin {
             topic: Topic::Retry(2),
             partition: 3,
             offset,

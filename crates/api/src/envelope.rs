@@ -1,5 +1,5 @@
-//! What a letter holds, as JSON that a person can mend: the message of the wire itself, field by field, so
-//! that what our own decoding refuses can still be seen.
+//! Body of a letter, as JSON that a person can edit: the message of the wire itself, field by
+//! field, so that even a body that our own decoding refuses can be seen.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -12,13 +12,13 @@ use prost_reflect::{
 };
 use protocol::{Code, Refusal};
 
-/// Names of fields that are told at most.
+/// Limit of names of changed fields.
 const FIELDS: usize = 100;
 
-/// The JSON of some bytes.
+/// JSON of some bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// With line breaks. Fields that have their default are there; absent messages are not.
+    /// Text with line breaks. Includes fields with their default, and no absent messages.
     pub text: String,
     /// Fields that this program does not know, and that the text leaves out: `body.message#24`.
     pub unknown: Vec<String>,
@@ -27,7 +27,7 @@ pub struct Envelope {
 /// Reads bytes as the message of this full name.
 ///
 /// # Errors
-/// `Malformed`: they are no such message. `Unsupported`: there is no message of this name.
+/// `Malformed` if they are no such message, `Unsupported` if there is no message of this name.
 pub fn to_json(schema: &str, bytes: Bytes) -> Result<Envelope, Refusal> {
     let message = decode(schema, bytes)?;
     let mut unknown = Vec::new();
@@ -38,7 +38,7 @@ pub fn to_json(schema: &str, bytes: Bytes) -> Result<Envelope, Refusal> {
     })
 }
 
-/// The bytes of a message that was written as JSON.
+/// Encodes a message that was written as JSON.
 ///
 /// # Errors
 /// `InvalidArgument` names the field or the line that cannot be read.
@@ -53,8 +53,8 @@ pub fn from_json(schema: &str, text: &str) -> Result<Bytes, Refusal> {
     Ok(message.encode_to_vec().into())
 }
 
-/// The names of the fields in which two of them differ, at most a hundred; what is in them is not told. Bytes
-/// that are no such message differ as a whole, from whatever it is: `*`.
+/// Names of the fields in which two messages differ, at most a hundred, without their content.
+/// Bytes that are no such message differ from anything as a whole: `*`.
 pub fn changed(schema: &str, before: &Bytes, after: &Bytes) -> Vec<String> {
     let (Ok(before), Ok(after)) = (
         decode(schema, before.clone()),
@@ -67,10 +67,10 @@ pub fn changed(schema: &str, before: &Bytes, after: &Bytes) -> Vec<String> {
     fields.into_iter().take(FIELDS).collect()
 }
 
-/// All that proto/ says, as a `FileDescriptorSet`.
+/// Everything in proto/, as a `FileDescriptorSet`.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
-/// All that proto/ says.
+/// Everything in proto/.
 pub(crate) fn descriptors() -> Option<&'static DescriptorPool> {
     static POOL: OnceLock<Option<DescriptorPool>> = OnceLock::new();
     let pool = POOL.get_or_init(|| DescriptorPool::decode(DESCRIPTORS).ok());
@@ -190,6 +190,7 @@ mod tests {
 
     use super::*;
     use crate::convert::arbitrary;
+    use crate::task::Value;
     use crate::v1;
 
     const TASK: &str = "packetboat.v1.Task";
@@ -206,7 +207,7 @@ mod tests {
         fn tasks_survive_a_look(task in arbitrary::task()) {
             let bytes = task.encode();
             let back = there_and_back(TASK, &bytes);
-            prop_assert_eq!(crate::task::Task::decode(back.clone()), Ok(task));
+            prop_assert_eq!(protocol::record::Task::decode(back.clone()), Ok(task));
             prop_assert_eq!(changed(TASK, &bytes, &back), Vec::<String>::new());
         }
 
@@ -223,7 +224,7 @@ mod tests {
         }
     }
 
-    /// What our own decoding refuses: platforms that do not exist, ids that cannot be.
+    /// A task that our own decoding refuses: platforms that do not exist, invalid ids.
     fn damaged() -> Bytes {
         let target = v1::DeliverTarget {
             user: -7,
@@ -243,7 +244,7 @@ mod tests {
     #[test]
     fn what_cannot_be_is_shown_as_it_is_and_mended() {
         let bytes = damaged();
-        assert!(crate::task::Task::decode(bytes.clone()).is_err());
+        assert!(protocol::record::Task::decode(bytes.clone()).is_err());
         let text = to_json(TASK, bytes.clone()).expect("a message").text;
         assert!(text.contains("\"platform\": 99"), "{text}");
         assert!(text.contains("\"user\": \"-7\""), "{text}");

@@ -1,4 +1,4 @@
-//! Debugging output of what holds a token or a body: who and which, never what.
+//! Debug output of messages with a token or a body: names and ids, never content.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::v1::{
     ServerFrame, SyncCall,
 };
 
-/// Shows these fields of a message, and of its ticket the length.
+/// Shows these fields of a message, and the length of its ticket.
 macro_rules! hides_ticket {
     ($($message:ident: $($field:ident),+;)+) => {
         $(impl fmt::Debug for $message {

@@ -1,7 +1,7 @@
-//! What processes say to each other: generated types, their conversion, codecs and transport.
+//! Protocol between processes: generated types, their conversion, codecs and transport.
 //!
 //! Services work with the values of `protocol` and of [`task`], [`boat`] and [`station`]; the
-//! generated types ([`v1`]) are only what these look like on the wire.
+//! generated types ([`v1`]) are only their form on the wire.
 
 pub mod access;
 pub mod boat;
@@ -9,11 +9,11 @@ pub mod codec;
 pub mod convert;
 pub mod dead_letter;
 pub mod envelope;
+pub mod event_frames;
 mod hidden;
 pub mod station;
 pub mod status;
 pub mod task;
-pub mod told;
 pub mod trace;
 pub mod transport;
 

@@ -1,7 +1,7 @@
-//! What boats ask of a station, and what it answers, as values of the rules.
+//! Calls from boats to a station, and its answers, as values of the rules.
 //!
-//! Batches have no type of their own: their items are converted one by one, so that one item that is
-//! refused does not cost the others their answer.
+//! Batches have no type of their own: their items are converted one by one, so that a refused item
+//! does not cost the others their answer.
 
 use std::fmt;
 use std::time::Duration;
@@ -22,13 +22,13 @@ pub struct Connect {
     pub session: SessionId,
     pub life: BoatLife,
     pub token: String,
-    /// In place of the token.
+    /// Given instead of the token.
     pub resume: Option<ResumeTicket>,
     pub device: DeviceId,
     pub platform: Platform,
     /// The client's address, for logs and limits.
     pub peer: String,
-    /// The marker that the client brought.
+    /// Marker that the client brought.
     pub marker: Option<u64>,
 }
 
@@ -47,7 +47,7 @@ impl fmt::Debug for Connect {
     }
 }
 
-/// The answer to [`Connect`]: `Result<Admission, Refusal>` on the wire is `ConnectResponse`.
+/// Answer to [`Connect`]: `Result<Admission, Refusal>` on the wire is `ConnectResponse`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
     pub user: UserId,
@@ -57,13 +57,14 @@ pub struct Admission {
     pub mail_waits: bool,
     pub cluster: u64,
     pub server_time: Timestamp,
-    /// When the token ends; the session ends with it.
+    /// End of the token, and with it of the session.
     pub expires_at: Timestamp,
-    /// The mailbox does not answer: the session is not registered yet, and the boat asserts it until it is.
+    /// The mailbox does not answer: the session is not registered yet, and the boat asserts it
+    /// until it is.
     pub degraded: bool,
     /// Issue of the token; an older station does not say.
     pub issued_at: Option<Timestamp>,
-    /// Shown with every call for the session, where the station makes them.
+    /// Ticket for every call for the session, if the station makes them.
     pub ticket: Option<Ticket>,
 }
 
@@ -75,7 +76,7 @@ pub struct RefreshToken {
     pub platform: Platform,
     pub device: DeviceId,
     pub token: String,
-    /// Issue of the token of before, where it is known.
+    /// Issue of the previous token, if known.
     pub issued_at: Option<Timestamp>,
     pub ticket: Option<Ticket>,
 }
@@ -95,7 +96,7 @@ impl fmt::Debug for RefreshToken {
 pub struct Refreshment {
     pub expires_at: Timestamp,
     pub issued_at: Timestamp,
-    /// The ticket from now on, where the station makes them.
+    /// Ticket from now on, if the station makes them.
     pub ticket: Option<Ticket>,
 }
 
@@ -109,22 +110,22 @@ pub struct ResumeSession {
     pub ticket: Option<Ticket>,
 }
 
-/// A session is over.
+/// End of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disconnect {
     pub key: SessionKey,
     pub ticket: Option<Ticket>,
 }
 
-/// A boat says again that it holds this session.
+/// Assertion of a boat that it holds this session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reassert {
     pub key: SessionKey,
     pub platform: Platform,
     pub device: DeviceId,
-    /// Issue of the token, where it is known.
+    /// Issue of the token, if known.
     pub issued_at: Option<Timestamp>,
-    /// Good for this call for some time after its end.
+    /// Ticket, which is good for this call for some time after its end.
     pub ticket: Option<Ticket>,
 }
 
@@ -132,7 +133,7 @@ pub struct Reassert {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reasserted {
     pub outcome: ReassertOutcome,
-    /// The ticket from now on.
+    /// Ticket from now on.
     pub ticket: Option<Ticket>,
 }
 
@@ -140,9 +141,9 @@ pub struct Reasserted {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReassertOutcome {
     Answer(ReassertAnswer),
-    /// Its token was revoked.
+    /// The token was revoked.
     Revoked,
-    /// Nothing proves that its user has signed in.
+    /// Nothing proves that the user has signed in.
     Unproved,
     /// The store did not answer for this one: ask again later.
     Unavailable,
@@ -185,7 +186,7 @@ impl From<SendAnswer> for ServerFrame {
     }
 }
 
-/// What one session acknowledges.
+/// Acknowledgements of one session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiptItem {
     pub user: UserId,
@@ -199,10 +200,10 @@ pub struct ReceiptItem {
 pub struct MailPageRequest {
     pub user: UserId,
     pub platform: Platform,
-    /// Go on after this entry; `None` for the oldest.
+    /// Entry to go on after; `None` for the oldest.
     pub after: Option<MailCursor>,
     pub limit: u32,
-    /// An older boat does not say.
+    /// Session of the page; an older boat does not say.
     pub session: Option<SessionId>,
     pub ticket: Option<Ticket>,
 }
@@ -221,7 +222,7 @@ pub struct MailItem {
     pub frame: Bytes,
 }
 
-/// What a device has stored of its mail.
+/// Mail that a device has stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MailAck {
     pub user: UserId,
@@ -239,14 +240,14 @@ pub struct SyncCall {
     pub ticket: Option<Ticket>,
 }
 
-/// Asks which members of a group are connected, of those behind `after`.
+/// Asks for connected members of a group, among those behind `after`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnlineMembers {
     pub group: GroupId,
     pub after: Option<UserId>,
 }
 
-/// Where a user is connected.
+/// Sessions of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnlineUser {
     pub user: UserId,
@@ -269,7 +270,7 @@ pub struct Kickout {
     pub text: String,
 }
 
-/// Has tokens of a user refused that were issued before a time, or before now.
+/// Revokes tokens of a user that were issued before a time, or before now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revoke {
     pub user: UserId,
@@ -283,8 +284,9 @@ pub struct Revoke {
 pub struct RevokedPage {
     pub users: Vec<UserRevocation>,
     pub more: bool,
-    /// All of the time before this are known to the station, by its clock; zero where it does not say.
+    /// The station knows all revocations from before this time, by its clock; zero if it does not
+    /// say.
     pub complete_until: Timestamp,
-    /// Time for which a revocation matters, where the station says.
+    /// Time for which a revocation matters, if the station says.
     pub retention: Option<Duration>,
 }

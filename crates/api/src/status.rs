@@ -1,4 +1,4 @@
-//! Refusals as gRPC statuses and back: a caller gets code, text and delay as they were said.
+//! Refusals as gRPC statuses and back: a caller gets code, text and delay unchanged.
 //!
 //! The refusal travels in the metadata beside the status, not in its details: ordinary tools take
 //! those for `google.rpc.Status`.
@@ -15,7 +15,7 @@ pub const REFUSAL_KEY: &str = "packetboat-refusal-bin";
 /// A status is a header: its text is cut to this many bytes.
 pub const TEXT_BYTES_MAX: usize = 1024;
 
-/// What a service answers where it refuses.
+/// Makes the status with which a service refuses.
 pub fn from_refusal(refusal: &Refusal) -> Status {
     let text = clip(&refusal.text, TEXT_BYTES_MAX);
     let wire = v1::Refusal {
@@ -30,13 +30,13 @@ pub fn from_refusal(refusal: &Refusal) -> Status {
     Status::with_metadata(grpc_code(refusal.code), text, metadata)
 }
 
-/// As [`from_refusal`], under a code that tells more to whoever looks at that alone.
+/// As [`from_refusal`], under a code that tells more to callers who look at that alone.
 pub fn from_refusal_as(code: Grpc, refusal: &Refusal) -> Status {
     let status = from_refusal(refusal);
     Status::with_metadata(code, status.message(), status.metadata().clone())
 }
 
-/// What a caller makes of a status: the refusal it carries, or else the nearest one.
+/// Reads a status as a refusal: the one it carries, or else the nearest one.
 pub fn to_refusal(status: &Status) -> Refusal {
     carried(status).unwrap_or_else(|| {
         let text = format!("{:?}: {}", status.code(), status.message());
@@ -44,7 +44,7 @@ pub fn to_refusal(status: &Status) -> Refusal {
     })
 }
 
-/// Whether a service of ours said this, rather than the way to it.
+/// True if a service of ours made the status, rather than the transport to it.
 pub fn carries_refusal(status: &Status) -> bool {
     status.metadata().contains_key(REFUSAL_KEY)
 }
@@ -54,12 +54,12 @@ fn carried(status: &Status) -> Option<Refusal> {
     v1::Refusal::decode(bytes).ok()?.try_into().ok()
 }
 
-/// The longest beginning of `text` that has at most `max` bytes and ends between characters.
+/// Longest beginning of `text` of at most `max` bytes that ends between characters.
 pub(crate) fn clip(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
 }
 
-/// The gRPC code that tools and proxies understand best.
+/// Returns the gRPC code that tools and proxies understand best.
 pub const fn grpc_code(code: Code) -> Grpc {
     match code {
         Code::Draining
@@ -83,7 +83,7 @@ pub const fn grpc_code(code: Code) -> Grpc {
     }
 }
 
-/// For statuses that no service of ours made: transport, proxies, tonic itself.
+/// Code for statuses that no service of ours made: transport, proxies, tonic itself.
 const fn nearest_code(code: Grpc) -> Code {
     match code {
         Grpc::DeadlineExceeded => Code::DeadlineExceeded,

@@ -1,148 +1,22 @@
-//! What is queued: the values of records on the topics `message`, `retry-<n>` and `notification`.
+//! Values of records on the topics `message`, `retry-<n>` and `notification`: their bytes.
 
-use std::collections::BTreeMap;
+pub mod reading;
+
 use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
 use protocol::bounds::Bounds;
-use protocol::delivery::{self, Owed};
+use protocol::delivery::{Obligation, Origin};
 use protocol::message::Target;
 use protocol::notify::Notification;
-use protocol::presence::{BoatLife, SessionKey};
-use protocol::{
-    Code, Message, MessageId, Placed, Refusal, SessionId, Timestamp, TraceContext, UserId,
-};
+use protocol::record::{KickoutTask, MessageTask, RetryTask, Task, Work};
+use protocol::{Code, MessageId, Refusal, SessionId, Timestamp, TraceContext, UserId};
 
 use crate::convert::{conversation, field, life, list, millis, platform, platform_number, present};
 use crate::trace::{headers, trace_text};
 use crate::v1;
 use crate::v1::task::Body;
-
-/// The value of a record on the topics `message` and `retry-<n>`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Task {
-    /// How often it was published again after a failure.
-    pub retry_count: u32,
-    /// When it was first published.
-    pub first_at: Timestamp,
-    pub trace: Option<TraceContext>,
-    pub work: Work,
-}
-
-/// What is to be done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Work {
-    Message(MessageTask),
-    Deliver(DeliverTask),
-    Kickout(KickoutTask),
-}
-
-/// A message to be placed and delivered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MessageTask {
-    pub message: Message,
-    /// Who sent it, to be told its place.
-    pub origin: Option<Origin>,
-    /// Published before, outcome unknown: an earlier record may hold the same id.
-    pub maybe_repeat: bool,
-    /// The dedupe key was lost: look for the send_id among what was placed since the first try.
-    pub unsure: bool,
-    /// How long before `accepted_at` the first try was.
-    pub age: Duration,
-    /// A redriven dead letter names itself.
-    pub letter: Option<String>,
-    /// Of the station that accepted it, or the desk that sends it on its way again.
-    pub bounds: Bounds,
-}
-
-/// The session that sent a message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
-    pub session: SessionId,
-    pub life: BoatLife,
-}
-
-/// A placed message that some targets still miss.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeliverTask {
-    pub placed: Placed,
-    /// The place of a change among the changes; 0 of a message.
-    pub rev: u64,
-    /// Only what failed.
-    pub targets: Vec<Target>,
-    /// Users of whom whatever sessions live get it, too; on other platforms nothing is stored.
-    pub live_users: Vec<UserId>,
-    /// Not before this time.
-    pub due_at: Timestamp,
-    /// Why the last attempt failed.
-    pub cause: String,
-    /// A redriven dead letter names itself.
-    pub letter: Option<String>,
-}
-
-impl DeliverTask {
-    /// What is owed by it.
-    pub fn owed(&self) -> Vec<Owed> {
-        let mut owed: Vec<Owed> = Vec::new();
-        let mut known: BTreeMap<UserId, usize> = BTreeMap::new();
-        let mut place = |user: UserId| {
-            *known.entry(user).or_insert_with(|| {
-                owed.push(Owed {
-                    user,
-                    platforms: Vec::new(),
-                    live: false,
-                });
-                owed.len() - 1
-            })
-        };
-        let places: Vec<usize> = self.targets.iter().map(|t| place(t.user)).collect();
-        let live: Vec<usize> = self.live_users.iter().map(|user| place(*user)).collect();
-        for (place, target) in places.into_iter().zip(&self.targets) {
-            if !owed[place].platforms.contains(&target.platform) {
-                owed[place].platforms.push(target.platform);
-            }
-        }
-        live.into_iter().for_each(|place| owed[place].live = true);
-        owed
-    }
-}
-
-/// The task as it is queued again, for what is still owed.
-pub fn again(
-    task: &delivery::Task,
-    owed: &[Owed],
-    retry_count: u32,
-    due_at: Timestamp,
-    cause: &str,
-) -> Task {
-    let live = owed.iter().filter(|owed| owed.live);
-    Task {
-        retry_count,
-        first_at: task.first_at,
-        trace: task.trace,
-        work: Work::Deliver(DeliverTask {
-            placed: task.placed.clone(),
-            rev: task.rev,
-            targets: owed.iter().flat_map(Owed::targets).collect(),
-            live_users: live.map(|owed| owed.user).collect(),
-            due_at,
-            cause: cause.to_owned(),
-            letter: task.letter.as_deref().map(str::to_owned),
-        }),
-    }
-}
-
-/// Bytes that a task may grow by without becoming too large: the name of a letter, another cause.
-const GROWTH: usize = 512;
-
-/// Ends exactly these sessions, all of one user.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KickoutTask {
-    pub sessions: Vec<SessionKey>,
-    /// The last frame they get. Its `retry_after` is not carried.
-    pub refusal: Refusal,
-}
 
 /// The value of a record on the topic `notification`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,102 +26,90 @@ pub struct NotificationTask {
     pub trace: Option<TraceContext>,
 }
 
-impl Task {
-    /// Published for the first time.
-    pub fn new(work: Work, at: Timestamp) -> Task {
-        Task {
-            retry_count: 0,
-            first_at: at,
-            trace: None,
-            work,
-        }
-    }
+/// The value of a record.
+pub trait Value: Sized {
+    fn encode(&self) -> Bytes;
 
-    /// The same work as tasks of at most `bytes_max` each, and a little less, so that a letter or a redrive of one
-    /// is not larger either. Each user is in one of them. What is too large even for one user stays whole.
-    pub fn split(self, bytes_max: usize) -> Vec<Task> {
-        let Work::Deliver(deliver) = &self.work else {
-            return vec![self];
-        };
-        let bytes_max = bytes_max.saturating_sub(GROWTH);
-        let whole = v1::Task::from(&self).encoded_len();
-        if whole <= bytes_max || deliver.targets.len() + deliver.live_users.len() < 2 {
-            return vec![self];
-        }
-        let head = self.part(deliver, &[]);
-        // Lengths in front of what is nested take a few bytes.
-        let room = bytes_max.saturating_sub(v1::Task::from(&head).encoded_len() + 16);
-        if room == 0 {
-            return vec![self];
-        }
-        let (mut parts, mut part, mut bytes) = (Vec::new(), Vec::new(), 0);
-        for owed in deliver.owed() {
-            let more = encoded_len(&owed);
-            if bytes + more > room && !part.is_empty() {
-                parts.push(self.part(deliver, &std::mem::take(&mut part)));
-                bytes = 0;
-            }
-            bytes += more;
-            part.push(owed);
-        }
-        parts.push(self.part(deliver, &part));
-        parts
-    }
+    /// # Errors
+    /// A refusal means a dead letter: the same bytes will never be a value of this kind.
+    fn decode(bytes: Bytes) -> Result<Self, Refusal>;
 
-    /// The same for these alone.
-    fn part(&self, deliver: &DeliverTask, owed: &[Owed]) -> Task {
-        let live = owed.iter().filter(|owed| owed.live);
-        Task {
-            retry_count: self.retry_count,
-            first_at: self.first_at,
-            trace: self.trace,
-            work: Work::Deliver(DeliverTask {
-                placed: deliver.placed.clone(),
-                rev: deliver.rev,
-                targets: owed.iter().flat_map(Owed::targets).collect(),
-                live_users: live.map(|owed| owed.user).collect(),
-                due_at: deliver.due_at,
-                cause: deliver.cause.clone(),
-                letter: deliver.letter.clone(),
-            }),
-        }
-    }
+    /// Headers for ordinary tools: its `traceparent`, where it has one.
+    fn headers(&self) -> Vec<(String, Bytes)>;
+}
 
-    pub fn encode(&self) -> Bytes {
+impl Value for Task {
+    fn encode(&self) -> Bytes {
         v1::Task::from(self).encode_to_vec().into()
     }
 
-    /// What ordinary tools show beside the record: its `traceparent`, where it has one.
-    pub fn headers(&self) -> Vec<(String, Bytes)> {
-        headers(self.trace)
+    fn decode(bytes: Bytes) -> Result<Task, Refusal> {
+        v1::Task::decode(bytes).map_err(no_task)?.try_into()
     }
 
-    /// A refusal means a dead letter: the same bytes will never be a task.
-    pub fn decode(bytes: Bytes) -> Result<Task, Refusal> {
-        v1::Task::decode(bytes).map_err(no_task)?.try_into()
+    fn headers(&self) -> Vec<(String, Bytes)> {
+        headers(self.trace)
     }
 }
 
-impl NotificationTask {
-    pub fn encode(&self) -> Bytes {
+impl Value for NotificationTask {
+    fn encode(&self) -> Bytes {
         v1::NotificationTask::from(self).encode_to_vec().into()
     }
 
-    /// As [`Task::headers`].
-    pub fn headers(&self) -> Vec<(String, Bytes)> {
-        headers(self.trace)
-    }
-
-    /// A refusal means a dead letter: the same bytes will never be a task.
-    pub fn decode(bytes: Bytes) -> Result<NotificationTask, Refusal> {
+    fn decode(bytes: Bytes) -> Result<NotificationTask, Refusal> {
         v1::NotificationTask::decode(bytes)
             .map_err(no_task)?
             .try_into()
     }
+
+    fn headers(&self) -> Vec<(String, Bytes)> {
+        headers(self.trace)
+    }
 }
 
-/// What it takes in a task: a tag and a length for each target, a number for a user.
-fn encoded_len(owed: &Owed) -> usize {
+/// Splits a retry into tasks of at most `bytes_max` each, and a little less, so that a letter or a redrive of one is not
+/// larger either. Each user is in one of them. A task that is too large for one user alone stays whole.
+pub fn split(task: Task, bytes_max: usize) -> Vec<Task> {
+    let Work::Deliver(deliver) = &task.work else {
+        return vec![task];
+    };
+    let bytes_max = bytes_max.saturating_sub(GROWTH);
+    let whole = v1::Task::from(&task).encoded_len();
+    if whole <= bytes_max || deliver.targets.len() + deliver.live_users.len() < 2 {
+        return vec![task];
+    }
+    let part = |owed: &[Obligation]| Task {
+        retry_count: task.retry_count,
+        first_at: task.first_at,
+        trace: task.trace,
+        work: Work::Deliver(deliver.part(owed)),
+    };
+    let head = part(&[]);
+    // Lengths in front of what is nested take a few bytes.
+    let room = bytes_max.saturating_sub(v1::Task::from(&head).encoded_len() + 16);
+    if room == 0 {
+        return vec![task];
+    }
+    let (mut parts, mut open, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for owed in deliver.owed() {
+        let more = encoded_len(&owed);
+        if bytes + more > room && !open.is_empty() {
+            parts.push(part(&std::mem::take(&mut open)));
+            bytes = 0;
+        }
+        bytes += more;
+        open.push(owed);
+    }
+    parts.push(part(&open));
+    parts
+}
+
+/// Bytes that a task may grow by without becoming too large: the name of a letter, another cause.
+const GROWTH: usize = 512;
+
+/// Bytes in a task: a tag and a length for each target, a number for a user.
+fn encoded_len(owed: &Obligation) -> usize {
     let targets = owed.targets();
     let targets = targets.map(|target| v1::DeliverTarget::from(target).encoded_len() + 2);
     let live = prost::encoding::encoded_len_varint(owed.user.get().cast_unsigned()) + 1;
@@ -319,7 +181,7 @@ impl TryFrom<v1::MessageTask> for MessageTask {
     }
 }
 
-/// Bounds of records of older stations: what carriers of any settings took, whatever its size.
+/// Bounds of records of older stations: carriers of any settings took them, whatever their size.
 const OLD: Bounds = Bounds {
     record_bytes: usize::MAX,
     ..Bounds::DEFAULT
@@ -364,11 +226,11 @@ impl From<&MessageTask> for v1::MessageTask {
     }
 }
 
-impl TryFrom<v1::DeliverTask> for DeliverTask {
+impl TryFrom<v1::DeliverTask> for RetryTask {
     type Error = Refusal;
 
     fn try_from(wire: v1::DeliverTask) -> Result<Self, Refusal> {
-        Ok(DeliverTask {
+        Ok(RetryTask {
             placed: present("task.message", wire.message)?.try_into()?,
             rev: wire.rev,
             targets: list("task.targets", wire.targets, usize::MAX)?,
@@ -384,8 +246,8 @@ impl TryFrom<v1::DeliverTask> for DeliverTask {
     }
 }
 
-impl From<&DeliverTask> for v1::DeliverTask {
-    fn from(task: &DeliverTask) -> Self {
+impl From<&RetryTask> for v1::DeliverTask {
+    fn from(task: &RetryTask) -> Self {
         v1::DeliverTask {
             message: Some((&task.placed).into()),
             rev: task.rev,
@@ -521,7 +383,7 @@ mod tests {
         let live: Vec<_> = targets.iter().map(|target| target.user).collect();
         let task = to_many(targets.clone(), live.clone());
         assert!(task.encode().len() > 1 << 20, "{}", task.encode().len());
-        let parts = task.split(MOST);
+        let parts = split(task, MOST);
         let sizes: Vec<_> = parts.iter().map(|part| part.encode().len()).collect();
         assert!(sizes.iter().all(|size| *size <= MOST - 512), "{sizes:?}");
         assert!(sizes.len() <= 10, "no smaller than they must be: {sizes:?}");
@@ -542,9 +404,9 @@ mod tests {
     fn what_fits_stays_whole_and_so_does_what_no_splitting_helps() {
         let task = to_many(web(100), Vec::new());
         let size = task.encode().len();
-        assert_eq!(task.clone().split(size + 512), std::slice::from_ref(&task));
-        assert_eq!(task.clone().split(size + 511).len(), 2);
-        assert_eq!(task.clone().split(0), [task]);
+        assert_eq!(split(task.clone(), size + 512), std::slice::from_ref(&task));
+        assert_eq!(split(task.clone(), size + 511).len(), 2);
+        assert_eq!(split(task.clone(), 0), [task]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Traces within and between services: who collects spans, and for which trace the present task works.
+//! Traces within and between services: collection of spans, and the trace of the present task.
 //!
-//! A message's own trace travels with it, as a value ([`TraceContext`]). What is said here is the rest: a
-//! call for one message bears its trace as metadata, and log lines on its behalf name it.
+//! A message's own trace travels with it, as a value ([`TraceContext`]). This module does the rest:
+//! a call for one message bears its trace as metadata, and log lines on its behalf name it.
 
 use std::fmt;
 use std::future::Future;
@@ -15,16 +15,16 @@ use tracing::field::DisplayValue;
 use tracing::{Instrument, Subscriber};
 use tracing_subscriber::Layer;
 
-/// Metadata of a call and header of a record.
+/// Metadata of a call, and header of a record.
 pub const TRACEPARENT: &str = "traceparent";
 
 /// Takes finished spans.
 pub trait Sink: Send + Sync {
-    /// Never waits; what there is no room for is dropped.
+    /// Records a span. Never waits; spans without room are dropped.
     fn record(&self, span: Span);
 }
 
-/// Beside the log of a process: who logs to it hands its spans to this sink.
+/// Layer beside the log of a process: services that log to it record their spans in this sink.
 pub struct Collector(Arc<dyn Sink>);
 
 impl Collector {
@@ -35,12 +35,12 @@ impl Collector {
 
 impl<S: Subscriber> Layer<S> for Collector {}
 
-/// Where a service hands its spans; perhaps nowhere. Clones are the same one.
+/// Sink for a service's spans; perhaps none. Clones share it.
 #[derive(Clone, Default)]
 pub struct Spans(Option<Arc<dyn Sink>>);
 
 impl Spans {
-    /// The [`Collector`] of the log that is in force here. Ask once, at the start of a service.
+    /// Uses the [`Collector`] of the log in force here. Call it once, at the start of a service.
     pub fn here() -> Spans {
         Spans(tracing::dispatcher::get_default(|log| {
             let collector = log.downcast_ref::<Collector>()?;
@@ -48,12 +48,12 @@ impl Spans {
         }))
     }
 
-    /// Does anybody collect them?
+    /// True if spans are collected.
     pub fn wanted(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The context, where spans of it are to be recorded.
+    /// Returns the context if its spans are to be recorded.
     pub fn sampled(&self, trace: Option<TraceContext>) -> Option<TraceContext> {
         trace.filter(|trace| trace.sampled && self.wanted())
     }
@@ -75,12 +75,12 @@ tokio::task_local! {
     static CURRENT: TraceContext;
 }
 
-/// What the present task works for.
+/// Trace of the present task.
 pub fn current() -> Option<TraceContext> {
     CURRENT.try_with(|trace| *trace).ok()
 }
 
-/// Does something on behalf of a trace: calls made meanwhile bear it, and log lines name it.
+/// Runs `work` on behalf of a trace: its calls bear the trace, and its log lines name it.
 pub async fn within<F: Future>(trace: Option<TraceContext>, work: F) -> F::Output {
     let Some(trace) = trace else {
         return work.await;
@@ -89,28 +89,28 @@ pub async fn within<F: Future>(trace: Option<TraceContext>, work: F) -> F::Outpu
     Box::pin(CURRENT.scope(trace, work.instrument(named))).await
 }
 
-/// For a log line, as its field `trace_id`.
+/// Trace id for a log line, as its field `trace_id`.
 pub fn id(trace: Option<TraceContext>) -> Option<DisplayValue<TraceId>> {
     trace.map(|trace| tracing::field::display(trace.trace))
 }
 
-/// Empty on the wire where there is none.
+/// Text on the wire; empty if there is no trace.
 pub(crate) fn trace_text(trace: Option<TraceContext>) -> String {
     trace.map_or_else(String::new, |trace| trace.to_string())
 }
 
-/// Of a record.
+/// Headers of a record.
 pub(crate) fn headers(trace: Option<TraceContext>) -> Vec<(String, Bytes)> {
     let header = |trace: TraceContext| (TRACEPARENT.to_owned(), trace.to_string().into());
     trace.map(header).into_iter().collect()
 }
 
-/// Of a call that was taken in.
+/// Trace of an incoming call.
 pub(crate) fn of_call(headers: &HeaderMap) -> Option<TraceContext> {
     TraceContext::parse(headers.get(TRACEPARENT)?.to_str().ok()?)
 }
 
-/// Puts what the present task works for on a call that says nothing of its own.
+/// Adds the trace of the present task to a call that names none itself.
 pub(crate) fn put_on_call(headers: &mut HeaderMap) {
     let Some(trace) = current() else { return };
     // Digits and dashes are always a header value.
@@ -139,7 +139,7 @@ mod tests {
         }
     }
 
-    // Also under a filter, and however many layers stand around it.
+    // Also under a filter, and however many layers are around it.
     #[test]
     fn the_collector_beside_the_log_is_found() {
         let (kept, root) = (Arc::<Kept>::default(), TraceContext::root(1, 2, 3));

@@ -1,7 +1,10 @@
 //! All parts outside the process.
 
+mod embedded;
+
 use std::sync::Arc;
 
+pub use self::embedded::{Embedded, EmbeddedConfig};
 use crate::audit::AuditStore;
 use crate::cache::Cache;
 use crate::changes::ChangeStore;
@@ -21,7 +24,7 @@ use crate::queue::Queue;
 use crate::revocations::RevocationStore;
 use crate::timeline::Timeline;
 
-/// A handle of each seam, with time and chance.
+/// Handles of all seams, with time and chance.
 #[derive(Clone)]
 pub struct Backends {
     pub queue: Arc<dyn Queue>,
@@ -45,7 +48,7 @@ pub struct Backends {
 }
 
 impl Backends {
-    /// Each part behind the hook, for tests.
+    /// Puts each part behind the hook, for tests.
     #[must_use]
     pub fn hooked(self, hook: &Arc<dyn Hook>) -> Backends {
         Backends {

@@ -1,4 +1,4 @@
-//! Time and chance: the only place that may ask the machine for either.
+//! Time and chance: all other code takes both from here, never from the machine.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -14,7 +14,7 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Timestamp;
 }
 
-/// Unguessable or seeded numbers.
+/// Source of unguessable or seeded numbers.
 pub trait Entropy: Send + Sync {
     fn next(&self) -> u64;
 }
@@ -33,7 +33,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A time of day that follows the runtime's timer: in a test with paused time it stands still until
+/// Time of day that follows the runtime's timer: in a test with paused time it stands still until
 /// the test lets it pass.
 #[derive(Clone, Debug)]
 pub struct TimerClock {
@@ -56,7 +56,7 @@ impl Clock for TimerClock {
     }
 }
 
-/// Numbers of the operating system's generator.
+/// Numbers from the operating system's generator.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemEntropy;
 
@@ -67,7 +67,7 @@ impl Entropy for SystemEntropy {
     }
 }
 
-/// The same numbers for the same seed.
+/// Seeded generator: the same numbers for the same seed.
 #[derive(Clone, Debug)]
 pub struct SeededEntropy(Arc<Mutex<StdRng>>);
 

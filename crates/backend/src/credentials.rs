@@ -1,5 +1,5 @@
-//! Credentials for a part, and roots that are trusted there: certificates and passwords, from files that are read
-//! again.
+//! Credentials for a part, and roots trusted there: certificates and passwords, from files that are
+//! reread.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::files::{Reload, digest, reread};
 use crate::tls::{CertificateError, ClientTls, ClientTlsConfig};
 use crate::{Error, Result};
 
-/// Files that cannot be used, and whose setting names them.
+/// Unusable file, with the setting that names it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CredentialError {
     #[error("{part}.tls: {source}")]
@@ -32,33 +32,33 @@ pub(crate) enum CredentialError {
     },
 }
 
-/// Credentials for a part, as their files have them now. Whoever needs them anew is told of changes.
+/// Credentials for a part, as their files are now. Subscribers learn of changes.
 pub(crate) struct Credentials {
     /// Section of the settings.
     part: &'static str,
     tls: ClientTlsConfig,
-    /// By the key of their setting.
+    /// Files of secrets, by the key of their setting.
     secrets: BTreeMap<String, PathBuf>,
-    current: watch::Sender<Arc<Shown>>,
+    current: watch::Sender<Arc<CredentialSnapshot>>,
 }
 
 /// Content of all files at one moment.
-pub(crate) struct Shown {
+pub(crate) struct CredentialSnapshot {
     digest: [u8; 32],
     pub(crate) tls: Option<ClientTls>,
     secrets: BTreeMap<String, SecretString>,
 }
 
-impl Shown {
-    /// Secret of the setting `key`, which counts from the section.
+impl CredentialSnapshot {
+    /// Secret of the setting `key`, relative to the section.
     pub(crate) fn secret(&self, key: &str) -> Option<&SecretString> {
         self.secrets.get(key)
     }
 }
 
-impl std::fmt::Debug for Shown {
+impl std::fmt::Debug for CredentialSnapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shown")
+        f.debug_struct("CredentialSnapshot")
             .field("tls", &self.tls)
             .field("secrets", &self.secrets.keys())
             .finish_non_exhaustive()
@@ -74,10 +74,10 @@ impl std::fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// Reads the files of section `part`. It blocks for some small files.
+    /// Reads the files of section `part`. Blocks, but files are few and small.
     ///
     /// # Errors
-    /// `Conflict`: a file that cannot be used.
+    /// `Conflict`: an unusable file.
     pub(crate) fn load<'a>(
         seam: &'static str,
         part: &'static str,
@@ -97,16 +97,16 @@ impl Credentials {
         }))
     }
 
-    pub(crate) fn current(&self) -> Arc<Shown> {
+    pub(crate) fn current(&self) -> Arc<CredentialSnapshot> {
         Arc::clone(&self.current.borrow())
     }
 
-    /// Tells of what is there after the present.
-    pub(crate) fn changes(&self) -> watch::Receiver<Arc<Shown>> {
+    /// Subscribes to changes after the present content.
+    pub(crate) fn changes(&self) -> watch::Receiver<Arc<CredentialSnapshot>> {
         self.current.subscribe()
     }
 
-    /// Looks at the files again. What cannot be used changes nothing.
+    /// Looks at the files again. Unusable content changes nothing.
     pub(crate) fn reload(&self) -> std::result::Result<Reload, CredentialError> {
         let shown = read(self.part, &self.tls, &self.secrets)?;
         if shown.digest == self.current.borrow().digest {
@@ -116,7 +116,7 @@ impl Credentials {
         Ok(Reload::Reloaded)
     }
 
-    /// Looks at the files every ten seconds, until what is returned is dropped; not at all where there are none.
+    /// Looks at the files every ten seconds until the handle is dropped; `None` without files.
     pub(crate) fn keep(self: &Arc<Self>) -> Option<AbortOnDropHandle<()>> {
         if self.secrets.is_empty() && !self.tls.is_on() {
             return None;
@@ -149,7 +149,7 @@ fn read(
     part: &'static str,
     tls: &ClientTlsConfig,
     files: &BTreeMap<String, PathBuf>,
-) -> std::result::Result<Shown, CredentialError> {
+) -> std::result::Result<CredentialSnapshot, CredentialError> {
     let refused = |source| CredentialError::Certificate { part, source };
     let mut contents = tls.read().map_err(refused)?;
     let parsed = ClientTls::parse(tls, &contents, SystemClock.now()).map_err(refused)?;
@@ -169,7 +169,7 @@ fn read(
         contents.push(line.as_bytes().to_vec());
         secrets.insert(key.clone(), SecretString::from(line));
     }
-    Ok(Shown {
+    Ok(CredentialSnapshot {
         digest: digest(&contents),
         tls: parsed,
         secrets,
@@ -194,12 +194,12 @@ mod handshake {
     use rustls::version::{TLS12, TLS13};
     use rustls::{ClientConfig, DigitallySignedStruct, Error as RustlsError, SignatureScheme};
 
-    use super::{Credentials, Shown};
+    use super::{CredentialSnapshot, Credentials};
     use crate::tls::{CertificateError, ServerNames, provider};
 
     impl Credentials {
-        /// For connections of which each is made with what the files hold at that moment. Nothing is resumed: a
-        /// resumed session would not look at the chain again.
+        /// Configuration for connections that each use the files' content at that moment. Nothing
+        /// is resumed: a resumed session would not look at the chain again.
         pub(crate) fn rustls(
             self: &Arc<Self>,
             names: ServerNames,
@@ -229,7 +229,7 @@ mod handshake {
     }
 
     impl Handshake {
-        fn certified(shown: &Shown) -> Option<Arc<CertifiedKey>> {
+        fn certified(shown: &CredentialSnapshot) -> Option<Arc<CertifiedKey>> {
             shown.tls.as_ref()?.certified().cloned()
         }
     }

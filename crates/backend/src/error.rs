@@ -3,18 +3,19 @@ use std::fmt;
 
 use protocol::settings::Problems;
 
-/// What a caller can do about a failure.
+/// Kind of a failure: the caller's options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Not reachable or too slow now; whether it was done is unknown. Every operation may be repeated.
+    /// Part unreachable or too slow; the operation may have been done. Every operation may be
+    /// repeated.
     Unavailable,
-    /// Refused because of what is there: a fence, a later writer, a value that cannot be.
+    /// Refused because of the present state: a fence, a later writer, an impossible value.
     Conflict,
-    /// What is stored cannot be read.
+    /// Stored data cannot be read.
     Corrupt,
 }
 
-/// A failure of something outside the process. The vendor's error is the source, never the type.
+/// Failure of something outside the process. The vendor's error is the source, never the type.
 #[derive(Debug, thiserror::Error)]
 #[error("{seam}: {kind}")]
 pub struct Error {
@@ -53,7 +54,7 @@ impl Error {
         Error::new(seam, Kind::Conflict, source)
     }
 
-    /// `Conflict` where a section of the settings has problems.
+    /// `Conflict` if a section of the settings has problems.
     pub(crate) fn settings(seam: &'static str, problems: &Problems) -> Result<()> {
         match problems.is_empty() {
             true => Ok(()),

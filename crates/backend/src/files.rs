@@ -1,4 +1,4 @@
-//! Files that are read again while a process runs.
+//! Files that are reread while a process runs.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use sha2::{Digest, Sha256};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-/// Between two looks at files: by content, as a renewal may be a link that points elsewhere.
+/// Interval of looks at files. Content is compared, as a renewal may be a link with a new target.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// End of a look at files that found nothing wrong.
+/// Result of a look at files that found nothing wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
     Unchanged,
@@ -20,7 +20,8 @@ pub enum Reload {
     Reloaded,
 }
 
-/// SHA-256 over the contents of several files, each after its length, so that no byte can move from one to the next.
+/// SHA-256 over the contents of several files, each after its length, so that no byte can move from
+/// one to the next.
 pub fn digest(contents: impl IntoIterator<Item = impl AsRef<[u8]>>) -> [u8; 32] {
     let mut digest = Sha256::new();
     for content in contents {
@@ -31,8 +32,8 @@ pub fn digest(contents: impl IntoIterator<Item = impl AsRef<[u8]>>) -> [u8; 32] 
     digest.finalize().into()
 }
 
-/// Looks at files every ten seconds until dropped. Where a look fails, what was read before stays: that is said, and
-/// counted, once for each reason. `counter` takes `reloaded` or `refused`.
+/// Looks at files every ten seconds until dropped. A failed look leaves the earlier content in use;
+/// it is logged and counted once per reason. `counter` takes `reloaded` or `refused`.
 pub async fn reread<E>(
     files: &str,
     counter: impl Fn(&'static str) -> Counter,
@@ -40,7 +41,7 @@ pub async fn reread<E>(
 ) where
     E: Display + Send + 'static,
 {
-    // An alarm sees a first increment only where there was a number before it.
+    // Alarms see a first increment only if the counter existed before.
     for result in ["reloaded", "refused"] {
         counter(result).increment(0);
     }
@@ -49,7 +50,7 @@ pub async fn reread<E>(
     loop {
         sleep(LOOK).await;
         let look = Arc::clone(&look);
-        // Files may be on a disk that hangs.
+        // The disk of the files may hang.
         let result = tokio::task::spawn_blocking(move || look()).await;
         trouble = match result {
             Ok(Ok(Reload::Unchanged)) => None,

@@ -1,7 +1,8 @@
-//! Seams behind a hook: faults, delays, counts and ends of a process between two effects, for tests. The program has
-//! none, so a bare seam costs nothing.
+//! Seams behind a hook: faults, delays, counts and ends of a process between two effects, for
+//! tests. The program has no hook, so a bare seam costs nothing.
 
 mod faults;
+mod names;
 
 use std::future::pending;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use async_trait::async_trait;
 use protocol::ConversationId;
 
 pub use self::faults::{Calls, Fault, Faults};
+pub(crate) use self::names::Names;
 use crate::mailbox::ServerId;
 use crate::queue::{NewRecord, Record};
 use crate::{Error, Result};
@@ -17,15 +19,16 @@ use crate::{Error, Result};
 /// A call of a seam.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// As errors name it: `mailbox`, `history` …
+    /// Name in errors: `mailbox`, `history` …
     pub seam: &'static str,
     /// The method's name.
     pub name: &'static str,
     /// False: a read.
     pub has_effect: bool,
-    /// Users, groups, messages or partitions that it is about, in the order of its items; empty where it is about nobody.
+    /// Users, groups, messages or partitions of the call, in the order of its items; empty if it
+    /// concerns none.
     pub subjects: Vec<u64>,
-    /// Topic of a call of the log, without the tier; writer of entries of the ledger; else empty.
+    /// Topic of a call of the log, without the tier; writer of ledger entries; else empty.
     pub kind: &'static str,
     /// True: items fail singly.
     pub by_item: bool,
@@ -36,12 +39,12 @@ pub struct Op {
 pub enum Fate {
     Pass,
     Fail(Error),
-    /// Not done; the others are, and the call is never answered.
+    /// Not done, while the others are; the call is never answered.
     Hang,
 }
 
 impl Op {
-    /// A read, about nobody.
+    /// A read without subjects.
     pub(crate) const fn new(seam: &'static str, name: &'static str) -> Op {
         Op {
             seam,
@@ -54,39 +57,45 @@ impl Op {
     }
 }
 
-/// Code around each call of a seam. A call that should hang or be slow waits in here.
+/// Code around each call of a seam. A call to hang or delay waits in here.
 #[async_trait]
 pub trait Hook: Send + Sync {
     /// # Errors
-    /// The call's, which is not made.
+    /// The error of the call, which is then not made.
     async fn before(&self, _: &Op) -> Result<()> {
         Ok(())
     }
 
-    /// For calls whose items fail singly.
+    /// Decides the fate of an item of a call whose items fail singly.
     fn item(&self, _: &Op, _subject: u64) -> Fate {
         Fate::Pass
     }
 
-    /// For what is published.
+    /// Decides the fate of a published record.
     fn publish(&self, _: &NewRecord) -> Fate {
         Fate::Pass
     }
 
-    /// False: this call of the log does not show this record, as if it had never been there.
+    /// False: this call of the log hides the record, as if it had never existed.
     fn shows(&self, _: &Op, _: &Record) -> bool {
         true
     }
 
-    /// The call was answered, and so many of its items had an effect, or were read.
+    /// Runs after the call was answered; `_done` of its items had an effect, or were read.
     ///
     /// # Errors
-    /// The answer in place of the right one: it is done, and nobody knows.
+    /// The answer in place of the right one: the call is done, and no caller knows.
     async fn after(&self, _: &Op, _done: usize) -> Result<()> {
         Ok(())
     }
 
-    /// The server of a user's mailbox, where it is not the mailbox that says so.
+    /// Resolves when brokers consider the process gone: its consumers leave their groups and get no
+    /// further answer.
+    async fn ended(&self) {
+        pending().await
+    }
+
+    /// Server of a user's mailbox, in place of the mailbox's own answer.
     fn server(&self, _user: u64) -> Option<ServerId> {
         None
     }
@@ -106,7 +115,7 @@ impl<T: ?Sized> Hooked<T> {
         })
     }
 
-    /// A call that is done as a whole or not at all.
+    /// Makes a call that is done as a whole or not at all.
     pub(crate) async fn whole<V>(
         &self,
         op: Op,
@@ -115,7 +124,7 @@ impl<T: ?Sized> Hooked<T> {
         self.whole_if(op, |_| true, call).await
     }
 
-    /// The same. `shows`: the answer tells of an effect.
+    /// As `whole`. `shows`: true if the answer tells of an effect.
     pub(crate) async fn whole_if<V>(
         &self,
         op: Op,
@@ -128,8 +137,8 @@ impl<T: ?Sized> Hooked<T> {
         Ok(answer)
     }
 
-    /// A call whose items fail singly: those that pass are handed to `call`, in order. `shows`: the answer tells of an
-    /// effect.
+    /// Makes a call whose items fail singly: items that pass go to `call`, in order. `shows`: true
+    /// if an answer tells of an effect.
     pub(crate) async fn each<I, V, C>(
         &self,
         op: Op,
@@ -161,13 +170,13 @@ impl<T: ?Sized> Hooked<T> {
     }
 }
 
-/// Items apart by their fates: those that pass.
+/// Filters the items whose fate is to pass.
 pub(crate) fn sort<I>(fates: &[Fate], items: Vec<I>) -> Vec<I> {
     let passes = |(fate, item)| matches!(fate, &Fate::Pass).then_some(item);
     fates.iter().zip(items).filter_map(passes).collect()
 }
 
-/// Answers in the order of the items, each of which has a fate: `answers` are of those that passed.
+/// Merges answers into the order of all items: `answers` belong to those that passed.
 pub(crate) async fn merge<V>(fates: Vec<Fate>, answers: Vec<Result<V>>) -> Vec<Result<V>> {
     if fates.iter().any(|fate| matches!(fate, Fate::Hang)) {
         return pending().await;
@@ -180,32 +189,42 @@ pub(crate) async fn merge<V>(fates: Vec<Fate>, answers: Vec<Result<V>>) -> Vec<R
     merged.collect()
 }
 
-/// The same failure for each item.
+/// Repeats a failure for each item.
 pub(crate) fn failures<V>(error: &Error, count: usize) -> Vec<Result<V>> {
     let copy = || Error::new(error.seam, error.kind, error.source.to_string());
     (0..count).map(|_| Err(copy())).collect()
 }
 
-/// The calls of a trait behind a hook, a line each:
+/// Puts a trait behind a hook; calls have a line each:
 ///
-/// * `plain f(a: A) -> V;` passes by.
-/// * `by_hook f(user: U) -> V;` is the hook's to say.
-/// * `read f(a: A) => V;`, `write f(a: A) => V;` answer `Result<V>`: `of` names the subjects, `as` the kind.
-/// * `each read f(items: Vec<I>, a: A) => V;`, `each write …` answer `Vec<Result<V>>`: `by` names the subject of an item. `&[I]`
-///   in place of `Vec<I>` where the trait borrows.
+/// * `plain f(a: A) -> V;` bypasses the hook.
+/// * `by_hook f(user: U) -> V;` asks the hook, then the trait.
+/// * `read f(a: A) => V;`, `write f(a: A) => V;` answer `Result<V>`: `of` names the subjects, `as`
+///   the kind.
+/// * `each read f(items: Vec<I>, a: A) => V;`, `each write …` answer `Vec<Result<V>>`: `by` names
+///   the subject of an item. `&[I]` in place of `Vec<I>` if the trait borrows.
 ///
-/// `if` says of an answer whether it tells of an effect.
+/// `if` tests whether an answer tells of an effect. Kinds follow the name of the seam:
+/// `as "ledger" of ["fetched"]`.
 macro_rules! hooked {
-    ($trait:ident as $seam:literal: $($lines:tt)*) => {
-        $crate::hook::hooked! { @munch $trait $seam {} $($lines)* }
+    ($trait:ident as $seam:literal $(of [$($kind:literal),*])?: $($lines:tt)*) => {
+        $crate::hook::hooked! { @munch $trait $seam [] {} $($lines)* }
+
+        pub(crate) const NAMES: $crate::hook::Names = $crate::hook::Names {
+            seam: $seam,
+            calls: CALLS,
+            kinds: &[$($($kind),*)?],
+        };
     };
-    (@munch $trait:ident $seam:literal { $($done:tt)* }) => {
+    (@munch $trait:ident $seam:literal [$($call:ident)*] { $($done:tt)* }) => {
+        const CALLS: &[&str] = &[$(stringify!($call)),*];
+
         #[async_trait::async_trait]
         impl $trait for $crate::hook::Hooked<dyn $trait> {
             $($done)*
         }
 
-        /// For contracts, which hold behind a hook, too.
+        /// For contracts, which also hold behind a hook.
         #[cfg(test)]
         pub(crate) fn behind_a_hook(
             inner: std::sync::Arc<dyn $trait>,
@@ -213,20 +232,20 @@ macro_rules! hooked {
             $crate::hook::Hooked::new(inner, &$crate::hook::tests::passing())
         }
     };
-    (@munch $trait:ident $seam:literal { $($done:tt)* }
+    (@munch $trait:ident $seam:literal [$($call:ident)*] { $($done:tt)* }
         plain $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty; $($lines:tt)*
     ) => {
-        $crate::hook::hooked! { @munch $trait $seam {
+        $crate::hook::hooked! { @munch $trait $seam [$($call)*] {
             $($done)*
             fn $name(&self, $($arg: $ty),*) -> $ret {
                 self.inner.$name($($arg),*)
             }
         } $($lines)* }
     };
-    (@munch $trait:ident $seam:literal { $($done:tt)* }
+    (@munch $trait:ident $seam:literal [$($call:ident)*] { $($done:tt)* }
         by_hook $name:ident($user:ident: $ty:ty) -> $ret:ty; $($lines:tt)*
     ) => {
-        $crate::hook::hooked! { @munch $trait $seam {
+        $crate::hook::hooked! { @munch $trait $seam [$($call)*] {
             $($done)*
             fn $name(&self, $user: $ty) -> $ret {
                 let by_hook = self.hook.$name($user.get().unsigned_abs());
@@ -234,11 +253,11 @@ macro_rules! hooked {
             }
         } $($lines)* }
     };
-    (@munch $trait:ident $seam:literal { $($done:tt)* }
+    (@munch $trait:ident $seam:literal [$($call:ident)*] { $($done:tt)* }
         $kind:ident $name:ident($($arg:ident: $ty:ty),* $(,)?) $(of $subjects:expr)? $(, as $kind_of:expr)? $(, if $shows:expr)?
         => $ok:ty; $($lines:tt)*
     ) => {
-        $crate::hook::hooked! { @munch $trait $seam {
+        $crate::hook::hooked! { @munch $trait $seam [$($call)* $name] {
             $($done)*
             async fn $name(&self, $($arg: $ty),*) -> $crate::Result<$ok> {
                 let op = $crate::hook::Op {
@@ -252,11 +271,11 @@ macro_rules! hooked {
             }
         } $($lines)* }
     };
-    (@munch $trait:ident $seam:literal { $($done:tt)* }
+    (@munch $trait:ident $seam:literal [$($call:ident)*] { $($done:tt)* }
         each $kind:ident $name:ident($items:ident: Vec<$item:ty> $(, $arg:ident: $ty:ty)* $(,)?)
         by $subject:expr $(, if $shows:expr)? => $ok:ty; $($lines:tt)*
     ) => {
-        $crate::hook::hooked! { @munch $trait $seam {
+        $crate::hook::hooked! { @munch $trait $seam [$($call)* $name] {
             $($done)*
             async fn $name(&self, $items: Vec<$item> $(, $arg: $ty)*) -> Vec<$crate::Result<$ok>> {
                 let subject: fn(&$item) -> i64 = $subject;
@@ -272,11 +291,11 @@ macro_rules! hooked {
             }
         } $($lines)* }
     };
-    (@munch $trait:ident $seam:literal { $($done:tt)* }
+    (@munch $trait:ident $seam:literal [$($call:ident)*] { $($done:tt)* }
         each $kind:ident $name:ident($items:ident: &[$item:ty] $(, $arg:ident: $ty:ty)* $(,)?)
         by $subject:expr $(, if $shows:expr)? => $ok:ty; $($lines:tt)*
     ) => {
-        $crate::hook::hooked! { @munch $trait $seam {
+        $crate::hook::hooked! { @munch $trait $seam [$($call)* $name] {
             $($done)*
             async fn $name(&self, $items: &[$item] $(, $arg: $ty)*) -> Vec<$crate::Result<$ok>> {
                 let subject: fn(&$item) -> i64 = $subject;
@@ -300,12 +319,12 @@ macro_rules! hooked {
 }
 pub(crate) use hooked;
 
-/// Subjects are numbers of the protocol, which are positive.
+/// Subjects of an operation: numbers of the protocol, which are positive.
 pub(crate) fn subjects(numbers: impl IntoIterator<Item = i64>) -> Vec<u64> {
     numbers.into_iter().map(i64::unsigned_abs).collect()
 }
 
-/// A conversation's group, or the lower of its users.
+/// Group of a conversation, or the lower of its users.
 pub(crate) fn number(conversation: &ConversationId) -> i64 {
     match *conversation {
         ConversationId::Private { low: user, .. } | ConversationId::System(user) => user.get(),
@@ -315,11 +334,25 @@ pub(crate) fn number(conversation: &ConversationId) -> i64 {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use tokio::task::yield_now;
+
     use super::*;
 
+    /// Hook that passes every call after a yield, at which a caller may drop it.
     struct Passing;
 
-    impl Hook for Passing {}
+    #[async_trait]
+    impl Hook for Passing {
+        async fn before(&self, _: &Op) -> Result<()> {
+            yield_now().await;
+            Ok(())
+        }
+
+        async fn after(&self, _: &Op, _done: usize) -> Result<()> {
+            yield_now().await;
+            Ok(())
+        }
+    }
 
     pub(crate) fn passing() -> Arc<dyn Hook> {
         Arc::new(Passing)

@@ -1,7 +1,8 @@
-//! What outlives a process: per noun a trait, a contract suite, and its backends side by side.
+//! State that outlives a process: per noun a trait, a contract suite, and its backends side by
+//! side.
 //!
 //! A seam never calls another seam, and never sees what services say to each other: the log carries
-//! bytes, the mailbox keeps bodies it cannot read.
+//! bytes, the mailbox stores bodies it cannot read.
 
 pub mod audit;
 mod backends;
@@ -21,8 +22,6 @@ pub mod discovery;
 pub mod embedded;
 mod error;
 pub mod files;
-#[cfg(test)]
-mod fresh;
 pub mod group_history;
 pub mod groups;
 pub mod heads;
@@ -34,8 +33,6 @@ pub mod mailbox;
 pub mod memory;
 pub mod queue;
 pub mod rate_limit;
-#[cfg(test)]
-mod real;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 pub mod revocations;
@@ -50,8 +47,12 @@ pub mod scylla;
 ))]
 mod secured;
 pub mod table;
+#[cfg(test)]
+mod test_ids;
+#[cfg(test)]
+mod test_servers;
 pub mod timeline;
 pub mod tls;
 
-pub use backends::Backends;
+pub use backends::{Backends, Embedded, EmbeddedConfig};
 pub use error::{Error, Kind, Result};

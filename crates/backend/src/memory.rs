@@ -1,29 +1,30 @@
-//! The memory of this process, as its container counts it: control groups of version 2, else of version 1, else what is
-//! resident, under no limit.
+//! Memory of this process as its container counts it: control groups of version 2, else of version
+//! 1, else resident memory without a limit.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Version 1 says "no limit" with the largest number of pages; nothing has so much.
+/// Threshold of "no limit": version 1 expresses it by the largest number of pages, beyond any
+/// machine's memory.
 const UNLIMITED: u64 = 1 << 62;
 
-/// Bytes.
+/// Memory in use, and its limit, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// Without files that the kernel holds in memory and would give up first.
+    /// Excludes file pages that the kernel would reclaim first.
     pub used: u64,
-    /// The container's; `None`: it has none, or there is no container.
+    /// Limit of the container; `None` without a limit or without a container.
     pub limit: Option<u64>,
 }
 
-/// The place where this process's memory is counted.
+/// Reader of the counters for this process's memory.
 #[derive(Clone, Debug)]
 pub struct MemoryReader(Source);
 
 #[derive(Clone, Debug)]
 enum Source {
-    /// A group's folder, or that of a group around it, if it is the one with the lowest limit.
+    /// Folder of the group, or of a group around it with the lowest limit.
     Version2(PathBuf),
     Version1(PathBuf),
     Process(PathBuf),
@@ -42,7 +43,7 @@ impl MemoryReader {
         MemoryReader(source)
     }
 
-    /// A few small files of the kernel's.
+    /// Reads a few small files of the kernel.
     pub fn read(&self) -> io::Result<MemoryUse> {
         match &self.0 {
             Source::Version2(group) => Ok(MemoryUse {
@@ -84,12 +85,13 @@ fn version_2(root: &Path, groups: &str) -> Option<Source> {
     let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     let mount = root.join("sys/fs/cgroup");
     let limited = folders(&mount, path).filter_map(|group| Some((limit_2(&group)?, group)));
-    // The innermost of equal ones.
+    // The innermost of groups with equal limits.
     let (_, group) = limited.min_by_key(|(limit, _)| *limit)?;
     Some(Source::Version2(group))
 }
 
-/// A group's folder and those around it. In a container the mount is the group itself, and the path that of outside.
+/// Folders of a group and the groups around it. In a container the mount is the group itself, and
+/// the path is the one outside.
 fn folders(mount: &Path, path: &str) -> impl Iterator<Item = PathBuf> {
     let mount = mount.to_owned();
     let group = mount.join(path.trim_start_matches('/'));
@@ -101,7 +103,7 @@ fn limit_2(group: &Path) -> Option<u64> {
     number(&group.join("memory.max")).ok()
 }
 
-/// Its own, or that of a group around it.
+/// Lowest limit of the group and the groups around it; `None` if unlimited.
 fn limit_1(group: &Path) -> Option<u64> {
     let own = number(&group.join("memory.limit_in_bytes")).ok();
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
@@ -123,7 +125,7 @@ fn number(path: &Path) -> io::Result<u64> {
     text.trim().parse().map_err(io::Error::other)
 }
 
-/// The number of a line such as `VmRSS:  1234 kB` or `inactive_file 4096`.
+/// Number in a line such as `VmRSS:  1234 kB` or `inactive_file 4096`.
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
@@ -234,7 +236,7 @@ mod tests {
         let limit = "sys/fs/cgroup/memory/docker/c1/memory.limit_in_bytes";
         machine.set(limit, "4500\n");
         assert_eq!(machine.read(), used(2600, 4500));
-        // The container's own mount, under the name of outside.
+        // The container's own mount, under the name used outside.
         machine.set("proc/self/cgroup", "4:memory:/docker/other\n");
         for (name, text) in [
             ("usage_in_bytes", "70"),

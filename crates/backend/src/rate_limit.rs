@@ -1,8 +1,9 @@
-//! Rates by key in memory that never grows: nothing to sweep, and nothing that an attacker could push out.
+//! Rates by key in memory that never grows: there is nothing to sweep, and nothing an attacker
+//! could push out.
 //!
-//! Each key has one cell in each of two tables, at places that a keyed hash names, and is refused where both cells
-//! refuse. Keys that share a cell share its tokens; two keys share both cells seldom: beside 1,000 that are always
-//! refused, one innocent key in 17,000 is, too.
+//! Each key has one cell in each of two tables, at places chosen by a keyed hash, and is refused if
+//! both cells refuse. Keys that share a cell share its tokens; two keys rarely share both cells:
+//! beside 1,000 keys that are always refused, one innocent key in 17,000 is refused, too.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::marker::PhantomData;
@@ -22,15 +23,15 @@ use tokio::time::Instant;
 /// Cells of one table: a power of two.
 const CELLS: usize = 1 << 17;
 const TABLES: usize = 2;
-/// Tokens of a cost beyond the burst that are owed, at most.
+/// Largest debt of tokens, for a cost beyond the burst.
 const CREDIT: NonZeroU32 = NonZeroU32::new(1 << 16).expect("positive");
 
-/// Memory of one limit, for ever.
+/// Memory of one limit; it never changes.
 pub const LIMIT_BYTES: usize = TABLES * CELLS * size_of::<InMemoryState>();
 
 const _: () = assert!(LIMIT_BYTES == 2 << 20);
 
-/// So much for ever, and so much at once after a rest.
+/// Tokens over time, and tokens at once after a rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate(Quota);
 
@@ -44,7 +45,7 @@ impl Rate {
     }
 }
 
-/// One rate for each key, whose refusals are counted.
+/// Rate limit per key; refusals are counted.
 pub struct RateLimit<K, S = RandomState> {
     keys: PhantomData<fn(K)>,
     hasher: S,
@@ -55,12 +56,12 @@ pub struct RateLimit<K, S = RandomState> {
 
 type Limiter = RateLimiter<usize, Cells, RuntimeClock, NoOpMiddleware<Duration>>;
 
-/// One table, seen in three ways.
+/// One table with three limiters over it.
 struct Table {
     take: Limiter,
-    /// Changes nothing.
+    /// Leaves the tokens.
     look: Limiter,
-    /// Takes tokens that are still to come.
+    /// Takes tokens of the future.
     owe: Limiter,
 }
 
@@ -76,7 +77,7 @@ impl Table {
 }
 
 impl<K: Hash> RateLimit<K> {
-    /// Counts its refusals as `limits_total{limit}`. No other process hashes as this one does.
+    /// Counts refusals as `limits_total{limit}`. The hash is random: no other process has the same.
     pub fn new(limit: &'static str, rate: Rate) -> RateLimit<K> {
         RateLimit::with_hasher(limit, rate, RandomState::new())
     }
@@ -94,25 +95,25 @@ impl<K: Hash, S: BuildHasher> RateLimit<K, S> {
         }
     }
 
-    /// Takes one token, or says after how long there is one.
+    /// Takes one token, or returns the wait for one.
     pub fn check(&self, key: K) -> Result<(), Duration> {
         self.check_cost(key, NonZeroU32::MIN)
     }
 
-    /// Takes so many tokens, or none and says after how long there are as many. More than the burst are owed: the next
-    /// ones wait for them, too.
+    /// Takes `cost` tokens, or none and returns the wait for them. A cost beyond the burst leaves a
+    /// debt: later calls wait for it, too.
     pub fn check_cost(&self, key: K, cost: NonZeroU32) -> Result<(), Duration> {
         self.ask(key, cost, |table| &table.take)
     }
 
-    /// Looks for a token and leaves it: for events that cost one only when they go wrong.
+    /// Looks for a token and leaves it: for events that cost one only on failure.
     pub fn look(&self, key: K) -> Result<(), Duration> {
         self.ask(key, NonZeroU32::MIN, |table| &table.look)
     }
 
     fn ask(&self, key: K, cost: NonZeroU32, way: fn(&Table) -> &Limiter) -> Result<(), Duration> {
         let owed = NonZeroU32::new(cost.get().saturating_sub(self.burst.get()));
-        // The burst comes together at some time, so that waiting helps.
+        // The burst refills in finite time, so that waiting helps.
         let cost = cost.min(self.burst);
         let mut places = self.hasher.hash_one(key);
         let mut wait = Some(Duration::MAX);
@@ -141,7 +142,7 @@ impl<K: Hash, S: BuildHasher> RateLimit<K, S> {
     }
 }
 
-/// Tokens at their places.
+/// Tokens of all cells.
 #[derive(Clone)]
 struct Cells {
     cells: Arc<[InMemoryState]>,
@@ -185,7 +186,7 @@ impl StateStore for Cells {
     }
 }
 
-/// The runtime's timer: stands still where a test lets it.
+/// The runtime's timer, which a test may stop.
 #[derive(Clone, Copy, Debug)]
 struct RuntimeClock {
     zero: Instant,
@@ -207,7 +208,8 @@ impl Clock for RuntimeClock {
     }
 }
 
-/// An address as limits count it: of IPv6 a /64 is one customer's, who may choose among 2^64 addresses.
+/// Address as a limit counts it: a /64 of IPv6 belongs to one customer, with 2^64 addresses to
+/// choose from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AddressKey {
     V4(u32),
@@ -238,7 +240,7 @@ mod tests {
         RateLimit::new("test", rate)
     }
 
-    /// As many as are let through at once.
+    /// Counts the calls let through at once.
     fn drain(limit: &RateLimit<u64>, key: u64) -> usize {
         (0..10_000).take_while(|_| limit.check(key).is_ok()).count()
     }
@@ -298,20 +300,20 @@ mod tests {
         assert_eq!(limit.check_cost(1, count(70)), Ok(()));
         assert_eq!(limit.check_cost(1, count(40)), Err(Duration::from_secs(1)));
         assert_eq!(limit.check_cost(1, count(30)), Ok(()));
-        // More than there ever is waits for all that there is.
+        // A cost beyond the burst waits for the whole burst.
         assert_eq!(
             limit.check_cost(1, count(5000)),
             Err(Duration::from_secs(10))
         );
         tokio::time::advance(Duration::from_secs(10)).await;
         assert_eq!(limit.check_cost(1, count(5000)), Ok(()));
-        // And those that come next wait for the rest of it.
+        // Later calls wait for the rest of the cost.
         let wait = limit.check(1).expect_err("4,900 are owed");
         assert_eq!(wait, Duration::from_millis(490_100));
         assert_eq!(limit.check(2), Ok(()), "others owe nothing");
     }
 
-    // The hash is always the same here, so that the figure is.
+    // A fixed hash, for a fixed figure.
     #[tokio::test(start_paused = true)]
     async fn one_innocent_in_17_000_shares_the_fate_of_1_000_abusers() {
         let hasher = BuildHasherDefault::<DefaultHasher>::default();

@@ -1,5 +1,5 @@
-//! Parts with TLS and passwords (`make real-up TLS=1`): whoever has what they want is served, and a refusal says which
-//! setting to look at.
+//! Parts with TLS and passwords (`make real-up TLS=1`): correct credentials are accepted, and a
+//! refusal names the setting to look at.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::mailbox::{RedisConfig, RedisMailbox, RedisMode};
 use crate::queue::{
     Consumer, KafkaConfig, KafkaQueue, NewRecord, Partition, Polled, Queue, SaslMechanism, topics,
 };
-use crate::real::{self, Access, access};
 use crate::scylla::{Cql, ScyllaConfig, ScyllaTlsConfig, fixture};
+use crate::test_servers::{self, Access, access};
 use crate::tls::ServerNames;
 use crate::{Error, Result};
 
-/// A mistake in what is shown.
+/// Fault in the credentials shown.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Password,
@@ -30,7 +30,7 @@ enum Fault {
     NoCertificate,
 }
 
-/// A folder with files of an operator's mistakes.
+/// Folder with an operator's faulty files.
 struct Files(TempDir);
 
 impl Files {
@@ -44,7 +44,7 @@ impl Files {
         path
     }
 
-    /// Copies of what the part wants, which may be changed.
+    /// Copies the part's credentials, so that a test may change them.
     fn copy(&self, access: &Access) -> Access {
         let copy = |path: &Option<PathBuf>| {
             let path = path.as_ref().expect("TLS=1: scripts/e2e secured");
@@ -85,7 +85,7 @@ impl Fault {
         wrong
     }
 
-    /// Setting that an error of it has to name, by its end.
+    /// End of the name of the setting that its error has to name.
     fn setting(self) -> &'static str {
         match self {
             Fault::Password => "password_file",
@@ -95,7 +95,7 @@ impl Fault {
     }
 }
 
-/// Dials with each fault, and wants an error that names the setting and no secret.
+/// Dials with each fault; the error must name the setting and no secret.
 async fn each_fault_is_refused(
     part: &str,
     section: &str,
@@ -122,7 +122,7 @@ fn name() -> String {
 
 fn kafka(access: Access) -> KafkaConfig {
     let mut config = KafkaConfig {
-        brokers: real::addresses("kafka"),
+        brokers: test_servers::addresses("kafka"),
         topic_prefix: name(),
         tls: access.tls,
         request_timeout: Duration::from_secs(10),
@@ -144,7 +144,7 @@ async fn brokers_want_certificate_and_password() {
     each_fault_is_refused("kafka", "kafka.", dial).await;
 }
 
-// Tokens that brokers do not verify: that one is shown, and another after it, is what is seen here.
+// Brokers do not verify these tokens: the test sees that one is shown, and another after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the real parts with TLS=1: scripts/e2e secured"]
 async fn brokers_take_a_token_that_is_read_again_before_it_ends() {
@@ -172,7 +172,7 @@ async fn brokers_take_a_token_that_is_read_again_before_it_ends() {
     let queue = KafkaQueue::connect(config).await.expect("connected");
     write(3600);
     publish(&queue, 1).await;
-    // The first token is over by then, and whoever connects has to show the second.
+    // The first token has expired by then; a new connection has to show the second.
     tokio::time::sleep(Duration::from_secs(16)).await;
     publish(&queue, 2).await;
     let late = queue.subscribe("carrier", Topic::Message).await;
@@ -195,7 +195,7 @@ async fn publish(queue: &KafkaQueue, number: u8) {
     }
 }
 
-/// Polls until so many records came, and commits them.
+/// Polls until `count` records came, and commits them.
 async fn receive(consumer: &mut dyn Consumer, count: usize) -> Vec<u8> {
     let mut read = Vec::new();
     let all = async {
@@ -214,8 +214,8 @@ async fn receive(consumer: &mut dyn Consumer, count: usize) -> Vec<u8> {
     read
 }
 
-// A renewal: the member leaves with what it has committed and joins again, the producer is another one, and no record
-// is lost or refused. What brokers do not take changes nothing.
+// A renewal: the member leaves with its commits and joins again, the producer is replaced, and no
+// record is lost or refused. Credentials that brokers refuse change nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 #[ignore = "needs the real parts with TLS=1: scripts/e2e secured"]
 async fn clients_of_the_log_are_made_anew_with_new_credentials() {
@@ -231,7 +231,7 @@ async fn clients_of_the_log_are_made_anew_with_new_credentials() {
     publish(&queue, 1).await;
     assert_eq!(receive(&mut *consumer, 1).await, [1]);
 
-    // A password that the brokers do not have.
+    // A password unknown to the brokers.
     let password = own.password_file.as_deref().expect("a file");
     std::fs::write(password, "hunter2").expect("written");
     let changed = timeout(Duration::from_secs(15), change(&mut *consumer)).await;
@@ -262,7 +262,7 @@ async fn clients_of_the_log_are_made_anew_with_new_credentials() {
     assert_eq!(read, (3..=20).collect::<Vec<_>>());
 }
 
-/// Polls until something else than records comes.
+/// Polls until something other than records comes.
 async fn change(consumer: &mut dyn Consumer) -> Polled {
     loop {
         match consumer.poll(10).await.expect("polled") {
@@ -275,7 +275,7 @@ async fn change(consumer: &mut dyn Consumer) -> Polled {
 fn redis(access: Access, mode: RedisMode, part: &str) -> RedisConfig {
     RedisConfig {
         mode,
-        addresses: real::addresses(part),
+        addresses: test_servers::addresses(part),
         username: access.username.clone(),
         password_file: access.password_file.clone(),
         sentinel_username: access.username,
@@ -308,7 +308,7 @@ async fn redis_wants_certificate_and_password() {
 async fn etcd_wants_certificate_and_password() {
     let dial = async |access: Access| {
         let config = EtcdConfig {
-            endpoints: real::addresses("etcd"),
+            endpoints: test_servers::addresses("etcd"),
             prefix: format!("/test/{}", name()),
             username: access.username,
             password_file: access.password_file,

@@ -1,15 +1,15 @@
-//! Tables in memory that grow with a crowd, and shrink when it has gone.
+//! Hash tables that grow with a crowd, and shrink when it has gone.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};
 
-/// A table with room for so many is left as it is.
+/// Room up to which a table is left as it is.
 const SMALL: usize = 64;
-/// One part in so many of its room is in use at least.
+/// Least share of a table's room in use: one part in this many.
 const SPARSE: usize = 8;
 
-/// Gives a crowd's memory back when the crowd has gone; to be called after removals. Entries move once an eighth of them
-/// is left.
+/// Returns a crowd's memory once the crowd has gone; call it after removals. Entries move once only
+/// an eighth of the room is in use.
 pub fn shrink<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
     if table.capacity() > SMALL && table.len() < table.capacity() / SPARSE {
         table.shrink_to_fit();

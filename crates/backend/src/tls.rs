@@ -1,6 +1,7 @@
-//! TLS of listeners and of callers: settings, certificates that are read again, and what rustls makes of them.
+//! TLS of listeners and callers: settings, certificates that are reread, and their configurations
+//! for rustls.
 //!
-//! Everything names its provider, aws-lc-rs; nothing asks for the process's.
+//! All code names its provider, aws-lc-rs; none asks for the process's.
 
 mod certificates;
 #[cfg_attr(
@@ -45,8 +46,9 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
 
-/// A listener for clients that show no certificates. Sessions are resumed by tickets, whose keys are this configuration's
-/// own and change every six hours; nothing is stored, and nothing is taken before the handshake.
+/// Configuration of a listener for clients without certificates. Sessions resume by tickets, whose
+/// keys belong to this configuration and change every six hours; nothing is stored, and no early
+/// data is taken.
 pub fn server_config(
     certificates: Arc<Certificates>,
     min: TlsVersion,
@@ -61,18 +63,19 @@ pub fn server_config(
         .with_no_client_auth()
         .with_cert_resolver(certificates);
     config.alpn_protocols = protocols(alpn);
-    // No client talks us into the weakest of what we offer.
+    // No client talks us into the weakest suite on offer.
     config.ignore_client_order = true;
     config.ticketer = aws_lc_rs::Ticketer::new()?;
     config.send_tls13_tickets = 1;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.max_early_data_size = 0;
-    // It costs CPU and a cache for a kilobyte.
+    // Compression costs CPU and a cache for a kilobyte.
     config.cert_compressors = Vec::new();
     Ok(Arc::new(config))
 }
 
-/// A caller that trusts the certificates of `ca_file`; without one, those that the operating system trusts.
+/// Configuration of a caller that trusts the certificates of `ca_file`, or else those trusted by
+/// the operating system.
 pub fn client_config(
     ca_file: Option<&Path>,
     alpn: &[&[u8]],
@@ -95,7 +98,8 @@ pub fn client_config(
     Ok(Arc::new(config))
 }
 
-/// As [`client_config`], for a caller that shows the first of these certificates, as it is at each new connection.
+/// As [`client_config`], for a caller that shows the first of these certificates, as it is at each
+/// new connection.
 pub fn client_config_with(
     ca_file: Option<&Path>,
     certificates: Arc<Certificates>,
@@ -110,7 +114,7 @@ fn protocols(alpn: &[&[u8]]) -> Vec<Vec<u8>> {
     alpn.iter().map(|protocol| protocol.to_vec()).collect()
 }
 
-/// The error of TLS that this one is, or that errors of IO hold, one in the other; not one of its sources.
+/// Finds the TLS error: this error itself, or one nested in IO errors, but not among its sources.
 pub fn rustls_error<'a>(mut error: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Error> {
     while let Some(inner) = error.downcast_ref().and_then(io::Error::get_ref) {
         error = inner;

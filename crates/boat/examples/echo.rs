@@ -1,7 +1,8 @@
-//! An echo for test suites of WebSockets and TLS, over the stack of a boat: its reader and writer, its TLS, its way
-//! through HTTP. Text is echoed as text, and messages are as large as a suite makes them.
+//! Echo server for WebSocket and TLS test suites, over a boat's stack: its reader and writer, its
+//! TLS, its HTTP upgrade. Text is echoed as text, and messages are as large as a suite makes them.
 //!
-//! `echo ADDRESS [CERTIFICATE KEY]` prints the address that it listens on, and serves until it is killed.
+//! `echo ADDRESS [CERTIFICATE KEY]` prints the address it listens on, and serves until it is
+//! killed.
 
 use std::future::poll_fn;
 use std::io::{self, Error, Write};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use backend::clock::SystemClock;
 use backend::tls::{CertificateFiles, Certificates, TlsVersion, server_config};
-use boat::listener::client_stream::{ClientStream, Socket};
+use boat::listener::client_stream::{ByteStream, ClientStream, Socket};
 use boat::listener::upgrade;
 use boat::stack::{Received, Tls, Wire};
 use hyper::upgrade::OnUpgrade;
@@ -19,10 +20,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout};
 
-/// More than the largest message of Autobahn, which has 16 MiB.
+/// Larger than the largest message of Autobahn, which has 16 MiB.
 const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 const READ_BYTES: usize = 64 * 1024;
-/// For a handshake, and for the client's end behind ours.
+/// Limit of a handshake, and of the wait for the client's close after ours.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[tokio::main]
@@ -45,7 +46,7 @@ async fn main() -> io::Result<()> {
     }
 }
 
-/// As a boat makes it for WebSockets.
+/// TLS configuration as a boat builds it for WebSockets.
 fn config(files: CertificateFiles) -> io::Result<Arc<ServerConfig>> {
     let certificates = Certificates::load(&[files], Arc::new(SystemClock)).map_err(Error::other)?;
     server_config(certificates, TlsVersion::default(), &[b"http/1.1"]).map_err(Error::other)
@@ -55,7 +56,11 @@ async fn serve(stream: TcpStream, tls: Option<Arc<ServerConfig>>) {
     let Ok(tls) = tls.map(Tls::new).transpose() else {
         return;
     };
-    let mut stream = ClientStream::new(Socket { stream, permit: () }, tls);
+    let socket = Socket {
+        stream: ByteStream::Tcp(stream),
+        permit: (),
+    };
+    let mut stream = ClientStream::new(socket, tls);
     let shaken = timeout(PATIENCE, poll_fn(|cx| stream.poll_handshake(cx)));
     if !matches!(shaken.await, Ok(Ok(()))) {
         return;
@@ -79,11 +84,11 @@ async fn begin(upgrade: OnUpgrade) {
     let mut wire = Wire::websocket(MESSAGE_BYTES_MAX).with_text().over(tls);
     wire.receive_plain(&read);
     wire.receive_plain(&plain);
-    // Whoever goes without a word ends only its own connection.
+    // A client that vanishes ends only its own connection.
     let _ = converse(&mut socket.stream, &mut wire).await;
 }
 
-async fn converse(stream: &mut TcpStream, wire: &mut Wire) -> io::Result<()> {
+async fn converse(stream: &mut ByteStream, wire: &mut Wire) -> io::Result<()> {
     let mut buffer = vec![0; READ_BYTES];
     loop {
         let is_open = echo(wire);
@@ -105,7 +110,7 @@ async fn converse(stream: &mut TcpStream, wire: &mut Wire) -> io::Result<()> {
     }
 }
 
-/// Answers what has come whole. False: nothing more is said.
+/// Echoes every whole message. False: the connection has ended.
 fn echo(wire: &mut Wire) -> bool {
     while let Some(received) = wire.next_frame() {
         match received {

@@ -1,4 +1,4 @@
-//! Rates of one address at this boat.
+//! Rate limits per client address at this boat.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -29,12 +29,12 @@ impl AddressLimits {
         }
     }
 
-    /// True: one more may arrive now.
+    /// True if the address may open one more connection now.
     pub(crate) fn may_arrive(&self, address: IpAddr) -> bool {
         self.arrivals.check(address.into()).is_ok()
     }
 
-    /// A refusal where sign-ins of this address have failed too often: no station is asked.
+    /// Refuses an address whose sign-ins have failed too often, without asking a station.
     pub(crate) fn check_sign_in(&self, address: IpAddr) -> Result<(), Refusal> {
         self.sign_in_failures.look(address.into()).map_err(|wait| {
             let text = "too many sign-ins from your address have failed; wait";
@@ -42,7 +42,7 @@ impl AddressLimits {
         })
     }
 
-    /// A station has refused a sign-in, and it was the client's fault.
+    /// Counts a sign-in that a station refused through the client's fault.
     pub(crate) fn sign_in_failed(&self, address: IpAddr, refusal: &Refusal) {
         if refusal.code == Code::Unauthenticated {
             let _ = self.sign_in_failures.check(address.into());

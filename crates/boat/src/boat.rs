@@ -1,4 +1,4 @@
-//! What all connections of a boat share.
+//! State that all connections of a boat share.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZero;
@@ -15,7 +15,7 @@ use protocol::drain::{BoatLoad, BoatState, Drain, ROOM_AGE_MAX, Room};
 use protocol::frame::Hello;
 use protocol::presence::{BoatLife, Restoration};
 use protocol::proxy::TrustedNetworks;
-use protocol::session::{Limits, Outgoing};
+use protocol::session::{Outgoing, SessionLimits};
 use protocol::{Code, Refusal, SessionId, Timestamp};
 use rustls::ServerConfig;
 use tokio::runtime::Handle;
@@ -32,20 +32,20 @@ use crate::connection::Connection;
 use crate::connection_limit::ConnectionLimit;
 use crate::connection_loop::ConnectionLoops;
 use crate::connections::Connections;
-use crate::lanes::Lanes;
+use crate::deliver_streams::DeliverStreams;
 use crate::metrics::Metrics;
 use crate::pace::Pace;
 use crate::revocations::RevokedUsers;
-use crate::sources::Sources;
-use crate::stations::{Admitted, Stations};
-use crate::tracer::Tracer;
+use crate::station_pool::{Admitted, StationPool};
+use crate::station_queues::StationQueues;
+use crate::tracer::ConnectionTracer;
 use crate::urgent::UrgentAssertions;
 
 pub(crate) struct Boat {
     pub(crate) config: Config,
-    pub(crate) limits: Arc<Limits>,
+    pub(crate) limits: Arc<SessionLimits>,
     pub(crate) metrics: Metrics,
-    /// One pace for all listeners.
+    /// Accept rate, shared by all listeners.
     pub(crate) accepts: Pace,
     pub(crate) sign_offs: Pace,
     pub(crate) assertions: Pace,
@@ -53,35 +53,36 @@ pub(crate) struct Boat {
     pub(crate) connections: Connections,
     pub(crate) loops: ConnectionLoops,
     pub(crate) registry: Arc<dyn Registry>,
-    pub(crate) stations: Stations,
-    pub(crate) lanes: Lanes,
-    pub(crate) sources: Sources,
-    pub(crate) tracer: Tracer,
+    pub(crate) stations: StationPool,
+    pub(crate) lanes: StationQueues,
+    pub(crate) sources: DeliverStreams,
+    pub(crate) tracer: ConnectionTracer,
     pub(crate) entropy: Arc<dyn Entropy>,
-    /// Connections and calls for single sessions.
+    /// Tasks of connections and of calls for single sessions.
     pub(crate) tasks: TaskTracker,
-    /// Where calls are made, apart from the connections.
+    /// Runtime of calls to stations, apart from that of the connections.
     services: Handle,
-    /// Registered, and not leaving.
+    /// True while registered and not leaving.
     ready: watch::Sender<bool>,
-    /// The time of day at the start, carried on by the runtime's timer: it never steps.
+    /// Time of day at the start, advanced by the runtime's timer: it never steps.
     clock: TimerClock,
-    /// All lives of this process, the present one last: who pushes to an earlier one means us.
+    /// All lives of this process, the present one last. A push to an earlier life still means this
+    /// boat.
     lives: RwLock<Vec<BoatLife>>,
-    /// Under the present life.
+    /// True while the present life holds its lease.
     leased: AtomicBool,
     restoration: Mutex<Restoration>,
     pub(crate) urgent: UrgentAssertions,
     pub(crate) revocations: RevokedUsers,
     phase: watch::Sender<Phase>,
-    /// The last order of an operator.
+    /// Last order of an operator.
     pub(crate) drain_orders: watch::Sender<DrainOrder>,
     /// Cancelled when the boat leaves for good.
     leaving: CancellationToken,
-    /// Room beside this boat, as discovery said last.
+    /// Free room on the other boats, as discovery last reported it.
     room: Mutex<Option<(Instant, Room)>>,
     pub(crate) drain: Mutex<Drain>,
-    /// Clients would go, and no other boat has room.
+    /// True while clients should leave and no other boat has room.
     waits: AtomicBool,
     abandoned: AtomicBool,
     sessions: AtomicUsize,
@@ -92,7 +93,7 @@ pub(crate) struct Boat {
     arriving: Arc<Semaphore>,
     pub(crate) balancers: TrustedNetworks,
     pub(crate) address_limits: AddressLimits,
-    /// Newcomers go elsewhere: memory is short, or no file is left to accept them.
+    /// Shortages that turn newcomers away: memory, or files to accept them.
     pressure: [AtomicBool; 3],
     tls: Option<ListenerTls>,
 }
@@ -105,20 +106,20 @@ pub(crate) enum Phase {
     Notice {
         until: Instant,
     },
-    /// Clients are sent away, or all have gone.
+    /// Clients are being sent away, or all have gone.
     Draining,
 }
 
-/// Reasons to keep newcomers away.
+/// Reasons to turn newcomers away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shortage {
     Memory,
-    /// Files for sockets that a listener could accept; each has its own.
+    /// Files for sockets that a listener could accept; each listener has its own.
     WebSocketFiles,
     TcpFiles,
 }
 
-/// A configuration of each port: they differ in the protocol that is agreed upon.
+/// TLS configuration per port: they differ in the negotiated protocol.
 pub(crate) struct ListenerTls {
     pub(crate) websocket: Arc<ServerConfig>,
     pub(crate) tcp: Arc<ServerConfig>,
@@ -128,7 +129,7 @@ impl Boat {
     pub(crate) fn new(
         config: Config,
         registry: Arc<dyn Registry>,
-        stations: Stations,
+        stations: StationPool,
         clock: &dyn Clock,
         entropy: Arc<dyn Entropy>,
         loops: usize,
@@ -146,9 +147,9 @@ impl Boat {
             loops: ConnectionLoops::new(loops),
             registry,
             stations,
-            lanes: Lanes::new(&config),
-            sources: Sources::new(spans.clone()),
-            tracer: Tracer::new(&config, spans, Arc::clone(&entropy)),
+            lanes: StationQueues::new(&config),
+            sources: DeliverStreams::new(spans.clone()),
+            tracer: ConnectionTracer::new(&config, spans, Arc::clone(&entropy)),
             entropy,
             tasks: TaskTracker::new(),
             services: Handle::current(),
@@ -188,7 +189,7 @@ impl Boat {
         self.limits.frame_bytes_max as usize
     }
 
-    /// The present life; none before the first registration.
+    /// The present life; `None` before the first registration.
     pub(crate) fn life(&self) -> Option<BoatLife> {
         self.lives.read().last().cloned()
     }
@@ -206,7 +207,8 @@ impl Boat {
         self.leased.load(Ordering::Acquire)
     }
 
-    /// A session is registered under this marker of the store. True: no other one was before.
+    /// Notes the store's marker under which a session was registered. True if the boat had not seen
+    /// this marker before.
     pub(crate) fn is_new_marker(&self, marker: u64) -> bool {
         self.restoration.lock().handle_marker(marker)
     }
@@ -223,7 +225,7 @@ impl Boat {
         *self.phase.borrow()
     }
 
-    /// Newcomers are refused.
+    /// True while newcomers are refused.
     pub(crate) fn is_draining(&self) -> bool {
         self.phase() == Phase::Draining
     }
@@ -255,7 +257,7 @@ impl Boat {
         self.metrics.drain_waits.set(f64::from(u8::from(waits)));
     }
 
-    /// Room of other boats, for as long as a reading counts.
+    /// Room of other boats, while the last reading is still valid.
     pub(crate) fn room(&self) -> Option<Room> {
         let known = *self.room.lock();
         known.and_then(|(at, room)| (at.elapsed() < ROOM_AGE_MAX).then_some(room))
@@ -269,12 +271,12 @@ impl Boat {
         self.waits.load(Ordering::Relaxed)
     }
 
-    /// Room for clients, as others learn it.
+    /// Load of this boat as discovery publishes it.
     pub(crate) fn load(&self) -> BoatLoad {
         BoatLoad {
             state: match self.phase() {
                 Phase::Notice { .. } | Phase::Draining => BoatState::Draining,
-                // Not `ready`, which follows the phase a moment later.
+                // Not `ready`, which lags the phase by a moment.
                 Phase::Serving if self.lacks_nothing() => BoatState::Open,
                 Phase::Serving => BoatState::Tight,
             },
@@ -297,9 +299,10 @@ impl Boat {
         self.pressure[of as usize].load(Ordering::Acquire)
     }
 
-    /// Publishes if new clients are welcome: registered, not leaving, and short of nothing.
+    /// Publishes whether newcomers are welcome: registered, not leaving, short of nothing.
     pub(crate) fn refresh_ready(&self) {
-        // Looked at under its lock: of several who come at a time the last one sees all.
+        // Evaluated under the watch's lock: of several concurrent callers the last one sees all
+        // changes.
         self.ready.send_if_modified(|ready| {
             let is_ready = self.lacks_nothing() && self.phase() == Phase::Serving;
             std::mem::replace(ready, is_ready) != is_ready
@@ -311,12 +314,12 @@ impl Boat {
         self.has_lease() && !shortages.any(|it| it.load(Ordering::Acquire))
     }
 
-    /// Connections end when they are touched next.
+    /// True once connections are to end at their next turn.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Acquire)
     }
 
-    /// Drops what is left, without a word to anybody.
+    /// Drops the remaining connections without a frame to anybody.
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Release);
         for connection in self.connections.all() {
@@ -333,7 +336,7 @@ impl Boat {
         self.metrics.sessions.decrement(1.0);
     }
 
-    /// Unguessable, and nobody else's.
+    /// Returns an unguessable session id that no connection here uses.
     pub(crate) fn new_session_id(&self) -> SessionId {
         loop {
             if let Ok(id) = SessionId::new((self.entropy.next() >> 1) as i64)
@@ -344,8 +347,8 @@ impl Boat {
         }
     }
 
-    /// Has a station asked whether this client may come aboard. The connection is among
-    /// [`Connections`] already: whoever is routed to it from now on finds it.
+    /// Asks a station to admit this client. The connection is in [`Connections`] already, so that a
+    /// push routed to it from now on finds it.
     pub(crate) fn admit(
         self: &Arc<Self>,
         connection: &Arc<Connection>,
@@ -356,7 +359,8 @@ impl Boat {
         let call = async move {
             let has_token = hello.resume.is_none();
             let answer = boat.connect(&connection, hello, peer).await;
-            // A ticket of before a restart is no attack, and a forged one costs a station next to nothing.
+            // A ticket from before a restart is no attack, and a forged one costs a station next to
+            // nothing.
             if let Err(refusal) = &answer
                 && has_token
             {
@@ -378,7 +382,8 @@ impl Boat {
             }
             let answer = answer.map(|admitted| admitted.admission);
             connection.update(|session| session.handle_admitted(answer, boat.now()));
-            // The station may not have read it yet, and the page that told it may have come before.
+            // The station may not have read a revocation that reached this boat before the
+            // admission.
             boat.revocations.end_if_revoked(&boat, &connection);
         };
         self.tasks.spawn_on(call, &self.services);
@@ -409,7 +414,7 @@ impl Boat {
         let call = async move {
             let answer = match boat.sign_in_calls.place().await {
                 Ok(_call) => {
-                    // Renewed perhaps while it waited.
+                    // May have been renewed while the call waited.
                     refresh.ticket = connection.lock().ticket;
                     boat.stations.refresh(&refresh).await
                 }
@@ -456,7 +461,7 @@ impl Boat {
         };
         let _call = calls.place().await?;
         if connection.lock().session.is_closed() {
-            // It has gone meanwhile: the place is for those who are there.
+            // The client left meanwhile: keep the slot for clients that are connected.
             return Err(Refusal::new(Code::Unavailable, "the client is gone"));
         }
         let life = self.life().ok_or_else(|| {
@@ -478,7 +483,8 @@ impl Boat {
         self.stations.connect(&connect).await
     }
 
-    /// True: the head of the request names the client, as a balancer is at this address.
+    /// True if the head of a request from this address names the client, as a trusted balancer's
+    /// does.
     pub(crate) fn is_forwarded(&self, address: IpAddr) -> bool {
         self.config.proxy.header == ProxyHeader::XForwardedFor && self.balancers.contains(address)
     }
@@ -491,7 +497,7 @@ impl Boat {
         self.tls.as_ref().map(|tls| &tls.tcp)
     }
 
-    /// Room for one more who is not admitted yet.
+    /// Waits for room among the clients that are not admitted yet.
     pub(crate) async fn arriving(&self) -> OwnedSemaphorePermit {
         let arriving = || Arc::clone(&self.arriving);
         if let Ok(room) = arriving().try_acquire_owned() {

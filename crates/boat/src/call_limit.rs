@@ -1,4 +1,5 @@
-//! Calls to stations at a time: further ones wait for a place, no longer than a station may take to answer.
+//! Limits concurrent calls to stations: further calls wait for a slot, no longer than a station may
+//! take to answer.
 
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use tokio::time::timeout;
 
 use crate::Config;
 
-/// The wait that a refused client is advised.
+/// Wait advised to a refused client.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Places of one kind of call.
+/// Slots for one kind of call.
 pub(crate) struct CallLimit {
     places: Semaphore,
     wait: Duration,
@@ -20,22 +21,23 @@ pub(crate) struct CallLimit {
 }
 
 impl CallLimit {
-    /// Places of sign-ins, apart from others: many newcomers delay no question of those who are there.
+    /// Slots for sign-ins, apart from others: a wave of newcomers delays no request of admitted
+    /// clients.
     pub(crate) fn of_sign_ins(config: &Config) -> CallLimit {
         CallLimit::new("sign_in_calls", config.sign_in_calls_max, config)
     }
 
-    /// Places of those who resume, apart from sign-ins: neither waits where the provider of tokens is slow.
+    /// Slots for resumptions, apart from sign-ins: a slow token provider holds up no resumption.
     pub(crate) fn of_resumptions(config: &Config) -> CallLimit {
         CallLimit::new("resume_calls", config.sign_in_calls_max, config)
     }
 
-    /// Places of pages from mailboxes, apart from questions: history that is slow keeps nobody's mail back.
+    /// Slots for mailbox pages, apart from questions: slow history holds back nobody's mail.
     pub(crate) fn of_mail(config: &Config) -> CallLimit {
         CallLimit::new("calls", config.calls_max, config)
     }
 
-    /// Places of questions.
+    /// Slots for questions.
     pub(crate) fn of_questions(config: &Config) -> CallLimit {
         CallLimit::new("calls", config.calls_max, config)
     }
@@ -48,7 +50,7 @@ impl CallLimit {
         }
     }
 
-    /// Waits for a place, held until the call is answered.
+    /// Waits for a slot, held until the call is answered.
     pub(crate) async fn place(&self) -> Result<SemaphorePermit<'_>, Refusal> {
         if let Ok(Ok(place)) = timeout(self.wait, self.places.acquire()).await {
             return Ok(place);

@@ -1,4 +1,4 @@
-//! Certificates of the listeners, which are read again while connections live on.
+//! Certificates of the listeners, reloaded while connections live on.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use backend::tls::{CertificateError, Certificates, server_config};
 use crate::Config;
 use crate::boat::ListenerTls;
 
-/// Protocols that clients may name. One that names others only is refused.
+/// Protocols that clients may offer. A client that offers only others is refused.
 const WEBSOCKET: &[u8] = b"http/1.1";
 const TCP: &[u8] = b"packetboat.v1";
 
-/// Reads the certificates; none where TLS is not spoken here.
+/// Loads the certificates; `None` if this boat speaks no TLS.
 pub(crate) fn load(
     config: &Config,
     clock: Arc<dyn Clock>,

@@ -10,18 +10,18 @@ use backend::tls::TlsConfig;
 use ipnet::IpNet;
 use protocol::drain::DrainBounds;
 use protocol::read_pace::ReadBounds;
-use protocol::session::Limits;
+use protocol::session::SessionLimits;
 use protocol::settings::{Problems, is_client_address, is_http_address};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A core signs in about ten thousand clients a second: most of its time stays with those who are there.
+/// A core signs in about ten thousand clients a second: most of its time stays with admitted ones.
 pub const ACCEPTS_PER_CORE: u32 = 2_000;
 
-/// A read takes 64 KiB at once, whatever the rate.
+/// Lowest read rate: a read takes 64 KiB at once, whatever the rate.
 const READ_BYTES_PER_SECOND_MIN: u32 = 16 * 1024;
 
-/// Files of a boat that are no clients': of parts, services and logs.
+/// Files of a boat that are not clients' sockets: those of parts, services and logs.
 const OTHER_FILES: usize = 1024;
 
 /// Section `boat`: connections of clients.
@@ -30,78 +30,79 @@ const OTHER_FILES: usize = 1024;
 pub struct Config {
     /// Name of this boat, unique in the cluster.
     pub name: String,
-    /// Address for WebSocket clients (`/` and `/ws`). Port 0 takes a free one.
+    /// Address for WebSocket clients (`/` and `/ws`). Port 0 picks a free one.
     pub websocket: SocketAddr,
     /// Origins whose pages may open a WebSocket: `https://chat.example.com`,
     /// `https://*.example.com`, or `*`. Empty: pages of the host that they call, and on loopback
-    /// those of this machine. Apps, which send no origin, always may.
+    /// those of this machine. Apps, which send no origin, are always allowed.
     pub origins: Vec<String>,
-    /// Address for TCP clients. Port 0 takes a free one.
+    /// Address for TCP clients. Port 0 picks a free one.
     pub tcp: SocketAddr,
     /// Address of gRPC, for stations and carriers. Unset: inside this process only.
     #[schemars(extend("examples" = ["127.0.0.1:9110"]))]
     pub listen: Option<SocketAddr>,
-    /// Address at which others call this boat, `http://host:port`, or `https://` with an identity. Unset: `listen` as
-    /// it was bound.
+    /// Address at which other services call this boat: `http://host:port`, or `https://` with an
+    /// identity. Unset: the bound address of `listen`.
     #[schemars(extend("examples" = ["http://10.0.0.7:9110"]))]
     pub advertise: Option<String>,
-    /// Address at which clients reach this boat, among those that stations name to clients (`/v1/edges`). Unset: it is
-    /// not named.
+    /// Address at which clients reach this boat, listed by stations at `/v1/edges`. Unset: not
+    /// listed.
     #[schemars(extend("examples" = ["wss://boat-1.chat.example.com"]))]
     pub public_url: Option<String>,
     /// Zone of this boat, for clients that prefer their own.
     #[schemars(extend("examples" = ["eu-central-1a"]))]
     pub zone: Option<String>,
-    /// Answers to reflection on `listen`: backends and desks may ask what there is to call.
+    /// Serves gRPC reflection on `listen`, so that backends and desks can list the calls.
     pub reflection: bool,
-    /// Connections at a time; further ones are closed with `full`. No more than the files that the
-    /// process may open, less 1,024.
+    /// Maximum number of connections; further ones are closed with `full`. Capped at the number of
+    /// files that the process may open, less 1,024.
     pub connections_max: usize,
-    /// Connections at a time from one address; further ones are closed with `rate_limited`.
+    /// Maximum number of connections from one address; further ones are closed with `rate_limited`.
     pub connections_per_address_max: usize,
-    /// Refused connections that learn the reason, at a time; further ones are dropped in silence.
+    /// Maximum number of refused connections that stay open to receive the reason; further ones are
+    /// dropped silently.
     #[schemars(extend("zero" = true))]
     pub refusals_max: usize,
-    /// Connections taken in one second on all listeners, and no more than 2,000 for each core; further ones wait in the
-    /// kernel's queue.
+    /// Maximum number of connections accepted per second on all listeners, capped at 2,000 for each
+    /// core. Further ones wait in the kernel's queue.
     pub accepts_per_second: u32,
-    /// Connections at a time whose clients are not admitted yet; further ones wait in the kernel's
-    /// queue. What strangers cost is bounded by it.
+    /// Maximum number of connections whose clients are not admitted yet. Further ones wait in the
+    /// kernel's queue. Bounds the cost of strangers.
     pub arriving_max: usize,
-    /// Time from the open connection to its hello, whatever comes before it: then the connection is
+    /// Time from the open connection to its hello, whatever comes before it. Then the connection is
     /// dropped, or closed with `handshake_timeout`.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub arrival_timeout: Duration,
-    /// Section `boat.tls`: the certificates of both ports. On addresses that others reach, clients
-    /// speak TLS, or `offloaded` says that a balancer ends it.
+    /// Section `boat.tls`: certificates of both ports. On addresses that others reach, clients must
+    /// speak TLS unless `offloaded` declares that a balancer ends it.
     pub tls: TlsConfig,
-    /// Time for a TLS handshake; then the connection is dropped.
+    /// Timeout of a TLS handshake; then the connection is dropped.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub tls_timeout: Duration,
-    /// Section `boat.proxy`: a balancer in front that says who connects.
+    /// Section `boat.proxy`: a balancer in front that names the addresses of clients.
     pub proxy: ProxyConfig,
-    /// Connections of one address that arrive in one second; further ones are dropped before
-    /// anything is said.
+    /// Maximum rate of new connections from one address, per second. Further ones are dropped
+    /// before the boat sends anything.
     pub arrivals_per_address: NonZeroU32,
-    /// Connections of one address that arrive at once, after a rest.
+    /// Burst of new connections from one address after a quiet period.
     pub arrivals_per_address_burst: NonZeroU32,
-    /// Sign-ins of one address that fail in one minute; further ones are closed with
-    /// `rate_limited`, and no station is asked.
+    /// Maximum rate of failed sign-ins from one address, per minute. Further ones are closed with
+    /// `rate_limited`, without a call to a station.
     pub sign_in_failures_per_address: NonZeroU32,
-    /// Sign-ins of one address that fail at once, after a rest.
+    /// Burst of failed sign-ins from one address after a quiet period.
     pub sign_in_failures_per_address_burst: NonZeroU32,
-    /// Bytes that one session may send in one second, as they are on the wire; beyond them reading
-    /// pauses.
+    /// Maximum rate at which one session may send, in bytes per second on the wire. Beyond it
+    /// reading pauses.
     pub read_bytes_per_second: NonZeroU32,
-    /// Bytes that one session may send at once, after a rest.
+    /// Bytes that one session may send at once after a quiet period.
     pub read_bytes_burst: NonZeroU32,
-    /// Memory of this process in bytes. From 80 % of it on newcomers are sent elsewhere, from 95 %
-    /// on those are closed for whom most waits. Unset: 85 % of the container's limit.
+    /// Memory limit of this process in bytes. From 80 % of it newcomers are sent elsewhere; from 95
+    /// % the sessions with the most waiting bytes are closed. Unset: 85 % of the container's limit.
     #[schemars(range(max = 1_099_511_627_776_u64), extend("examples" = [1_073_741_824]))]
     pub memory_max: Option<u64>,
-    /// Time for a WebSocket upgrade; then the connection is dropped.
+    /// Timeout of a WebSocket upgrade; then the connection is dropped.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub upgrade_timeout: Duration,
@@ -109,102 +110,104 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub close_grace: Duration,
-    /// Wait of echoes and receipts for what comes next to the same client, to be written together;
-    /// messages and answers never wait. Zero: none.
+    /// Time that echoes and receipts wait for the next frame to the same client, so that they share
+    /// a write. Messages and answers never wait. Zero: no wait.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub linger: Duration,
-    /// Wait of acknowledgements for others on their way to a station. A sender hears of a delivery
-    /// later by this much and `linger`.
+    /// Time that acknowledgements wait for others on their way to a station. A sender learns of a
+    /// delivery later by this time and `linger`.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub receipts_linger: Duration,
-    /// Share of sends without a trace of their own that begin one, where spans are collected: 0
-    /// none, 1 all.
+    /// Share of sends without a trace of their own for which a trace begins, if spans are
+    /// collected: 0 none, 1 all.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub trace_share: f64,
-    /// Sends in one second that are recorded because their clients ask for it; further traces pass
-    /// on unrecorded.
+    /// Maximum number of sends per second recorded at the request of their clients. Further traces
+    /// pass on unrecorded.
     #[schemars(extend("zero" = true))]
     pub client_traces_per_second: u32,
-    /// Section `boat.session`: the bounds of one session.
-    pub session: Limits,
-    /// Lanes of calls to stations: a slow call holds up its own lane only.
+    /// Section `boat.session`: limits of one session.
+    pub session: SessionLimits,
+    /// Number of lanes for calls to stations. A slow call holds up its own lane only.
     #[schemars(range(max = 1024))]
     pub lanes: usize,
-    /// Sends, acknowledgements or sign-offs that one lane gathers; further sends and
-    /// acknowledgements are refused as `unavailable`, and removals of waiting messages are dropped
-    /// (they come again).
+    /// Maximum number of sends, acknowledgements or sign-offs queued in one lane. Beyond it, sends
+    /// and acknowledgements are refused as `unavailable`, and removals of waiting messages are
+    /// dropped (they come again).
     pub lane_items_max: usize,
-    /// Bytes of each kind that one lane gathers; beyond them as `lane_items_max`.
+    /// Maximum size of each kind queued in one lane, in bytes. Beyond it, the same happens as
+    /// beyond `lane_items_max`.
     pub lane_bytes_max: usize,
-    /// Items of one call to a station.
+    /// Maximum number of items in one call to a station.
     pub batch_items_max: usize,
-    /// Sign-ins that stations are asked about at a time; further ones wait, and count as unanswered
+    /// Maximum number of sign-ins in flight to stations. Further ones wait, and count as unanswered
     /// after `station_timeout`.
     pub sign_in_calls_max: usize,
-    /// Pages of mailboxes at a time, and as many questions beside them; further ones wait, and
-    /// count as unanswered after `station_timeout`.
+    /// Maximum number of mailbox pages in flight from stations, and separately of questions.
+    /// Further ones wait, and count as unanswered after `station_timeout`.
     pub calls_max: usize,
-    /// Time for a station to answer; then the call has failed.
+    /// Timeout of a station's answer; then the call fails.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub station_timeout: Duration,
-    /// Time for the registry to answer; then the call has failed.
+    /// Timeout of the registry's answer; then the call fails.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub registry_timeout: Duration,
-    /// Pause before a removal or a sign-off that failed is repeated.
+    /// Pause before a failed removal or sign-off is repeated.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub retry_pause: Duration,
-    /// Interval in which each session is asserted once to a station, which renews its ticket.
+    /// Interval at which each session is asserted to a station, which renews its ticket.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("spanMaximum" = "5m"))]
     pub sweep_interval: Duration,
-    /// Longest pause between two of these assertions, however few sessions there are: a loss in the
-    /// store is noticed this soon.
+    /// Maximum pause between two of these assertions, however few the sessions. Bounds the time
+    /// until a loss in the store is noticed.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub sweep_pause_max: Duration,
-    /// Sign-offs a second at most, and as many assertions: the cost to the store of a wave of clients that leave, or of
-    /// a loss of its own.
+    /// Maximum number of sign-offs per second, and separately of assertions. Bounds the load on the
+    /// store when a wave of clients leaves, or after the store's own loss.
     pub presence_writes_per_second: NonZeroU32,
-    /// Time in which all sessions are asserted after the store lost some, or longer by
-    /// `presence_writes_per_second`.
+    /// Time over which all sessions are asserted after the store lost some; longer if
+    /// `presence_writes_per_second` requires it.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub restore_spread: Duration,
-    /// Time without lease and without an answer of any station, after which all clients are sent
+    /// Time without a lease and without an answer from any station after which all clients are sent
     /// away.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub fence: Duration,
-    /// Standstill of the process, after which clients are treated as after a lost lease.
+    /// Standstill of the process after which clients are treated as after a lost lease.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub pause_max: Duration,
-    /// Share of the clients, in percent, that is sent away after a lost lease, to spread them
-    /// again.
+    /// Percentage of the clients that is sent away after a lost lease, to spread them over the
+    /// boats again.
     #[schemars(range(max = 100), extend("zero" = true))]
     pub reconnect_percent: u8,
-    /// Clients of one batch when the boat leaves.
+    /// Number of clients in one batch when the boat leaves.
     pub drain_batch: usize,
-    /// Clients that are sent away in a second at most when the boat leaves; fewer where other boats have little room,
-    /// more where the deadline comes near.
+    /// Maximum number of clients sent away per second when the boat leaves: fewer while other boats
+    /// have little room, more only near the deadline.
     pub drain_pace: NonZeroU32,
-    /// Clients that all boats which drain at a time send away in a second at most: sign-ins that the stations take.
+    /// Maximum number of clients sent away per second by all boats that drain at the same time: the
+    /// sign-ins that stations can take.
     pub drain_pace_cluster: NonZeroU32,
-    /// Pause between a boat that is not ready any more and its first client that goes: time for balancers that ask
-    /// `/readyz`, and for other boats that drain.
+    /// Pause between the moment the boat turns not ready and its first client sent away. Gives time
+    /// to balancers that poll `/readyz`, and to other boats that drain.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub drain_notice: Duration,
-    /// Time within which clients that are sent away come back elsewhere, at random.
+    /// Time within which clients that were sent away reconnect elsewhere, each at a random moment.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub drain_spread: Duration,
-    /// Time for leaving, `drain_notice` included; then what is left is dropped.
+    /// Time for leaving, including `drain_notice`; then the rest is dropped.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub drain_deadline: Duration,
@@ -217,8 +220,8 @@ pub struct ProxyConfig {
     /// Header in which a balancer names the client's address: `none`, `proxy-v2` (PROXY protocol,
     /// on both ports), or `x-forwarded-for` (WebSocket only).
     pub header: ProxyHeader,
-    /// Networks of the balancers, `10.0.0.0/8`. From these the header is obligatory; from others it
-    /// is never read.
+    /// Networks of the balancers, such as `10.0.0.0/8`. Connections from them must carry the
+    /// header; from other networks it is never read.
     #[schemars(with = "Vec<String>")]
     pub networks: Vec<IpNet>,
 }
@@ -277,7 +280,7 @@ impl Default for Config {
             receipts_linger: Duration::from_millis(20),
             trace_share: 0.01,
             client_traces_per_second: 100,
-            session: Limits::default(),
+            session: SessionLimits::default(),
             lanes: 4,
             lane_items_max: 65_536,
             lane_bytes_max: 32 * 1024 * 1024,
@@ -305,7 +308,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Lifts the limits of an address and of a session for a load, which comes from one address.
+    /// Lifts the limits of an address and of a session for a load test, which comes from one
+    /// address.
     pub fn lift_limits(&mut self, to: NonZeroU32) {
         self.connections_per_address_max = to.get() as usize;
         for limit in [
@@ -320,8 +324,8 @@ impl Config {
         }
     }
 
-    /// Bounds the connections by the files that this process may open, and answers how many there may be: beyond them a
-    /// client is told, and accepting does not fail.
+    /// Bounds the connections by the files that this process may open, and returns the bound: a
+    /// client beyond it gets a refusal instead of a failing accept.
     pub fn fit_files(&mut self, files: u64) -> usize {
         let files = usize::try_from(files).unwrap_or(usize::MAX);
         if files > 0 {
@@ -331,7 +335,7 @@ impl Config {
         self.connections_max
     }
 
-    /// Connections that a machine with so many cores accepts in a second.
+    /// Connections that a machine with this many cores accepts in a second.
     pub(crate) fn accepts_on(&self, cores: usize) -> u32 {
         let cores = u32::try_from(cores).unwrap_or(u32::MAX);
         (self.accepts_per_second).min(ACCEPTS_PER_CORE.saturating_mul(cores))
@@ -352,7 +356,7 @@ impl Config {
         }
     }
 
-    /// What cannot work.
+    /// Settings that cannot work.
     #[must_use]
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();

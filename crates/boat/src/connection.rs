@@ -1,49 +1,51 @@
-//! A connection as the rest of the boat sees it: a session, and the loop that drives it.
+//! A connection as the rest of the boat sees it: its session, and the loop that drives it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use futures_util::task::ArcWake;
 use parking_lot::{Mutex, MutexGuard};
-use protocol::session::{Limits, Session};
+use protocol::session::{Session, SessionLimits};
 use protocol::ticket::Ticket;
 use protocol::{SessionId, Timestamp};
 
 use crate::connection_loop::ReadyQueue;
 
-/// Shared by the loop that drives it and by all who push to it. No channel and no task: whoever has something for the
-/// session tells it under the lock, then has the loop turn to it. It is the waker of its socket, too.
+/// Shared by the loop that drives the connection and by every task that pushes to it. There is no
+/// channel and no task: a caller updates the session under the lock, then wakes the loop. Doubles
+/// as the waker of its socket.
 #[derive(Debug)]
 pub(crate) struct Connection {
     id: SessionId,
-    state: Mutex<State>,
-    /// The loop will turn to it, and looks at all that came before.
+    state: Mutex<ConnectionState>,
+    /// True while the loop is due to take a turn and will see all earlier updates.
     is_ready: AtomicBool,
     slot: AtomicU32,
     queue: Arc<ReadyQueue>,
 }
 
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct ConnectionState {
     pub(crate) session: Session,
-    /// The last assertion got no answer: whether it registered the session anew is not known.
+    /// True if the last assertion got no answer: it may or may not have registered the session
+    /// anew.
     pub(crate) in_doubt: bool,
-    /// Admitted while the mailbox was away, and not registered since.
+    /// True if admitted while the mailbox was away, and not registered since.
     pub(crate) unregistered: bool,
-    /// Its ticket ends, and an assertion is to bring a new one.
+    /// True while the ticket is about to expire and an assertion is to renew it.
     pub(crate) renews: bool,
-    /// Issue of its token; zero where the station did not say.
+    /// Issue time of the session's token; zero if the station did not say.
     issued_at: Timestamp,
-    /// Shown to stations with every call for the session, and renewed by each assertion.
+    /// Ticket shown to stations with every call for the session, renewed by each assertion.
     pub(crate) ticket: Option<Ticket>,
 }
 
-impl State {
+impl ConnectionState {
     pub(crate) fn issued_at(&self) -> Option<Timestamp> {
         (self.issued_at != Timestamp::ZERO).then_some(self.issued_at)
     }
 
-    /// An assertion was answered, or a token refreshed.
+    /// Replaces the ticket after an answered assertion or a refreshed token.
     pub(crate) fn replace_ticket(&mut self, next: Ticket) {
         let ticket = self.ticket.map_or(next, |ticket| ticket.replaced_by(next));
         (self.ticket, self.renews) = (Some(ticket), false);
@@ -55,16 +57,16 @@ impl State {
 }
 
 impl Connection {
-    /// The loop turns to it when it has a slot.
+    /// Creates a connection; the loop turns to it once it has a slot.
     pub(crate) fn new(
         id: SessionId,
-        limits: Arc<Limits>,
+        limits: Arc<SessionLimits>,
         queue: Arc<ReadyQueue>,
         now: Timestamp,
     ) -> Arc<Connection> {
         Arc::new(Connection {
             id,
-            state: Mutex::new(State {
+            state: Mutex::new(ConnectionState {
                 session: Session::new(id, limits, now),
                 in_doubt: false,
                 unregistered: false,
@@ -82,31 +84,31 @@ impl Connection {
         self.id
     }
 
-    /// Tells the session something, and has the loop do what follows.
+    /// Updates the session and wakes the loop for the consequences.
     pub(crate) fn update<T>(&self, tell: impl FnOnce(&mut Session) -> T) -> T {
         let answer = tell(&mut self.state.lock().session);
         Connection::wake(self);
         answer
     }
 
-    /// For a look without consequences, and for the loop itself.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    /// Locks the state: for reads without consequences, and for the loop itself.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         self.state.lock()
     }
 
-    /// Has the loop turn to it once more.
+    /// Schedules one more turn of the loop.
     pub(crate) fn wake(&self) {
         if !self.is_ready.swap(true, Ordering::AcqRel) {
             self.queue.push(self.slot.load(Ordering::Relaxed));
         }
     }
 
-    /// Its place in the loop; before that it cannot be woken.
+    /// Sets the connection's slot in the loop; no wake reaches it before.
     pub(crate) fn set_slot(&self, slot: u32) {
         self.slot.store(slot, Ordering::Relaxed);
     }
 
-    /// The loop looks at it now: what comes from here on wakes it again.
+    /// Begins a turn of the loop: updates from here on schedule another one.
     pub(crate) fn begin_turn(&self) {
         self.is_ready.swap(false, Ordering::AcqRel);
     }

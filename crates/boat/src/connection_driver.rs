@@ -1,13 +1,14 @@
-//! Drives one connection, as a value: bytes in, bytes out, and what its session asks of the boat.
+//! Drives one connection as a value: bytes in, bytes out, and the actions its session asks of the
+//! boat.
 //!
-//! No socket, no timer and no task: a loop has those, and gives bytes and time.
+//! No socket, no timer and no task: a loop owns those, and supplies bytes and time.
 
 mod orders;
 mod outgoing_queue;
 
 use std::sync::Arc;
 
-use api::codec::{About, Rejected, decode_client_about};
+use api::codec::{FrameContext, FrameRejection, decode_client_about};
 use bytes::{Bytes, BytesMut};
 use protocol::frame::ClientFrame;
 use protocol::read_pace::ReadPace;
@@ -18,63 +19,64 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use self::orders::SessionProof;
 use self::outgoing_queue::OutgoingQueue;
 use crate::boat::{Boat, Shortage};
-use crate::connection::{Connection, State};
+use crate::connection::{Connection, ConnectionState};
 use crate::connection_loop::ReadyQueue;
-use crate::listener::Peer;
+use crate::listener::IncomingClient;
 use crate::memory;
 use crate::metrics::Metrics;
 use crate::stack::{Received, Wire};
-use crate::traced::TracedSends;
+use crate::traced::SendTraces;
 
-/// Frames heard in one turn: then others get theirs.
+/// Frames handled in one turn, before other connections get theirs.
 const FRAMES_A_TURN: usize = 64;
-/// Bytes of the first frame: more than a token of the longest kind, and little for as many strangers as may arrive at a time.
+/// Bytes of the first frame: more than a token of the longest kind, and little enough for as many
+/// strangers as may arrive at a time.
 pub(crate) const HELLO_BYTES_MAX: usize = 12 * 1024;
-/// Turns that may judge no time: then who still has more to say is judged all the same.
+/// Turns in a row that may defer deadlines; after them even a client with unread bytes is judged.
 const DEFERRALS_MAX: u8 = 64;
 
 pub(crate) struct ConnectionDriver {
     boat: Arc<Boat>,
     connection: Arc<Connection>,
-    /// Until it is admitted.
-    peer: Option<Arc<Peer>>,
+    /// Set until the session is admitted.
+    peer: Option<Arc<IncomingClient>>,
     wire: Wire,
-    stage: Stage,
+    stage: ConnectionStage,
     queue: OutgoingQueue,
-    traced: TracedSends,
+    traced: SendTraces,
     pace: ReadPace,
-    /// Turns in a row that judged no time, because something that came was not heard.
+    /// Turns in a row that deferred deadlines because some received bytes were not handled yet.
     deferrals: u8,
-    /// A first frame came.
+    /// True once a first frame came.
     has_heard: bool,
-    /// Nothing more comes from the client.
+    /// True once the client sends nothing more.
     has_ended: bool,
-    /// Why it ends, if we end it.
+    /// Reason of the end, if the boat ends the connection.
     code: Option<Code>,
     _counted: TaskTrackerToken,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum ConnectionStage {
     Open,
-    /// The last frames are on their way; then nothing is expected but the end.
+    /// The last frames are on their way; after them only the end is expected.
     Ending {
         until: Timestamp,
         said_all: bool,
         is_shut: bool,
     },
-    /// The socket is of no use any more; the session settles with the others.
+    /// The socket is of no use any more; the session settles with stations and carriers.
     Gone,
 }
 
-/// The next step of whoever reads.
+/// The reader's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     /// More bytes may be read.
     All,
     /// More frames wait for the next turn.
     Some,
-    /// Nothing is heard any more.
+    /// Nothing is handled any more.
     Over,
 }
 
@@ -83,7 +85,7 @@ impl ConnectionDriver {
         boat: &Arc<Boat>,
         queue: &Arc<ReadyQueue>,
         wire: Wire,
-        peer: Arc<Peer>,
+        peer: Arc<IncomingClient>,
     ) -> ConnectionDriver {
         let now = boat.now();
         let (limits, queue) = (Arc::clone(&boat.limits), Arc::clone(queue));
@@ -104,9 +106,9 @@ impl ConnectionDriver {
         ConnectionDriver {
             peer: Some(peer),
             wire,
-            stage: Stage::Open,
+            stage: ConnectionStage::Open,
             queue: OutgoingQueue::default(),
-            traced: TracedSends::default(),
+            traced: SendTraces::default(),
             pace: ReadPace::new(now),
             deferrals: 0,
             has_heard: false,
@@ -122,7 +124,7 @@ impl ConnectionDriver {
         &self.connection
     }
 
-    /// Takes bytes that the socket gave.
+    /// Takes bytes from the socket.
     pub(crate) fn receive(&mut self, bytes: &mut [u8], now: Timestamp) {
         let bounds = self.boat.config.read_bounds();
         self.pace.read(bytes.len(), bounds, now);
@@ -133,36 +135,36 @@ impl ConnectionDriver {
         self.wire.receive(bytes);
     }
 
-    /// True: the client has sent more than it may, so that its bytes wait in the kernel.
+    /// True while the client exceeds its read rate and its bytes wait in the kernel.
     pub(crate) fn pauses(&self, now: Timestamp) -> bool {
         let until = self.pace.pauses_until(self.boat.config.read_bounds());
         until.is_some_and(|until| now < until)
     }
 
-    /// The socket gives nothing more.
+    /// Handles the end of the socket's input.
     pub(crate) fn handle_end(&mut self, now: Timestamp) {
         self.has_ended = true;
         match self.stage {
-            Stage::Open => self.handle_lost(now),
-            // Half an end: what we have to say may still be read.
-            Stage::Ending { is_shut: false, .. } | Stage::Gone => {}
-            Stage::Ending { .. } => self.leave(),
+            ConnectionStage::Open => self.handle_lost(now),
+            // A half-close: the client may still read our last frames.
+            ConnectionStage::Ending { is_shut: false, .. } | ConnectionStage::Gone => {}
+            ConnectionStage::Ending { .. } => self.leave(),
         }
     }
 
-    /// The socket takes nothing more. Why does not matter: the client is gone.
+    /// Handles a socket that takes nothing more. The reason does not matter: the client is gone.
     pub(crate) fn handle_lost(&mut self, now: Timestamp) {
         self.connection.lock().session.handle_closed(now);
         self.leave();
     }
 
     fn leave(&mut self) {
-        self.stage = Stage::Gone;
+        self.stage = ConnectionStage::Gone;
         self.boat.connections.remove(self.connection.id());
         self.queue.clear();
     }
 
-    /// The socket is closed.
+    /// Drops buffered bytes of a closed socket.
     pub(crate) fn clear(&mut self) {
         self.wire.clear();
     }
@@ -172,31 +174,31 @@ impl ConnectionDriver {
     }
 
     pub(crate) fn is_gone(&self) -> bool {
-        self.stage == Stage::Gone
+        self.stage == ConnectionStage::Gone
     }
 
     pub(crate) fn is_over(&self) -> bool {
         self.is_gone() && self.connection.lock().session.is_settled()
     }
 
-    /// Has the session hear what has come, within bounds.
+    /// Feeds received frames to the session, within bounds.
     pub(crate) fn hear(&mut self, now: Timestamp) -> Heard {
         for _ in 0..FRAMES_A_TURN {
-            if self.stage == Stage::Gone {
+            if self.stage == ConnectionStage::Gone {
                 return Heard::Over;
             }
             let Some(received) = self.wire.next_frame() else {
                 return Heard::All;
             };
             if !std::mem::replace(&mut self.has_heard, true) {
-                // It was the hello, or the session ends.
+                // The first frame was the hello; any other ends the session.
                 self.wire.set_frame_bytes_max(self.boat.frame_bytes_max());
             }
             if received == Received::End {
                 self.handle_end(now);
                 continue;
             }
-            if self.stage != Stage::Open {
+            if self.stage != ConnectionStage::Open {
                 continue;
             }
             let state = &mut *self.connection.lock();
@@ -210,35 +212,35 @@ impl ConnectionDriver {
                 Received::Violation(violation) => {
                     refuse_frame(session, violation.into(), &self.boat, now);
                 }
-                // A boat's wires take no text.
+                // Wires of a boat accept no text.
                 Received::Text(_) | Received::End => {}
             }
             if session.is_closed() {
-                // Its last words go first.
+                // The session's last frames go out first.
                 return Heard::Over;
             }
         }
         Heard::Some
     }
 
-    /// Does what the session asks.
+    /// Performs the actions the session asks for.
     pub(crate) fn act(&mut self, now: Timestamp) {
         let connection = Arc::clone(&self.connection);
         let mut state = connection.lock();
         while let Some(action) = state.session.poll_action() {
             self.perform(action, &mut state, now);
         }
-        // It has arrived: others may.
+        // Arrived: frees the room for another newcomer.
         if self.peer.is_some() && state.session.is_open() {
             self.peer = None;
         }
     }
 
-    fn perform(&mut self, action: Action, state: &mut State, now: Timestamp) {
+    fn perform(&mut self, action: Action, state: &mut ConnectionState, now: Timestamp) {
         let boat = &self.boat;
         match action {
-            // There is nobody to read it.
-            Action::Transmit(_) if self.stage == Stage::Gone => {}
+            // No reader is left.
+            Action::Transmit(_) if self.stage == ConnectionStage::Gone => {}
             Action::Transmit(outgoing) => {
                 if !self.traced.is_empty()
                     && let Outgoing::Frame(frame) = &outgoing
@@ -283,12 +285,12 @@ impl ConnectionDriver {
         }
     }
 
-    /// From now on only what is queued goes out.
+    /// Stops everything but the frames that are queued.
     fn end(&mut self, code: Code, now: Timestamp) {
         self.code = Some(code);
         self.boat.connections.remove(self.connection.id());
-        if self.stage == Stage::Open {
-            self.stage = Stage::Ending {
+        if self.stage == ConnectionStage::Open {
+            self.stage = ConnectionStage::Ending {
                 until: now + self.boat.config.close_grace,
                 said_all: false,
                 is_shut: false,
@@ -296,14 +298,14 @@ impl ConnectionDriver {
         }
     }
 
-    /// True: all that is queued may wait for company a little longer.
+    /// True while all queued frames may linger for more.
     fn lingers(&self, now: Timestamp) -> bool {
-        self.stage == Stage::Open
+        self.stage == ConnectionStage::Open
             && self.wire.is_idle()
             && (self.queue.lingers_until()).is_some_and(|until| now < until)
     }
 
-    /// Hands the wire what is ready, as far as it has room.
+    /// Hands ready frames to the wire, as far as it has room.
     pub(crate) fn fill(&mut self, now: Timestamp) {
         if !self.lingers(now) {
             let sent = &self.boat.metrics.frames_out;
@@ -315,31 +317,32 @@ impl ConnectionDriver {
         self.wire.seal();
     }
 
-    /// Makes what the wire has ready for the socket.
+    /// Seals the wire's pending bytes for the socket.
     pub(crate) fn seal(&mut self) {
         self.wire.seal();
     }
 
     fn say_end(&mut self) {
-        if let Stage::Ending { said_all, .. } = &mut self.stage
+        if let ConnectionStage::Ending { said_all, .. } = &mut self.stage
             && !std::mem::replace(said_all, true)
         {
             self.wire.close(self.code.unwrap_or(Code::Reconnect));
         }
     }
 
-    /// For the socket.
+    /// Bytes for the socket.
     pub(crate) fn unwritten(&self) -> &[u8] {
         self.wire.unwritten()
     }
 
-    /// The socket has taken so many bytes of `unwritten`.
+    /// Notes that the socket took `count` bytes of `unwritten`.
     pub(crate) fn wrote(&mut self, count: usize) {
         self.boat.metrics.socket_writes.increment(1);
         self.wire.wrote(count);
     }
 
-    /// The socket has taken all that the wire had. Answers whether the session heard of progress.
+    /// Notes that the socket took everything the wire had. Returns whether the session made
+    /// progress.
     pub(crate) fn handle_flushed(&mut self, now: Timestamp) -> bool {
         let written = self.queue.handle_flushed();
         if written == 0 {
@@ -350,16 +353,16 @@ impl ConnectionDriver {
         true
     }
 
-    /// True: something waits for the wire, and for no time.
+    /// True if frames wait for the wire and not for a linger timer.
     pub(crate) fn has_more(&self, now: Timestamp) -> bool {
         !self.queue.is_empty() && !self.lingers(now)
     }
 
-    /// The last byte is written: the socket may be shut for writing.
+    /// True once the last byte is written: the socket may be shut down for writing.
     pub(crate) fn has_said_all(&self) -> bool {
         let said_all = matches!(
             self.stage,
-            Stage::Ending {
+            ConnectionStage::Ending {
                 said_all: true,
                 is_shut: false,
                 ..
@@ -368,9 +371,9 @@ impl ConnectionDriver {
         said_all && self.wire.unwritten().is_empty()
     }
 
-    /// The socket is shut for writing.
+    /// Notes that the socket is shut down for writing.
     pub(crate) fn handle_shut(&mut self) {
-        if let Stage::Ending { is_shut, .. } = &mut self.stage {
+        if let ConnectionStage::Ending { is_shut, .. } = &mut self.stage {
             *is_shut = true;
             if self.has_ended {
                 self.leave();
@@ -378,27 +381,27 @@ impl ConnectionDriver {
         }
     }
 
-    /// Next times that matter: to the session, the end or a pause, and to what waits for company.
+    /// Next deadlines: of the session, its end or a read pause, and of lingering frames.
     pub(crate) fn timeouts(&self, now: Timestamp) -> [Option<Timestamp>; 2] {
         let pause = self.pace.pauses_until(self.boat.config.read_bounds());
         let pause = pause.filter(|until| now < *until);
-        // While reading pauses the session is not judged.
+        // Deadlines of the session do not apply while reading pauses.
         let session = self.connection.lock().session.poll_timeout();
         let session = session.map(|due| due.max(pause.unwrap_or(due)));
         let until = match self.stage {
-            Stage::Ending { until, .. } => Some(until),
-            Stage::Open | Stage::Gone => None,
+            ConnectionStage::Ending { until, .. } => Some(until),
+            ConnectionStage::Open | ConnectionStage::Gone => None,
         };
         let first = session.into_iter().chain(until).chain(pause).min();
         let lingers_until = self.queue.lingers_until();
-        let lingers_until = lingers_until.filter(|_| self.stage == Stage::Open);
+        let lingers_until = lingers_until.filter(|_| self.stage == ConnectionStage::Open);
         [first, lingers_until]
     }
 
-    /// Judges time, where all that came is heard (within bounds): an acknowledgement that waits to be read is in time.
-    /// Answers whether the session heard of it.
+    /// Applies deadlines once all received bytes are handled (within bounds): an acknowledgement
+    /// still in the socket counts as in time. Returns whether the session's timeout fired.
     pub(crate) fn check_time(&mut self, has_heard_all: bool, now: Timestamp) -> bool {
-        if let Stage::Ending { until, .. } = self.stage
+        if let ConnectionStage::Ending { until, .. } = self.stage
             && until <= now
         {
             self.leave();
@@ -418,7 +421,7 @@ impl ConnectionDriver {
         true
     }
 
-    /// Buffers for the bytes of this turn, where none wait.
+    /// Lends the turn's write buffers, unless bytes already wait.
     pub(crate) fn lend(&mut self, buffers: &mut [BytesMut; 2]) {
         self.wire.lend(buffers);
     }
@@ -427,7 +430,7 @@ impl ConnectionDriver {
         self.wire.give_back(buffers);
     }
 
-    /// Counts what waits.
+    /// Reports the unwritten bytes to the metrics.
     pub(crate) fn report(&mut self) {
         if let Some(change) = self.queue.report() {
             self.boat.metrics.outgoing_bytes.increment(change);
@@ -436,7 +439,8 @@ impl ConnectionDriver {
 }
 
 impl Drop for ConnectionDriver {
-    /// Also where the loop is aborted or a turn panics: nobody is left waiting for this session.
+    /// Runs even if the loop is aborted or a turn panics, so that nobody waits for this session for
+    /// ever.
     fn drop(&mut self) {
         self.boat.connections.remove(self.connection.id());
         self.boat.metrics.connections(&self.wire).decrement(1.0);
@@ -461,7 +465,7 @@ fn hear_frame(
     session: &mut Session,
     frame: Bytes,
     boat: &Boat,
-    traced: &mut TracedSends,
+    traced: &mut SendTraces,
     now: Timestamp,
 ) {
     match decode_client_about(frame, boat.frame_bytes_max()) {
@@ -473,15 +477,15 @@ fn hear_frame(
             }
             session.handle_frame(frame, now);
         }
-        Err(Rejected { refusal, about }) => match about {
-            About::Send(send_id) => session.handle_invalid_send(send_id, refusal, now),
-            About::Sync(request) => session.handle_invalid_question(request, refusal, now),
-            About::Frame => session.handle_malformed(refusal, now),
+        Err(FrameRejection { refusal, about }) => match about {
+            FrameContext::Send(send_id) => session.handle_invalid_send(send_id, refusal, now),
+            FrameContext::Sync(request) => session.handle_invalid_question(request, refusal, now),
+            FrameContext::Frame => session.handle_malformed(refusal, now),
         },
     }
 }
 
-/// The links keep the bound of a frame.
+/// Refuses a frame and counts oversized ones; the wires enforce the frame bound.
 fn refuse_frame(session: &mut Session, refusal: Refusal, boat: &Boat, now: Timestamp) {
     if refusal.code == Code::TooLarge {
         boat.metrics.frames_too_large.increment(1);
@@ -489,7 +493,7 @@ fn refuse_frame(session: &mut Session, refusal: Refusal, boat: &Boat, now: Times
     session.handle_malformed(refusal, now);
 }
 
-/// The refusal of a client that comes while the boat leaves.
+/// Refusal for a client that arrives while the boat leaves.
 fn leaving(boat: &Boat) -> Refusal {
     let text = "this boat leaves; connect again to reach another";
     Refusal::new(Code::Draining, text).retry_after(boat.config.drain_spread)

@@ -1,4 +1,4 @@
-//! The connections that a boat may hold, in all and from one address.
+//! Limits the connections of a boat, in all and per address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,10 +12,10 @@ use protocol::{Code, Refusal};
 
 use crate::Config;
 
-/// The wait that a refused client is advised.
+/// Wait advised to a refused client.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The limits and what is taken of them.
+/// The limits, and how much of each is taken.
 #[derive(Debug)]
 pub(crate) struct ConnectionLimit {
     max: usize,
@@ -33,7 +33,7 @@ struct Taken {
     by_address: HashMap<AddressKey, usize>,
 }
 
-/// A place of one connection, as long as its socket lives.
+/// Place of one connection, held while its socket lives.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     limit: Arc<ConnectionLimit>,
@@ -42,10 +42,10 @@ pub(crate) struct ConnectionPermit {
 
 #[derive(Clone, Copy, Debug)]
 enum Place {
-    /// A client's whose address is not known yet: behind a balancer.
+    /// A client behind a balancer whose address is not known yet.
     Unnamed,
     Address(AddressKey),
-    /// Only to be told why not.
+    /// A client that is only there to read its refusal.
     Refusal,
 }
 
@@ -62,8 +62,8 @@ impl ConnectionLimit {
         })
     }
 
-    /// A permit, or a refusal and the place to tell it; nothing where even those are taken. Without an address only the
-    /// sum is bounded, until `name`.
+    /// Takes a permit, or a refusal with a place to deliver it; `None` if even those places are
+    /// taken. Without an address only the total is bounded, until `name`.
     pub(crate) fn take(
         self: &Arc<Self>,
         address: Option<IpAddr>,
@@ -118,7 +118,7 @@ impl Taken {
 }
 
 impl ConnectionPermit {
-    /// The client's address is known now: a refusal where it has as many as it may.
+    /// Sets the client's address. Returns a refusal if the address has too many connections.
     pub(crate) fn name(&mut self, address: IpAddr) -> Option<Refusal> {
         let address = AddressKey::from(address);
         let mut taken = self.limit.taken.lock();
@@ -188,14 +188,14 @@ mod tests {
         assert_eq!(third.1, None);
         assert_eq!(take(3).expect("room to tell it").1, Some(Code::Full));
         drop((first, second, third));
-        // A customer's network counts as one.
+        // A customer's /64 counts as one address.
         let network = ["2001:db8::1", "2001:db8::2:2", "2001:db8::3"].map(|ip| {
             let (permit, refusal) = limit.take(ip.parse().ok()).expect("room");
             (permit, refusal.map(|refusal| refusal.code))
         });
         assert_eq!(network[2].1, Some(Code::RateLimited));
         drop(network);
-        // Behind a balancer the sum counts at once, the address when it is known.
+        // Behind a balancer the total counts at once, the address once it is known.
         let mut unnamed = [0; 3].map(|_| limit.take(None).expect("room").0);
         assert_eq!(
             limit.take(None).expect("room to tell it").1.map(|r| r.code),

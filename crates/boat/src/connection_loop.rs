@@ -1,7 +1,8 @@
-//! Loops that drive the connections: one a thread, each over slots of its own.
+//! Loops that drive the connections: one per thread, each over slots of its own.
 //!
-//! A turn looks at the connections that have something: bytes in the socket, a push, a timer. Each is read, told,
-//! and written once, with all that is ready for it. One buffer for reading and one for writing serve them all.
+//! A turn visits the connections that have work: bytes in the socket, a push, a timer. Each is
+//! read, advanced and written once, with everything that is ready for it. One read buffer and one
+//! pair of write buffers serve them all.
 
 use std::fmt;
 use std::future::Future;
@@ -27,17 +28,18 @@ use crate::connection_limit::ConnectionPermit;
 use crate::listener::client_stream::Socket;
 use crate::timer_wheel::{Entry, TimerWheel};
 
-/// Read from a socket at once.
+/// Bytes of one read.
 const READ_BYTES: usize = 64 * 1024;
-/// Connections of one turn: then other tasks of the thread get theirs.
+/// Connections of one turn, before other tasks of the thread get theirs.
 const CONNECTIONS_A_TURN: usize = 256;
-/// Bytes that one poll reads, of all its connections: then timers, pushes and other tasks of the thread get theirs.
+/// Bytes read in one poll over all its connections, before timers, pushes and other tasks of the
+/// thread get theirs.
 const BYTES_A_POLL: usize = 2 * 1024 * 1024;
-/// Reads of a socket in one turn: then others get theirs.
+/// Reads of one socket in a turn, before other sockets get theirs.
 const READS_A_TURN: usize = 4;
-/// Times that a turn hears, answers and writes for one connection, as an answer may bring more.
+/// Rounds of reading, acting and writing for one connection in a turn, as an answer may bring more.
 const ROUNDS_A_TURN: usize = 4;
-/// Bytes that a buffer for writing keeps between two turns.
+/// Capacity that a write buffer keeps between turns.
 const WRITE_BYTES_KEPT: usize = 256 * 1024;
 
 const NEVER: Timestamp = Timestamp::MAX;
@@ -49,7 +51,7 @@ pub(crate) struct ConnectionLoops {
     next: AtomicUsize,
 }
 
-/// Work of one loop: connections that came, and those that have something for it.
+/// Work of one loop: new connections, and those that are ready.
 #[derive(Default)]
 pub(crate) struct ReadyQueue(Mutex<Waiting>);
 
@@ -57,9 +59,9 @@ pub(crate) struct ReadyQueue(Mutex<Waiting>);
 struct Waiting {
     arrivals: Vec<Slot>,
     ready: Vec<u32>,
-    /// The loop's, while it sleeps.
+    /// Waker of the loop while it sleeps.
     waker: Option<Waker>,
-    /// The loop has ended: nobody serves an arrival any more.
+    /// True once the loop has ended: nobody serves an arrival any more.
     is_closed: bool,
 }
 
@@ -69,9 +71,9 @@ pub(crate) type ClientSocket = Socket<ConnectionPermit>;
 /// A connection in its loop.
 struct Slot {
     driver: ConnectionDriver,
-    /// `None`: it is gone, and the session settles with the others.
+    /// `None` once the socket is gone and the session settles with stations and carriers.
     socket: Option<ClientSocket>,
-    /// Times at which its timers ring, of the session and of what waits for company; `NEVER` where none is set.
+    /// Times at which its timers ring, of the session and of lingering frames; `NEVER` if unset.
     rings: [Timestamp; 2],
 }
 
@@ -83,18 +85,18 @@ impl ConnectionLoops {
         }
     }
 
-    /// The futures that drive them, each to be spawned once.
+    /// Futures of the loops, each to be spawned once.
     pub(crate) fn run<'a>(
         &'a self,
         boat: &'a Arc<Boat>,
     ) -> impl Iterator<Item = impl Future<Output = ()> + use<>> + 'a {
         let run =
             |queue: &Arc<ReadyQueue>| ConnectionLoop::new(Arc::clone(boat), Arc::clone(queue));
-        // The loop bounds its turns itself.
+        // The loop bounds its own turns.
         (self.queues.iter()).map(move |queue| tokio::task::unconstrained(run(queue)))
     }
 
-    /// The one whose turn it is.
+    /// Queue of the next loop, round-robin.
     pub(crate) fn next(&self) -> &Arc<ReadyQueue> {
         let next = self.next.fetch_add(1, Ordering::Relaxed);
         &self.queues[next % self.queues.len()]
@@ -140,7 +142,7 @@ impl ReadyQueue {
         answer
     }
 
-    /// Drops what came and was not looked at.
+    /// Drops arrivals that the loop has not taken.
     fn close(&self) {
         let arrivals = self.put(|waiting| {
             waiting.is_closed = true;
@@ -157,17 +159,17 @@ struct ConnectionLoop {
     wheel: TimerWheel,
     sleep: Pin<Box<Sleep>>,
     sleeps_until: Option<Timestamp>,
-    /// Slots of this turn and the next ones, in the order in which they had something.
+    /// Ready slots of this turn and the next ones, in the order in which they became ready.
     ready: Vec<u32>,
     buffers: Buffers,
 }
 
-/// Shared by the loop's connections, for whichever connection it looks at.
+/// Buffers shared by the loop's connections, one connection at a time.
 struct Buffers {
     read: Box<[MaybeUninit<u8>]>,
     /// Bytes read in this poll.
     count: usize,
-    /// As they are, and encrypted.
+    /// Write buffers: plain and encrypted.
     write: [BytesMut; 2],
 }
 
@@ -189,7 +191,7 @@ impl ConnectionLoop {
         }
     }
 
-    /// Takes what came meanwhile. False: nothing did, and the next one wakes the loop.
+    /// Takes new work. False: there is none, and the next push wakes the loop.
     fn take(&mut self, cx: &Context<'_>) -> bool {
         let mut waiting = self.queue.0.lock();
         if waiting.ready.is_empty() && waiting.arrivals.is_empty() {
@@ -219,7 +221,7 @@ impl ConnectionLoop {
             return;
         };
         self.boat.metrics.turns.increment(1);
-        // A defect that one client finds ends its connection, and no other.
+        // A panic that one client triggers ends its connection, and no other.
         let turn = AssertUnwindSafe(|| match slot.turn(&mut self.buffers, now) {
             true => None,
             false => Some(slot.driver.timeouts(now)),
@@ -228,7 +230,7 @@ impl ConnectionLoop {
         let Some(due) = due.filter(|_| !self.boat.is_abandoned()) else {
             let slot = self.slots.remove(key as usize);
             let _ = catch_unwind(AssertUnwindSafe(move || drop(slot)));
-            // What a storm took is given back when it is over.
+            // Frees the memory of a reconnect storm once it is over.
             if self.slots.is_empty() {
                 self.slots = Slab::new();
             }
@@ -257,7 +259,7 @@ impl ConnectionLoop {
         });
     }
 
-    /// Sleeps until the first timer; it is set anew only when it would ring too late.
+    /// Sleeps until the first timer; reset only if it would ring too late.
     fn poll_sleep(&mut self, cx: &mut Context<'_>, now: Timestamp) -> Poll<()> {
         let Some(next) = self.wheel.next() else {
             return Poll::Pending;
@@ -312,7 +314,7 @@ impl Future for ConnectionLoop {
 }
 
 impl Slot {
-    /// Answers whether the connection is over.
+    /// Returns whether the connection is over.
     fn turn(&mut self, buffers: &mut Buffers, now: Timestamp) -> bool {
         let connection = Arc::clone(self.driver.connection());
         connection.begin_turn();
@@ -320,8 +322,8 @@ impl Slot {
         let cx = &mut Context::from_waker(&waker);
         self.driver.lend(&mut buffers.write);
         let mut is_quiet = false;
-        // What has come is heard before time is judged: after a pause, acknowledgements and pings that wait in the
-        // socket count. Once a turn: what comes meanwhile is for the next one.
+        // Received bytes are handled before deadlines: after a pause, acknowledgements and pings
+        // waiting in the socket count. Once per turn: later arrivals are for the next one.
         let has_heard_all = self.read(cx, buffers, now);
         for _ in 0..ROUNDS_A_TURN {
             self.driver.act(now);
@@ -330,7 +332,8 @@ impl Slot {
             if self.driver.is_gone()
                 && let Some(mut socket) = self.socket.take()
             {
-                // Such as the answer to a close frame, or an alert: as far as it goes at once.
+                // For example the answer to a close frame, or an alert: as far as the socket takes
+                // it at once.
                 self.driver.seal();
                 let _ = Pin::new(&mut socket.stream).poll_write(cx, self.driver.unwritten());
                 self.driver.clear();
@@ -340,7 +343,7 @@ impl Slot {
                 break;
             }
         }
-        // One that always has more goes on in the next turn.
+        // A connection that always has more continues in the next turn.
         if !is_quiet {
             Connection::wake(&connection);
         }
@@ -354,10 +357,10 @@ impl Slot {
         self.driver.is_over()
     }
 
-    /// Reads what has come, within bounds. Answers whether that was all.
+    /// Reads what has come, within bounds. Returns whether that was all.
     fn read(&mut self, cx: &mut Context<'_>, buffers: &mut Buffers, now: Timestamp) -> bool {
         for _ in 0..READS_A_TURN {
-            // Also of what was too much for the turn before.
+            // Includes frames left over from the turn before.
             match self.driver.hear(now) {
                 Heard::All => {}
                 Heard::Some => break,
@@ -384,7 +387,7 @@ impl Slot {
         false
     }
 
-    /// Writes what is ready. Answers whether the session heard of progress.
+    /// Writes ready bytes. Returns whether the session made progress.
     fn write(&mut self, cx: &mut Context<'_>, now: Timestamp) -> bool {
         let mut progress = false;
         loop {
@@ -426,8 +429,9 @@ mod tests {
 
     use super::*;
 
-    /// An idle connection is these, what the runtime has for its socket, and an entry of the map and of the wheel.
-    /// The figures are today's: a larger one is paid a hundred thousand times.
+    /// Memory of an idle connection: these types, the runtime's part for its socket, and an entry
+    /// of the map and of the wheel. The figures are today's: a larger one is paid a hundred
+    /// thousand times.
     #[test]
     fn an_idle_connection_is_small() {
         let sizes = [

@@ -9,7 +9,7 @@ use protocol::SessionId;
 
 use crate::connection::Connection;
 
-/// Many small maps: pushes from several carriers meet rarely in one.
+/// Many small maps, so that pushes from several carriers rarely contend for one.
 const SHARDS: usize = 64;
 
 #[derive(Debug)]
@@ -43,16 +43,18 @@ impl Connections {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
+    /// All connections, in the order of [`Connections::by_shard`].
     pub(crate) fn all(&self) -> Vec<Arc<Connection>> {
         self.by_shard().flatten().collect()
     }
 
-    /// One shard after the other, for those who go through all slowly.
+    /// Connections shard by shard, for slow passes over all of them. Each shard is sorted by id, so
+    /// that every pass visits the same connections in the same order.
     pub(crate) fn by_shard(&self) -> impl Iterator<Item = Vec<Arc<Connection>>> + '_ {
-        (self.shards.iter()).map(|shard| shard.lock().values().cloned().collect())
+        self.shards.iter().map(in_order)
     }
 
-    /// How many shards hold any.
+    /// Number of shards in use.
     pub(crate) fn shards_used(&self) -> usize {
         let used = self.shards.iter().filter(|shard| !shard.lock().is_empty());
         used.count()
@@ -61,5 +63,31 @@ impl Connections {
     /// Ids are random: any bits will do.
     fn shard(&self, id: SessionId) -> &Mutex<HashMap<SessionId, Arc<Connection>>> {
         &self.shards[id.get() as usize % SHARDS]
+    }
+}
+
+/// Sorts a shard by id, as maps iterate in a different order in each process. Sorts outside the
+/// lock, which pushes wait for.
+fn in_order<T: Clone>(shard: &Mutex<HashMap<SessionId, T>>) -> Vec<T> {
+    let copy = |(id, it): (&SessionId, &T)| (*id, it.clone());
+    let mut held: Vec<_> = shard.lock().iter().map(copy).collect();
+    held.sort_unstable_by_key(|(id, _)| *id);
+    held.into_iter().map(|(_, it)| it).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_is_gone_through_in_the_order_of_ids() {
+        let shard = Mutex::new(HashMap::new());
+        // A map hardly ever iterates over a hundred numbers in order.
+        for id in (1..=100).rev() {
+            let id = SessionId::new(id * 7919 % 101).expect("positive");
+            shard.lock().insert(id, id);
+        }
+        assert!(in_order(&shard).is_sorted());
+        assert_eq!(in_order(&shard).len(), 100);
     }
 }

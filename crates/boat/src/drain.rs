@@ -1,5 +1,6 @@
-//! Leaving and emptying: not ready, no new clients, those aboard are sent away in paced batches and may finish; then a boat
-//! that leaves signs everything off, and one that was emptied waits.
+//! Leaving and emptying: the boat is not ready, refuses new clients, sends those aboard away in
+//! paced batches and lets them finish; then a boat that leaves signs everything off, and one that
+//! was emptied waits.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -21,18 +22,19 @@ use tracing::{debug, info, warn};
 use crate::boat::{Boat, Phase};
 use crate::connection::Connection;
 
-/// How often the lanes are looked at while they empty.
+/// Interval of checks whether the lanes are empty.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// A client more, and the others' return is spread over so much more time.
+/// Extra spread of reconnects per client.
 const SPREAD_EACH: Duration = Duration::from_millis(2);
-/// For tickets to resume with: clients have their tokens without them.
+/// Wait for resume tickets: clients can do without, as they have their tokens.
 const TICKETS_WITHIN: Duration = Duration::from_millis(500);
-/// Batches that wait for theirs at a time.
+/// Batches that wait for their tickets at a time.
 const TICKETS_TOGETHER: usize = 16;
-/// Between two warnings that no other boat has room.
+/// Interval of warnings that no other boat has room.
 const WARN_EVERY: Duration = Duration::from_secs(30);
 
-/// Follows the orders of operators, until dropped. Without a deadline: whoever ordered it can see that it waits.
+/// Follows the orders of operators, until dropped. There is no deadline: the operator can see that
+/// the boat waits for room.
 pub(crate) async fn obey(boat: &Boat) -> Infallible {
     let mut orders = boat.drain_orders.subscribe();
     loop {
@@ -54,13 +56,16 @@ pub(crate) async fn obey(boat: &Boat) -> Infallible {
             pending::<()>().await;
         };
         tokio::select! {
-            () = obeying => {}
+            biased;
+            // A new order cancels the one before, however much that has left to do.
             _ = orders.changed() => {}
+            () = obeying => {}
         }
     }
 }
 
-/// Empties the boat and has everything signed off, within its deadline; listeners stay open until all are sent away.
+/// Empties the boat and signs every session off, within its deadline; listeners stay open until all
+/// clients are sent away.
 pub(crate) async fn leave(boat: &Boat, listeners: impl Sized) {
     boat.begin_leaving();
     let end = Instant::now() + boat.config.drain_deadline;
@@ -69,7 +74,8 @@ pub(crate) async fn leave(boat: &Boat, listeners: impl Sized) {
         let left = end.saturating_duration_since(Instant::now());
         let all_sent = Instant::now() + time_to_send(left);
         send_everybody_away(boat, boat.config.drain_pace, Some(all_sent)).await;
-        // Balancers go on sending newcomers for a while: they were refused, and not dropped.
+        // Balancers keep sending newcomers for a while: until here those got a refusal, not a
+        // reset.
         drop(listeners);
         boat.tasks.close();
         boat.tasks.wait().await;
@@ -86,7 +92,7 @@ pub(crate) async fn leave(boat: &Boat, listeners: impl Sized) {
     }
 }
 
-/// Not ready from here on; newcomers are refused once balancers had time to see that.
+/// Turns not ready; newcomers are refused once balancers had time to notice.
 async fn announce(boat: &Boat) {
     if boat.phase() == Phase::Serving {
         let notice = match boat.connections.len() {
@@ -106,15 +112,15 @@ async fn send_everybody_away(boat: &Boat, pace: NonZeroU32, until: Option<Instan
     let connections = boat.connections.all();
     info!(clients = connections.len(), "leaving");
     let clients = u32::try_from(connections.len()).unwrap_or(u32::MAX);
-    // Each client takes a moment within it, at random.
+    // Each client picks a random moment within this.
     let spread = (boat.config.drain_spread).min(SPREAD_EACH.saturating_mul(clients));
     let text = "this boat leaves; reconnect to reach another";
     let refusal = Refusal::new(Code::Draining, text).retry_after(spread);
     send_away(boat, connections, &refusal, pace, until).await;
 }
 
-/// Has clients go elsewhere, at the pace at which the others have room for them, each with a ticket to resume with where a
-/// station makes one.
+/// Sends clients elsewhere at the pace at which other boats have room for them, each with a resume
+/// ticket if a station issues one.
 pub(crate) async fn send_away(
     boat: &Boat,
     connections: Vec<Arc<Connection>>,
@@ -127,16 +133,18 @@ pub(crate) async fn send_away(
     }
     let _waits = Waits(boat);
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    // Discovery that is silent takes a part of the time, and no more.
+    // Silent discovery may use a part of the time, no more.
     let within = left.map_or(ROOM_EVERY, |left| ROOM_EVERY.min(left / 4));
     let _ = timeout(within, read_room(boat)).await;
     tokio::select! {
-        () = send_by_room(boat, connections, refusal, pace, until) => {}
+        biased;
+        // Room is read before clients are sent to it.
         never = follow_room(boat) => match never {},
+        () = send_by_room(boat, connections, refusal, pace, until) => {}
     }
 }
 
-/// Ends the waiting for room, however a drain ends.
+/// Clears the boat's `waits` flag, however a drain ends.
 struct Waits<'a>(&'a Boat);
 
 impl Drop for Waits<'_> {
@@ -185,9 +193,11 @@ async fn send_by_room(
         };
         let next = Instant::now() + pause;
         while !rest.is_empty() {
-            // Stations that are slow slow the pace down only where too many of their answers are out.
+            // Slow stations reduce the pace only once too many of their answers are outstanding.
             let is_full = under_way.len() >= TICKETS_TOGETHER;
             tokio::select! {
+                biased;
+                // Answers are few, and name the lanes to skip from now on.
                 Some(silent) = under_way.next() => lanes.remove(silent),
                 () = sleep_until(next), if !is_full => break,
             }
@@ -196,7 +206,7 @@ async fn send_by_room(
     while under_way.next().await.is_some() {}
 }
 
-/// Lanes whose stations make tickets.
+/// Lanes whose stations issue tickets.
 struct TicketLanes {
     lanes: Vec<usize>,
     place: usize,
@@ -216,13 +226,13 @@ impl TicketLanes {
         self.lanes.get(place).copied()
     }
 
-    /// One whose station made none is not asked again.
+    /// Removes a lane whose station issued no tickets.
     fn remove(&mut self, lane: Option<usize>) {
         self.lanes.retain(|it| Some(*it) != lane);
     }
 }
 
-/// Sends a batch away. Answers the lane where it got no tickets.
+/// Sends a batch away. Returns the lane if its station issued no tickets.
 async fn tell(
     boat: &Boat,
     batch: Vec<Arc<Connection>>,
@@ -239,7 +249,7 @@ async fn tell(
     silent
 }
 
-/// The next of those that are still there.
+/// Takes up to `count` connections that are not ending yet.
 fn take(rest: &mut Vec<Arc<Connection>>, count: usize) -> Vec<Arc<Connection>> {
     let mut batch = Vec::with_capacity(count.min(rest.len()));
     while batch.len() < count
@@ -267,7 +277,7 @@ async fn read_room(boat: &Boat) {
     }
 }
 
-/// Tickets by session; `None`: no station made any.
+/// Resume tickets by session; `None`: the station issued none.
 async fn resume_tickets(
     boat: &Boat,
     lane: Option<usize>,
@@ -303,7 +313,7 @@ fn late() -> Refusal {
     Refusal::new(Code::DeadlineExceeded, text)
 }
 
-/// Asked for where the station gave the session a ticket.
+/// The request for a session's resume ticket; `None` unless the station gave it a ticket before.
 fn resume_session(connection: &Connection) -> Option<ResumeSession> {
     let state = connection.lock();
     let session = &state.session;

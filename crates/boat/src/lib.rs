@@ -1,9 +1,13 @@
-//! A boat holds the connections of clients: WebSocket and TCP in front, stations and carriers behind.
+//! A boat holds the connections of clients: WebSocket and TCP in front, stations and carriers
+//! behind.
 //!
-//! What a connection may do and when is decided by [`protocol::session::Session`]; here bytes are moved.
+//! [`protocol::session::Session`] decides what a connection may do and when; this crate moves its
+//! bytes.
 
 mod address_limits;
+mod batch_queue;
 mod boat;
+mod boat_lease;
 mod call_limit;
 mod certificates;
 mod config;
@@ -12,22 +16,20 @@ mod connection_driver;
 mod connection_limit;
 mod connection_loop;
 mod connections;
+mod deliver_streams;
 mod drain;
-mod gather;
-mod lanes;
+mod grpc;
 pub mod listener;
 mod memory;
 mod metrics;
 mod pace;
-mod pauses;
-mod registration;
+mod reregister;
 mod revocations;
-mod running;
-mod service;
-mod sources;
 pub mod stack;
-mod stations;
-mod sweep;
+mod stall_detector;
+mod start;
+mod station_pool;
+mod station_queues;
 mod timer_wheel;
 mod traced;
 mod tracer;
@@ -37,4 +39,4 @@ mod urgent;
 mod tests;
 
 pub use config::{ACCEPTS_PER_CORE, Config};
-pub use running::{Parts, Running, StartError, start};
+pub use start::{BoatParts, Running, StartError, start};

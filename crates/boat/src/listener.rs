@@ -1,4 +1,5 @@
-//! The listeners of clients: they accept at a bounded rate and within the limits, and wait where no file is left.
+//! Client listeners: they accept at a bounded rate and within the limits, and wait while the
+//! process is out of files.
 
 mod arrival;
 pub mod client_stream;
@@ -20,45 +21,46 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::warn;
 
+use self::client_stream::ByteStream;
 use crate::boat::{Boat, Shortage};
 use crate::connection_driver::ConnectionDriver;
 use crate::connection_loop::ClientSocket;
 use crate::stack::Wire;
 
-pub(crate) use tcp::serve_tcp;
+pub(crate) use tcp::{serve_pipe, serve_tcp};
 pub(crate) use websocket::serve_websocket;
 
-/// Time for the other side to acknowledge what was sent; then the socket is gone.
+/// Time for the peer to acknowledge sent bytes; after it the kernel drops the socket.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
-/// A silent socket is asked whether it lives.
+/// Idle time before keepalive probes.
 const KEEPALIVE: Duration = Duration::from_secs(60);
-/// Bytes that the kernel takes beyond what it has sent: the rest is ours, and counted.
+/// Bytes that the kernel queues beyond those it has sent; the rest stays here, and is counted.
 const UNSENT_BYTES_MAX: u32 = 16 * 1024;
-/// Between two looks at whether there are files again.
+/// Interval of checks for free files during a shortage.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Time of a newcomer to hear that the boat drains.
+/// Time for a newcomer to read that the boat drains.
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
-/// Connections that wait in the kernel until they are accepted.
+/// Connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 4096;
 
 /// A client that arrives, until it is admitted.
 #[derive(Clone, Debug)]
-pub(crate) struct Peer {
+pub(crate) struct IncomingClient {
     pub(crate) address: SocketAddr,
-    /// Beyond a limit: to be told, then closed.
+    /// Refusal of a client beyond a limit: it is sent, then the connection closes.
     pub(crate) refusal: Option<Refusal>,
-    /// When its hello has come at the latest.
+    /// Deadline of the hello.
     pub(crate) until: Timestamp,
     _room: Arc<ArrivalRoom>,
 }
 
 /// Hands a socket over to the loops.
-fn serve(boat: &Arc<Boat>, socket: ClientSocket, wire: Wire, peer: Arc<Peer>) {
+fn serve(boat: &Arc<Boat>, socket: ClientSocket, wire: Wire, peer: Arc<IncomingClient>) {
     let queue = boat.loops.next();
     queue.add(ConnectionDriver::new(boat, queue, wire, peer), socket);
 }
 
-/// A listener with a queue that survives a wave of reconnects.
+/// Binds a listener whose queue survives a wave of reconnects.
 pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
@@ -68,23 +70,23 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// A socket that was accepted, of nobody in particular.
+/// An accepted stream whose client is not known yet.
 struct Accepted {
-    stream: TcpStream,
+    stream: ByteStream,
     address: SocketAddr,
     until: Instant,
     room: ArrivalRoom,
 }
 
-/// A place among those who arrive; a boat that leaves waits for them.
+/// Place among the arriving clients; a boat that leaves waits for them.
 type ArrivalRoom = (OwnedSemaphorePermit, TaskTrackerToken);
 
-/// Accepts at a bounded rate, and no more than may arrive at a time.
+/// Accepts at a bounded rate, and only while there is room for arrivals.
 struct Acceptor {
     listener: TcpListener,
     boat: Arc<Boat>,
     backoff: AcceptBackoff,
-    /// Its own among the boat's.
+    /// Shortage of files that concerns this listener.
     files: Shortage,
 }
 
@@ -98,7 +100,7 @@ impl Acceptor {
         }
     }
 
-    /// The next socket; the rest waits in the kernel.
+    /// Accepts the next socket; the rest wait in the kernel.
     async fn accept(&mut self) -> Accepted {
         loop {
             if self.boat.accepts.take(1).await {
@@ -106,7 +108,7 @@ impl Acceptor {
             }
             let accepted = match self.boat.is_short_of(self.files) {
                 false => self.listener.accept().await,
-                // Where nobody comes, nothing else says that there is room again.
+                // Without new connections nothing else would notice that files are free again.
                 true => match timeout(LOOK_AGAIN, self.listener.accept()).await {
                     Ok(accepted) => accepted,
                     Err(_) => {
@@ -120,18 +122,13 @@ impl Acceptor {
                     self.backoff.accepted();
                     self.check_files();
                     self.boat.metrics.accepted.increment(1);
-                    // A socket that cannot have them is gone already.
+                    // A socket that refuses the options is dead already.
                     let _ = set_options(&stream);
-                    let room = (self.boat.arriving().await, self.boat.tasks.token());
-                    return Accepted {
-                        stream,
-                        address: canonical(address),
-                        until: Instant::now() + self.arrives_within(),
-                        room,
-                    };
+                    let stream = ByteStream::Tcp(stream);
+                    return Accepted::new(stream, canonical(address), &self.boat).await;
                 }
                 Err(error) if is_exhausted(&error) => {
-                    // Whoever leaves makes room.
+                    // Clients that leave free files.
                     let pause = self.backoff.failed(self.boat.now());
                     self.boat.metrics.accept_pauses.increment(1);
                     if pause.warn {
@@ -140,18 +137,9 @@ impl Acceptor {
                     self.check_files();
                     sleep(pause.length).await;
                 }
-                // Of one connection, which is gone.
+                // The error concerns one connection, which is gone.
                 Err(_) => {}
             }
-        }
-    }
-
-    /// Time of a newcomer. One that a boat only tells to go is not waited for.
-    fn arrives_within(&self) -> Duration {
-        let most = self.boat.config.arrival_timeout;
-        match self.boat.is_draining() {
-            true => most.min(REFUSED_WITHIN),
-            false => most,
         }
     }
 
@@ -164,9 +152,30 @@ impl Acceptor {
 }
 
 impl Accepted {
-    /// Has this client count among the others, with its own address where that is known. `None`: not even a word of
+    /// Waits for a place among the arriving clients.
+    async fn new(stream: ByteStream, address: SocketAddr, boat: &Boat) -> Accepted {
+        let room = (boat.arriving().await, boat.tasks.token());
+        let most = boat.config.arrival_timeout;
+        // While draining, a newcomer gets only its refusal and little time to read it.
+        let within = match boat.is_draining() {
+            true => most.min(REFUSED_WITHIN),
+            false => most,
+        };
+        Accepted {
+            stream,
+            address,
+            until: Instant::now() + within,
+            room,
+        }
+    }
+
+    /// Counts this client against the limits, under its own address if known. `None`: not even a
     /// refusal has a place.
-    fn admit(self, boat: &Boat, address: Option<SocketAddr>) -> Option<(ClientSocket, Peer)> {
+    fn admit(
+        self,
+        boat: &Boat,
+        address: Option<SocketAddr>,
+    ) -> Option<(ClientSocket, IncomingClient)> {
         let ip = address.map(|address| address.ip().to_canonical());
         if ip.is_some_and(|ip| !boat.address_limits.may_arrive(ip)) {
             return None;
@@ -180,7 +189,7 @@ impl Accepted {
             permit,
         };
         let left = self.until.saturating_duration_since(Instant::now());
-        let peer = Peer {
+        let peer = IncomingClient {
             address: address.unwrap_or(self.address),
             refusal,
             until: boat.now() + left,
@@ -190,14 +199,14 @@ impl Accepted {
     }
 }
 
-/// A listener for both families names clients of IPv4 by an address of IPv6.
+/// A dual-stack listener reports IPv4 clients with IPv4-mapped IPv6 addresses.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// The kernel holds little for who does not read, and notices who is gone.
+/// Has the kernel queue little for a client that does not read, and notice one that is gone.
 fn set_options(stream: &TcpStream) -> io::Result<()> {
-    // A lone small frame must not wait for the one before it.
+    // A lone small frame must not wait for the acknowledgement of the one before.
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
     socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;

@@ -1,4 +1,4 @@
-//! The ceiling of this process's memory, and what is done near it.
+//! The memory limit of this process, and the measures taken near it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use tracing::warn;
 
 use crate::boat::{Boat, Shortage};
 use crate::connection::Connection;
-use crate::sweep::random_below;
+use crate::reregister::random_below;
 
-/// The advised wait of those who are sent away, at random up to this.
+/// Upper bound of the random wait advised to clients that are sent away.
 const RETURN_WITHIN: Duration = Duration::from_secs(30);
 
-/// Samples until dropped; without a ceiling there is nothing to do.
+/// Samples memory until dropped; returns at once if there is no limit.
 pub(crate) async fn watch_memory(boat: Arc<Boat>) {
     let reader = MemoryReader::of_this_process();
     let limit = reader.read().ok().and_then(|memory| memory.limit);
@@ -33,7 +33,7 @@ pub(crate) async fn watch_memory(boat: Arc<Boat>) {
     }
 }
 
-/// The consequences of each sample.
+/// Acts on each sample.
 pub(crate) struct MemoryWatch {
     boat: Arc<Boat>,
     max: u64,
@@ -43,7 +43,7 @@ pub(crate) struct MemoryWatch {
 }
 
 impl MemoryWatch {
-    /// Under a ceiling of `max` bytes.
+    /// A watch with a limit of `max` bytes.
     pub(crate) fn new(boat: Arc<Boat>, max: u64) -> MemoryWatch {
         gauge!("boat_memory_max_bytes").set(max as f64);
         MemoryWatch {
@@ -81,7 +81,7 @@ impl MemoryWatch {
     }
 }
 
-/// A refusal for those who come while memory is short.
+/// Refusal for newcomers while memory is short.
 pub(crate) fn refusal(boat: &Boat) -> Refusal {
     let text = "this boat is short of memory; connect again to reach another";
     Refusal::new(Code::Full, text).retry_after(wait(boat))
@@ -103,7 +103,7 @@ fn send_arriving_away(boat: &Boat) {
     }
 }
 
-/// The sessions for which most waits, and for which anything does.
+/// The `count` sessions with the most outgoing bytes, of those that have any.
 fn heaviest(boat: &Boat, count: usize) -> Vec<Arc<Connection>> {
     if count == 0 {
         return Vec::new();

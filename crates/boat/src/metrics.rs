@@ -1,4 +1,4 @@
-//! What a boat counts. Handles are held: looking a name up costs more than counting.
+//! Metrics of a boat. Handles are held: a lookup by name costs more than the count.
 
 use metrics::{Counter, Gauge, counter, gauge};
 use protocol::Code;
@@ -31,14 +31,14 @@ pub(crate) struct Metrics {
     pub(crate) replaced: Counter,
     /// Sessions whose token was revoked.
     pub(crate) revoked: Counter,
-    /// Sessions that had to sign in again, as no ticket proved them.
+    /// Sessions that had to sign in again because no ticket proved them.
     pub(crate) unproved: Counter,
     pub(crate) leases_lost: Counter,
     pub(crate) pauses: Counter,
     pub(crate) losses: Counter,
-    /// Sessions that were admitted while the mailbox was away.
+    /// Sessions admitted while the mailbox was away.
     pub(crate) degraded: Counter,
-    /// At a limit: sockets that are accepted later, that arrive later, and reads that come later.
+    /// Delays at a limit: sockets accepted later, arrivals started later, reads paused.
     pub(crate) accept_waits: Counter,
     pub(crate) arrival_waits: Counter,
     pub(crate) reads_paused: Counter,
@@ -101,28 +101,28 @@ impl Metrics {
         &self.outcomes[outcome as usize]
     }
 
-    /// Sessions that reached this bound.
+    /// Counter of sessions that reached this bound.
     pub(crate) fn bound(&self, bound: Bound) -> &Counter {
         &self.bounds[bound as usize]
     }
 
-    /// A call that was made once more, because its station could not be reached.
+    /// Counts a call retried at another station because its first one could not be reached.
     pub(crate) fn asked_elsewhere(call: &'static str) {
         counter!("boat_station_calls_elsewhere_total", "call" => call).increment(1);
     }
 
-    /// The gauge of connections that speak like this one.
+    /// Gauge of the connections with this wire's framing.
     pub(crate) fn connections(&self, wire: &Wire) -> &Gauge {
         &self.connections[usize::from(!wire.is_websocket())]
     }
 
-    /// Why a connection ended; `None`: the client went.
+    /// Counts the end of a connection; `None`: the client went.
     pub(crate) fn disconnected(code: Option<Code>) {
         let code = code.map_or("client", Code::name);
         counter!("boat_disconnects_total", "code" => code).increment(1);
     }
 
-    /// What a station refused for good, and nobody waits for.
+    /// Counts items that a station refused for good and nobody waits for.
     pub(crate) fn dropped(call: &'static str, items: usize) {
         counter!("boat_lane_drops_total", "call" => call).increment(items as u64);
     }

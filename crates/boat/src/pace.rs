@@ -1,11 +1,12 @@
-//! A pace that several loops of a boat share: what a wave may cost those who are there, and the store.
+//! A rate that several loops of a boat share: it bounds what a wave costs the store, and clients
+//! that are already there.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-/// Turns of so long a time pass together: one by one they would cost twice the CPU.
+/// Turns within this window pass together: one by one they would cost twice the CPU.
 const WINDOW: Duration = Duration::from_millis(20);
 
 pub(crate) struct Pace {
@@ -23,8 +24,8 @@ impl Pace {
         }
     }
 
-    /// Waits until it is the turn of these, and answers whether it had to: whoever comes next waits for their time, too. A
-    /// turn that is not waited for is spent all the same.
+    /// Waits for `count` turns and returns whether it had to wait; the next caller queues behind
+    /// them. Dropping the future still spends the turns.
     pub(crate) async fn take(&self, count: usize) -> bool {
         let now = Instant::now();
         let at = {
@@ -46,7 +47,7 @@ impl Pace {
         self.begun + WINDOW * u32::try_from(windows).unwrap_or(u32::MAX)
     }
 
-    /// The time that so many take.
+    /// Time that `count` turns take.
     pub(crate) fn time_of(&self, count: usize) -> Duration {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         self.each.saturating_mul(count)
@@ -72,7 +73,7 @@ mod tests {
         for batch in [1, 50] {
             let pace = Pace::new(4_000);
             let taken = taken_in_a_second(&pace, batch).await;
-            // The rest at first, and a window more or less.
+            // Plus the burst at the start, give or take a window.
             let most = 4_000 + 80 + 80 + batch;
             assert!((3_900..=most).contains(&taken), "{batch}: {taken}");
         }

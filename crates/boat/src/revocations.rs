@@ -1,5 +1,5 @@
-//! Ends sessions whose tokens were revoked: a station is asked again and again, each time from a little before what is
-//! surely known, so that a question that is lost or a station that lags is made up for.
+//! Ends sessions whose tokens were revoked. The boat polls a station, each time from a little
+//! before the last point known for certain, which makes up for lost polls and lagging stations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,13 @@ use tracing::{debug, info};
 use crate::boat::Boat;
 use crate::connection::Connection;
 
-/// Revocations that the boat was told of: a station that has not read one yet may let in whom it is about.
+/// Revocations known to this boat: a station that has not read one yet may admit a user it
+/// concerns.
 #[derive(Default)]
 pub(crate) struct RevokedUsers(RwLock<Revocations>);
 
 impl RevokedUsers {
-    /// Answers those that are news.
+    /// Inserts a page and returns the endings that are new.
     fn insert(&self, page: &[UserRevocation]) -> Endings {
         let mut known = self.0.write();
         let mut is_news = |of: &&UserRevocation| known.insert(**of) == Insertion::Changed;
@@ -33,13 +34,14 @@ impl RevokedUsers {
         let Some(retention) = retention else {
             return;
         };
-        // Sign-ins take their turn in between.
+        // Lets sign-ins run between the steps.
         while self.0.write().forget(boat.now(), retention) {
             yield_now().await;
         }
     }
 
-    /// For a session that was just admitted: those that come later end it by themselves.
+    /// Ends a session just admitted if its token is revoked already; later revocations end it by
+    /// themselves.
     pub(crate) fn end_if_revoked(&self, boat: &Boat, connection: &Connection) {
         let issued_by = {
             let state = connection.lock();
@@ -53,7 +55,8 @@ impl RevokedUsers {
     }
 }
 
-/// Asks until dropped. Each time another lane's station: one that is silent keeps nobody aboard.
+/// Polls until dropped, each time the station of another lane: a silent one keeps no revoked user
+/// aboard.
 pub(crate) async fn follow(boat: Arc<Boat>) {
     let (mut follower, mut lane, mut answered_at) = (Follower::default(), 0, Instant::now());
     loop {
@@ -67,10 +70,10 @@ pub(crate) async fn follow(boat: Arc<Boat>) {
     }
 }
 
-/// Asks once, and ends the sessions of each page before the next is read.
+/// Polls once, and ends the sessions of each page before it reads the next.
 pub(crate) async fn ask(boat: &Boat, follower: &mut Follower, lane: usize) -> Result<(), Refusal> {
     let mut from = Some(follower.start());
-    // Each page may be of another station.
+    // Each page may come from another station.
     let mut complete_until = None;
     let mut retention = None;
     while let Some(start) = from {

@@ -1,4 +1,4 @@
-//! From bytes to frames and back, as values: no IO, no clock, no task. Whoever drives it moves the bytes.
+//! From bytes to frames and back, as values: no IO, no clock, no task. The caller moves the bytes.
 
 mod outbox;
 pub mod tls;

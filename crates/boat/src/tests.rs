@@ -20,7 +20,7 @@ mod tickets;
 
 use std::time::Duration;
 
-/// Waits until something becomes true, for at most five seconds.
+/// Waits until `holds` is true, for at most five seconds.
 async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..1000 {
         if holds() {

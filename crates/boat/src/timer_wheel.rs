@@ -1,28 +1,29 @@
 //! Timers of thousands of connections, as a value: time is an argument.
 //!
-//! Hierarchical timing wheel (Varghese and Lauck, 1987): six levels of 64 buckets, each bucket of a level as long as
-//! the whole level below it. An entry moves down at most five times before it rings.
+//! Hierarchical timing wheel (Varghese and Lauck, 1987): six levels of 64 buckets, each bucket of a
+//! level as long as the whole level below it. An entry moves down at most five times before it
+//! rings.
 
 use protocol::Timestamp;
 
 const LEVELS: usize = 6;
-/// Of a bucket's number.
+/// Width of a bucket index.
 const BITS: u32 = 6;
 const BUCKETS: usize = 1 << BITS;
 /// Milliseconds of all levels: two years.
 const SPAN: u64 = 1 << (BITS * LEVELS as u32);
-/// So far ahead the last level reaches; an entry beyond it is moved more often.
+/// Reach of the last level; an entry beyond it is moved more often.
 const AHEAD_MAX: u64 = SPAN - SPAN / BUCKETS as u64;
 
-/// Entries by the millisecond in which they ring. Nothing is removed: an entry that no longer matters rings, and its
-/// owner knows.
+/// Entries by the millisecond in which they ring. Entries are never removed: a stale one rings, and
+/// its owner ignores it.
 #[derive(Debug)]
 pub(crate) struct TimerWheel {
     zero: Timestamp,
     /// Milliseconds since `zero` that are over.
     elapsed: u64,
     levels: [Level; LEVELS],
-    /// Entries that were due when they came.
+    /// Entries that were due on insertion.
     due: Vec<Entry>,
 }
 
@@ -60,7 +61,7 @@ impl TimerWheel {
             return;
         }
         let tick = tick.min(self.elapsed + AHEAD_MAX);
-        // The highest digit in which the two differ says how far away it is.
+        // The highest digit in which the two differ gives the level.
         let differs = ((self.elapsed ^ tick) | (BUCKETS as u64 - 1)).min(SPAN - 1);
         let level = (63 - differs.leading_zeros()) / BITS;
         let bucket = (tick >> (level * BITS)) as usize % BUCKETS;
@@ -69,7 +70,7 @@ impl TimerWheel {
         level.buckets[bucket].push(entry);
     }
 
-    /// Entries that ring until `now`, in no order within a millisecond.
+    /// Rings the entries due until `now`, in no order within a millisecond.
     pub(crate) fn advance(&mut self, now: Timestamp, mut ring: impl FnMut(Entry)) {
         let now = self.tick(now);
         self.due.drain(..).for_each(&mut ring);
@@ -90,7 +91,8 @@ impl TimerWheel {
         self.elapsed = self.elapsed.max(now);
     }
 
-    /// When to look again: never later than the first entry rings, and earlier where that lies far ahead.
+    /// Time of the next `advance`: never later than the first entry's time, and earlier if that
+    /// lies far ahead.
     pub(crate) fn next(&self) -> Option<Timestamp> {
         if !self.due.is_empty() {
             return Some(self.at(self.elapsed));
@@ -98,7 +100,7 @@ impl TimerWheel {
         self.first().map(|(_, _, begins)| self.at(begins))
     }
 
-    /// The bucket that begins first: a lower level's come before those of a higher one.
+    /// The bucket that begins first: those of a lower level come before those of a higher one.
     fn first(&self) -> Option<(usize, usize, u64)> {
         let level = self.levels.iter().position(|level| level.occupied != 0)?;
         let shift = level as u32 * BITS;
@@ -179,7 +181,7 @@ mod tests {
             }
         }
 
-        /// A driver that sleeps until `next` each time wakes at most once a level for one entry.
+        /// A driver that sleeps until `next` each time wakes at most once per level for one entry.
         #[test]
         fn sleeping_until_the_next_look_reaches_an_entry_soon(ahead in 1..u64::MAX >> 20) {
             let mut wheel = TimerWheel::new(ZERO);

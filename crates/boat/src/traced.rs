@@ -1,4 +1,5 @@
-//! Recorded sends of one connection, and recorded pushes of one source, that have no end yet.
+//! Open spans: recorded sends of one connection, and recorded pushes of one stream, that have not
+//! ended yet.
 
 use api::trace::Spans;
 use protocol::frame::{Send, ServerFrame};
@@ -7,25 +8,25 @@ use protocol::trace::{Span, Step};
 use protocol::{MessageId, Platform, SendId, TraceContext};
 use tokio::time::Instant;
 
-use crate::tracer::Begun;
+use crate::tracer::OpenSpan;
 
-/// Sends without an answer that are recorded; of more nothing is.
+/// Unanswered sends recorded per connection; further ones are not.
 const SENDS_MAX: usize = 64;
 
-/// Of one connection. Most never have any.
+/// Open sends of one connection. Most connections never have any.
 #[derive(Debug, Default)]
-pub(crate) struct TracedSends(Vec<TracedSend>);
+pub(crate) struct SendTraces(Vec<TracedSend>);
 
 #[derive(Debug)]
 struct TracedSend {
     send_id: SendId,
     conversation: &'static str,
     attempt: u32,
-    begun: Begun,
+    begun: OpenSpan,
 }
 
-impl TracedSends {
-    pub(crate) fn add(&mut self, send: &Send, begun: Begun) {
+impl SendTraces {
+    pub(crate) fn add(&mut self, send: &Send, begun: OpenSpan) {
         if self.0.len() < SENDS_MAX {
             self.0.push(TracedSend {
                 send_id: send.send_id,
@@ -40,7 +41,7 @@ impl TracedSends {
         self.0.is_empty()
     }
 
-    /// A frame goes out: where it answers recorded sends, they end.
+    /// Ends the recorded sends that this frame answers.
     pub(crate) fn answer(&mut self, frame: &ServerFrame, platform: Platform, spans: &Spans) {
         let (send_id, message, outcome) = match frame {
             ServerFrame::Accepted(accepted) => (accepted.send_id, Some(accepted.id), "accepted"),
@@ -60,7 +61,7 @@ impl TracedSends {
         }
     }
 
-    /// The connection is gone, and with it the answers.
+    /// Ends all sends: the connection is gone, and the answers with it.
     pub(crate) fn end(&mut self, platform: Platform, spans: &Spans) {
         for send in std::mem::take(&mut self.0) {
             spans.record(Span {
@@ -73,7 +74,7 @@ impl TracedSends {
 
 impl TracedSend {
     fn span(&self, platform: Platform, outcome: &'static str) -> Span {
-        let Begun {
+        let OpenSpan {
             context,
             parent,
             at,
@@ -87,19 +88,19 @@ impl TracedSend {
     }
 }
 
-/// A push that is recorded.
+/// A recorded push.
 #[derive(Debug)]
-pub(crate) struct TracedPush {
-    /// The carrier's delivery.
+pub(crate) struct PushTrace {
+    /// Context of the carrier's delivery.
     delivery: TraceContext,
     number: u64,
     message: MessageId,
     began: Instant,
 }
 
-impl TracedPush {
-    pub(crate) fn new(delivery: TraceContext, number: u64, message: MessageId) -> TracedPush {
-        TracedPush {
+impl PushTrace {
+    pub(crate) fn new(delivery: TraceContext, number: u64, message: MessageId) -> PushTrace {
+        PushTrace {
             delivery,
             number,
             message,
@@ -114,7 +115,7 @@ impl TracedPush {
             Outcome::NoSession => "no_session",
             Outcome::Full => "full",
         };
-        // The newest session decides on a delivery, but others are pushed to as well.
+        // The newest session decides on a delivery, but other sessions are pushed to as well.
         let context = self.delivery.step(Step::Push, &[self.number]);
         let (parent, took) = (Some(self.delivery.span), self.began.elapsed());
         spans.record(Span {

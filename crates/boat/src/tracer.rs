@@ -1,8 +1,8 @@
-//! Begins traces: which sends are recorded, and under which context they go on.
+//! Begins traces: picks the sends to record, and the context they continue under.
 //!
-//! A send whose client names a sampled trace is recorded as part of it, within a bound, for clients are not
-//! to decide what this costs. Of those that name none, a share begins a trace of its own, where anybody
-//! collects spans. All others cost a look at an `Option`.
+//! A send whose client names a sampled trace is recorded as part of it, within a bound, as clients
+//! must not decide what this costs. Of the others a share begins a trace of its own, if spans are
+//! collected. All remaining sends cost a check of an `Option`.
 
 use std::sync::Arc;
 
@@ -16,35 +16,39 @@ use tokio::time::Instant;
 
 use crate::Config;
 
-pub(crate) struct Tracer {
+pub(crate) struct ConnectionTracer {
     spans: Spans,
     entropy: Arc<dyn Entropy>,
     /// A random number below this begins a trace.
     share: u64,
     clients_max: u32,
-    /// The present second, and what clients began in it.
+    /// The present second, and the number of traces that clients began in it.
     begun: Mutex<(i64, u32)>,
 }
 
-/// A send that is recorded.
+/// A send that is being recorded.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct OpenSpan {
     pub(crate) context: TraceContext,
     pub(crate) parent: Option<SpanId>,
     pub(crate) at: Instant,
 }
 
-impl Tracer {
-    pub(crate) fn new(config: &Config, spans: Spans, entropy: Arc<dyn Entropy>) -> Tracer {
+impl ConnectionTracer {
+    pub(crate) fn new(
+        config: &Config,
+        spans: Spans,
+        entropy: Arc<dyn Entropy>,
+    ) -> ConnectionTracer {
         let share = if spans.wanted() {
             config.trace_share
         } else {
             0.0
         };
-        Tracer {
+        ConnectionTracer {
             spans,
             entropy,
-            // Saturates, and what is no number is 0.
+            // Saturates, and NaN becomes 0.
             share: (share * u64::MAX as f64) as u64,
             clients_max: config.client_traces_per_second,
             begun: Mutex::default(),
@@ -55,13 +59,13 @@ impl Tracer {
         &self.spans
     }
 
-    /// Gives a send the context that it goes on with. `Some` where it is to be recorded.
+    /// Gives a send the context it continues under. `Some` if it is to be recorded.
     pub(crate) fn begin(
         &self,
         send: &mut Send,
         session: SessionId,
         now: Timestamp,
-    ) -> Option<Begun> {
+    ) -> Option<OpenSpan> {
         let (context, parent) = match &mut send.trace {
             Some(trace) if trace.sampled => {
                 if !self.has_room(now) {
@@ -75,7 +79,7 @@ impl Tracer {
             None => (self.start()?, None),
         };
         send.trace = Some(context);
-        self.spans.sampled(send.trace).map(|context| Begun {
+        self.spans.sampled(send.trace).map(|context| OpenSpan {
             context,
             parent,
             at: Instant::now(),
@@ -118,7 +122,7 @@ mod tests {
         fn record(&self, _: Span) {}
     }
 
-    fn tracer(share: f64, collected: bool) -> Tracer {
+    fn tracer(share: f64, collected: bool) -> ConnectionTracer {
         let config = Config {
             trace_share: share,
             client_traces_per_second: 2,
@@ -127,11 +131,11 @@ mod tests {
         let collector = collected.then(|| Collector::new(Arc::new(Nowhere)));
         let log = tracing_subscriber::registry().with(collector);
         let spans = tracing::subscriber::with_default(log, Spans::here);
-        Tracer::new(&config, spans, Arc::new(SeededEntropy::new(1)))
+        ConnectionTracer::new(&config, spans, Arc::new(SeededEntropy::new(1)))
     }
 
     fn begun(
-        tracer: &Tracer,
+        tracer: &ConnectionTracer,
         trace: Option<TraceContext>,
         millis: i64,
     ) -> (Option<TraceContext>, bool) {
@@ -152,7 +156,8 @@ mod tests {
 
     #[test]
     fn a_share_of_sends_begins_a_trace_where_somebody_collects() {
-        let count = |tracer: Tracer| (0..1000).filter(|_| begun(&tracer, None, 0).1).count();
+        let count =
+            |tracer: ConnectionTracer| (0..1000).filter(|_| begun(&tracer, None, 0).1).count();
         assert_eq!(count(tracer(1.0, true)), 1000);
         assert!((50..200).contains(&count(tracer(0.1, true))));
         assert_eq!(count(tracer(0.0, true)), 0);
@@ -181,7 +186,7 @@ mod tests {
         );
     }
 
-    // Others may collect what this process does not.
+    // Another process may collect spans even if this one does not.
     #[test]
     fn a_clients_trace_goes_on_where_nobody_collects() {
         let root = TraceContext::root(1, 2, 3);

@@ -1,7 +1,9 @@
-//! Sessions that are asserted at once, again and again until a station answers, instead of with the slow pass over all.
+//! Sessions that are asserted at once, and retried until a station answers, instead of with the
+//! slow pass over all.
 //!
-//! Some were admitted while their part of the mailbox was away (T-R1): nobody is routed to them, and once registered they
-//! synchronise what came meanwhile. Others have a ticket that ends: calls for them are about to be refused.
+//! Some were admitted while their part of the mailbox was away (T-R1): no delivery is routed to
+//! them, and once registered they sync what came meanwhile. Others have a ticket about to expire:
+//! calls for them would soon be refused.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,14 +15,15 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use crate::boat::Boat;
-use crate::connection::{Connection, State};
-use crate::sweep::{Found, jittered, reassert};
+use crate::connection::{Connection, ConnectionState};
+use crate::reregister::{ReregisterResult, jittered, reassert};
 
-/// The pause before the first assertion; each that gets no answer doubles it.
+/// Pause before the first assertion; each round without an answer doubles it, up to `LONGEST`.
 pub(crate) const FIRST: Duration = Duration::from_secs(1);
 pub(crate) const LONGEST: Duration = Duration::from_secs(15);
 
-/// Each connection once for each of the reasons at most: those that ended are left out at the next assertion.
+/// Queue with each connection at most once per reason; closed ones are skipped at the next
+/// assertion.
 #[derive(Default)]
 pub(crate) struct UrgentAssertions {
     waiting: Mutex<Vec<Arc<Connection>>>,
@@ -28,21 +31,21 @@ pub(crate) struct UrgentAssertions {
 }
 
 impl UrgentAssertions {
-    /// A connection that is about to be admitted.
+    /// Queues a connection that is about to be admitted unregistered.
     pub(crate) fn register(&self, connection: &Arc<Connection>) {
         {
             let mut state = connection.lock();
-            // What is restored is synchronised.
+            // A doubt makes the client sync once restored.
             (state.unregistered, state.in_doubt) = (true, true);
         }
         self.push(connection);
     }
 
-    /// A connection whose state is given, and which makes a call.
+    /// Queues a connection that makes a call, if its ticket is due. The caller holds its state.
     pub(crate) fn renew_if_due(
         &self,
         connection: &Arc<Connection>,
-        state: &mut State,
+        state: &mut ConnectionState,
         now: Timestamp,
     ) {
         let is_due = state.ticket.is_some_and(|ticket| ticket.is_due(now));
@@ -67,7 +70,7 @@ impl UrgentAssertions {
     }
 }
 
-/// Asserts them, until dropped.
+/// Asserts queued connections, until dropped.
 pub(crate) async fn assert_urgent(boat: Arc<Boat>) {
     let mut pause = FIRST;
     let mut waiting = VecDeque::new();
@@ -84,12 +87,12 @@ pub(crate) async fn assert_urgent(boat: Arc<Boat>) {
     }
 }
 
-/// Asserts each once; those who are to be asserted again stay. Answers how many were answered for.
+/// Asserts each connection once; those without an answer stay queued. Returns the number answered.
 async fn assert_each(boat: &Boat, waiting: &mut VecDeque<Arc<Connection>>) -> usize {
-    let mut found = Found::default();
+    let mut found = ReregisterResult::default();
     let mut left = waiting.len();
     for lane in (0..boat.lanes.len()).cycle() {
-        // The newest first: the others may wait for a part of the store that is away.
+        // Newest first: older ones may wait for a part of the store that is away.
         for newcomer in std::mem::take(&mut *boat.urgent.waiting.lock()) {
             waiting.push_front(newcomer);
             left += 1;

@@ -22,8 +22,8 @@ impl Backoff {
         }
     }
 
-    /// How long to wait after one more failure: between half of it and the whole, so that those who
-    /// failed together do not come back together.
+    /// Returns the pause after one more failure: between half and all of the current step, so that
+    /// callers that failed together do not come back together.
     pub(crate) fn failed(&mut self, entropy: &dyn Entropy) -> Duration {
         let whole = self.next;
         self.next = (whole * 2).min(self.max);

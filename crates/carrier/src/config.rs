@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use protocol::delivery::{Limits, Tiers};
+use protocol::delivery::{DeliveryLimits, Tiers};
 use protocol::keys::RETRY_TIERS;
 use protocol::settings::Problems;
 use schemars::JsonSchema;
@@ -14,145 +14,149 @@ use serde::{Deserialize, Serialize};
 pub struct Config {
     /// Name of this carrier in dead letters and logs.
     pub name: String,
-    /// Loops of delivery, each a member of the consumer group, with streams of its own to the
-    /// boats. More than the machine has cores are no use.
+    /// Number of delivery loops, each a member of the consumer group with its own streams to the
+    /// boats. More than the machine's cores are of no use.
     #[schemars(range(max = 1024))]
     pub shards: usize,
-    /// Records of one poll. A larger batch costs memory, a smaller one costs more calls to the
-    /// stores.
+    /// Maximum number of records in one poll. A larger batch costs memory; a smaller one costs more
+    /// calls to the stores.
     pub poll_max: usize,
-    /// Bytes of the largest retry: what more users miss is written as several.
+    /// Maximum size of a retry in bytes. Retries for more users are split.
     #[schemars(range(max = 104_857_600))]
     pub retry_bytes_max: usize,
-    /// Conversation heads that each shard keeps in memory; of more, the least recently used are
-    /// read again.
+    /// Maximum number of conversation heads that each shard keeps in memory. Beyond it the least
+    /// recently used are dropped and read again.
     pub heads_max: usize,
-    /// Users whose platforms each shard keeps in memory; of more, the least recently used are read
-    /// again.
+    /// Maximum number of users whose platforms each shard keeps in memory. Beyond it the least
+    /// recently used are dropped and read again.
     pub platforms_max: usize,
     /// Age at which a user's platforms are read again.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub platforms_keep: Duration,
-    /// Time since the last sign-in on a platform after which it is owed nothing.
+    /// Time since the last sign-in on a platform after which no messages are owed to it.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub platform_known_for: Duration,
-    /// Members of groups that each shard keeps in memory, also those who left, at about 100 bytes
-    /// each; of more, the groups least recently used are read again.
+    /// Maximum number of group members that each shard keeps in memory, including former ones, at
+    /// about 100 bytes each. Beyond it the least recently used groups are dropped and read again.
     pub group_members_max: usize,
     /// Members of the largest group whose messages are stored in mailboxes. A message to a larger
-    /// one is pushed to the sessions that live; who is away has it by sync.
+    /// group is pushed to live sessions only; absent members get it by sync.
     #[schemars(extend("zero" = true))]
     pub group_push_max: usize,
-    /// Look back of the conversation list before the version that a client has. The same as
-    /// `station.list_margin`. A row that took longer than half of this to be written is written
-    /// again with a new stamp.
+    /// Time that the conversation list looks back before a client's version. Must equal
+    /// `station.list_margin`. A row that took longer than half of this to write is written again
+    /// with a new stamp.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub list_margin: Duration,
-    /// Difference between the age that a send names and its first attempt: the search for an unsure
-    /// send goes back by both.
+    /// Tolerance of the age that a send names for its first attempt. The search for an unsure send
+    /// goes back by that age and this margin.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub unsure_margin: Duration,
-    /// Time for a store, or the log, for one batch; then the batch is repeated. At most half of
-    /// `carrier.list_margin`: what takes longer is written again for a new stamp.
+    /// Timeout of a store, or the log, for one batch; then the batch is repeated. At most half of
+    /// `carrier.list_margin`: a slower write is repeated for a new stamp.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub store_timeout: Duration,
-    /// Time for writing the records of one poll, or for asking how the retries stand that are due;
-    /// then the rest waits for another poll. Far below `kafka.consumer.poll_interval_max`: who does
-    /// not poll is out of the group.
+    /// Time for writing the records of one poll, or for looking up the state of due retries; then
+    /// the rest waits for another poll. Far below `kafka.consumer.poll_interval_max`: a carrier
+    /// that does not poll drops out of the group.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub write_time: Duration,
-    /// First pause after a store, or the log, was unavailable; doubled each time.
+    /// First pause after a store, or the log, was unavailable; doubled with each failure.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub backoff_min: Duration,
-    /// Longest such pause.
+    /// Maximum pause after a store, or the log, was unavailable.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub backoff_max: Duration,
-    /// Longest wait of a settled record for its commit; a crash repeats what was not committed.
+    /// Maximum time from a record's settlement to its commit. A crash repeats uncommitted records.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub commit_interval: Duration,
-    /// Time for work on a partition that is given away, or at a stop; then it is abandoned, and
-    /// done again by whoever gets the partition.
+    /// Time for work on a partition that is given away, or at a stop. Then it is abandoned, and
+    /// repeated by the partition's next owner.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub finish_wait: Duration,
 
-    /// Fewest records in flight, however slowly devices acknowledge.
+    /// Minimum number of records in flight, however slowly devices acknowledge.
     pub in_flight_min: usize,
-    /// Most records in flight; then nothing is polled until some are settled.
+    /// Maximum number of records in flight. Polling pauses there until some are settled.
     pub in_flight_max: usize,
-    /// Users that these are owed to; from here on nothing further begins. A group counts with each member that
-    /// keeps its mail.
+    /// Number of users owed records in flight from which on no further record begins. A group
+    /// message counts with each member whose mailbox keeps it.
     pub users_in_flight_max: usize,
-    /// Bytes of their frames, in the same way.
+    /// Bytes of frames in flight from which on no further record begins.
     pub bytes_in_flight_max: usize,
-    /// Mean wait for acknowledgements above which fewer records are in flight.
+    /// Mean acknowledgement latency above which fewer records are in flight.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub ack_latency_target: Duration,
-    /// Messages on their way to one user and platform that are not acknowledged; later ones wait.
+    /// Maximum number of pushed, unacknowledged messages of one user and platform; later ones wait.
     pub lane_window: usize,
-    /// Messages of one user and platform in flight; a further one is stored, and the session gets a
-    /// hint.
+    /// Maximum number of messages of one user and platform in flight. A further one is stored, and
+    /// the session gets a hint.
     pub lane_max: usize,
-    /// Time that boats give a client to acknowledge. A silent boat is given half as long again.
+    /// Time that boats give a client to acknowledge. The carrier gives a silent boat half as long
+    /// again.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub ack_wait: Duration,
-    /// Retry from which on a receiver counts as offline, and the message is stored.
+    /// Number of the retry from which on a recipient counts as offline and the message is stored.
     #[schemars(extend("zero" = true))]
     pub offline_after: u32,
-    /// Last retry; a failure after it is a dead letter.
+    /// Number of the last retry; a failure after it makes a dead letter.
     #[schemars(extend("zero" = true))]
     pub retry_max: u32,
     /// Delays of the retry topics, shortest first.
     #[serde(with = "tiers")]
     #[schemars(with = "Vec<protocol::settings::Span>")]
     pub retry_delays: [Duration; RETRY_TIERS as usize],
-    /// Records of one retry topic in memory until they are due. Each partition has an equal share;
-    /// beyond it no more of that partition are polled.
+    /// Maximum number of records of one retry topic in memory until they are due, in equal shares
+    /// for the partitions. A partition with a full share is not polled.
     pub retry_held_max: usize,
-    /// Bytes of these records, in the same way.
+    /// Maximum size of these records in bytes, in the same shares.
     pub retry_held_bytes_max: usize,
 
-    /// Deliveries and notices of one batch to a boat.
+    /// Maximum number of deliveries and notices in one batch to a boat.
     pub push_batch_max: usize,
-    /// Notices that wait for one boat; further ones are dropped, as the promise does not need them.
+    /// Maximum number of notices that wait for one boat. Further ones are dropped, as the delivery
+    /// guarantee does not need them.
     pub notices_max: usize,
-    /// Time for a boat to close the sessions of a kickout; then it counts as unreachable.
+    /// Time for a boat to close the sessions of a kickout; then the boat counts as unreachable.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub kickout_timeout: Duration,
-    /// Kickouts that wait in one shard; further ones are put off for as long as the first retry.
+    /// Maximum number of kickouts that wait in one shard. Further ones are deferred by the delay of
+    /// the first retry.
     pub kickouts_max: usize,
-    /// Absence of a boat's lease after which the boat is asked whether it lives.
+    /// Time without a boat's lease after which the boat is probed.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub lease_patience: Duration,
-    /// Time for its answer. A boat without lease that is silent three times counts as dead, and is
-    /// asked again ever more seldom.
+    /// Timeout of a probe. A boat without a lease that is silent three times counts as dead, and is
+    /// probed again at growing intervals.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub probe_timeout: Duration,
-    /// Interval of asking a boat again that answers without having a lease.
+    /// Interval between probes of a boat that answers without a lease.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub probe_interval: Duration,
-    /// Dead lives of boats that are remembered; an entry of a forgotten one costs one push more.
+    /// Maximum number of dead lives of boats that are remembered. An entry of a forgotten one costs
+    /// one more push.
     pub denied_max: usize,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        let limits = Limits::default();
+        let limits = DeliveryLimits::default();
         Config {
             name: "carrier-1".to_owned(),
             shards: 1,
@@ -198,7 +202,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What cannot work.
+    /// Settings that cannot work.
     #[must_use]
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
@@ -230,9 +234,9 @@ impl Config {
         problems
     }
 
-    /// `None` where the retry delays do not grow.
-    pub(crate) fn limits(&self) -> Option<Limits> {
-        Some(Limits {
+    /// Limits of delivery; `None` if the retry delays do not grow.
+    pub(crate) fn limits(&self) -> Option<DeliveryLimits> {
+        Some(DeliveryLimits {
             in_flight_min: self.in_flight_min,
             in_flight_max: self.in_flight_max,
             users_in_flight_max: self.users_in_flight_max,
@@ -241,7 +245,7 @@ impl Config {
             lane_window: self.lane_window.max(1),
             lane_max: self.lane_max.max(1),
             ack_wait: self.ack_wait,
-            reroutes_max: Limits::default().reroutes_max,
+            reroutes_max: DeliveryLimits::default().reroutes_max,
             offline_after: self.offline_after,
             retry_max: self.retry_max,
             tiers: Tiers::new(self.retry_delays)?,

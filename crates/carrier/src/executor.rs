@@ -1,9 +1,9 @@
-//! Steps 5 to 8: one loop that owns a shard's [`Delivery`], does what it says, and tells it what came of
-//! it.
+//! Steps 5 to 8: one loop that owns a shard's [`Delivery`], carries out its actions, and reports
+//! the outcomes back.
 //!
-//! Nothing waits in the loop. What its actions ask for is gathered in a turn and goes out together: one
-//! call to each server of the mailbox, one batch for each boat, one call to make settled records durable. While a call is
-//! under way the next one gathers.
+//! Nothing blocks in the loop. Actions gather during a turn and go out together: one call to each
+//! server of the mailbox, one batch to each boat, one call to make settled records durable. While a
+//! call is under way the next one gathers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,57 +14,57 @@ use backend::clock::{Clock, TimerClock};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use protocol::Moment;
-use protocol::delivery::{Action, Delivery, Outcome, Source, Task};
+use protocol::delivery::{Action, Delivery, DeliveryTask, PushOutcome, Source};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use crate::batch::{Abandon, Batch};
-use crate::fleet::{Fleet, Heard};
-use crate::kickout::Kicker;
+use crate::boat_directory::BoatDirectory;
+use crate::boat_streams::{BoatMessage, BoatStreams};
+use crate::decoded_record::{DecodedRecord, partition_key};
+use crate::executor_queue::{ExecutorBatch, ReleaseRequest};
+use crate::kickout::KickoutSender;
 use crate::metrics::Gauges;
-use crate::progress::Ways;
+use crate::offsets::AllOffsets;
 use crate::records::Records;
-use crate::roster::Roster;
-use crate::routes::Routes;
+use crate::routes::RouteQueue;
 use crate::settler::Settler;
 use crate::spans::record_deliveries;
-use crate::work::{Read, partition_key};
 
-/// How exactly deadlines are kept; they are seconds.
+/// Resolution of deadlines, which are seconds long.
 const TICK: Duration = Duration::from_millis(50);
-/// What boats said that is handled in one turn.
+/// Reports of boats handled in one turn.
 const HEARD: usize = 256;
-/// Kickouts of one shard that are done at the same time.
+/// Kickouts of one shard under way at the same time.
 const KICKOUTS: usize = 64;
 
 pub(crate) struct Executor {
     pub(crate) delivery: Delivery,
-    pub(crate) fleet: Fleet,
-    pub(crate) roster: Roster,
+    pub(crate) fleet: BoatStreams,
+    pub(crate) roster: BoatDirectory,
     pub(crate) settler: Settler,
-    pub(crate) kicker: Kicker,
+    pub(crate) kicker: KickoutSender,
     pub(crate) records: Records,
-    pub(crate) ways: Ways,
+    pub(crate) ways: AllOffsets,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Keeps deadlines wherever the time of day goes.
+    /// Keeps deadlines even if the time of day is set.
     pub(crate) timer: TimerClock,
-    pub(crate) batches: mpsc::Receiver<Batch>,
-    pub(crate) abandons: mpsc::Receiver<Abandon>,
-    pub(crate) heard: mpsc::Receiver<Heard>,
+    pub(crate) batches: mpsc::Receiver<ExecutorBatch>,
+    pub(crate) abandons: mpsc::Receiver<ReleaseRequest>,
+    pub(crate) heard: mpsc::Receiver<BoatMessage>,
     pub(crate) kickouts_max: usize,
     pub(crate) backlog: Backlog,
-    pub(crate) routes: Routes,
+    pub(crate) routes: RouteQueue,
     pub(crate) gauges: Gauges,
     pub(crate) spans: Spans,
 }
 
-/// Work that was handed over and is not begun. While deliveries wait nothing more is taken; kickouts
-/// have a bound of their own, so that a boat that does not answer them holds nobody's messages.
+/// Work handed over and not begun. While deliveries wait nothing more is taken. Kickouts have a
+/// bound of their own, so that a boat that does not answer them holds up nobody's messages.
 #[derive(Default)]
 pub(crate) struct Backlog {
-    deliver: VecDeque<(Source, Task)>,
-    kickouts: VecDeque<Read>,
+    deliver: VecDeque<(Source, DeliveryTask)>,
+    kickouts: VecDeque<DecodedRecord>,
 }
 
 impl Backlog {
@@ -74,8 +74,8 @@ impl Backlog {
 }
 
 impl Executor {
-    /// Runs until `ended`: by then everybody who hands over work has stopped, and waited for what may
-    /// still finish.
+    /// Runs until `ended`. By then every consumer has stopped handing over work, and has waited for
+    /// work that may still finish.
     pub(crate) async fn run(mut self, ended: CancellationToken) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -96,9 +96,24 @@ impl Executor {
                 self.ways.crowd(crowded);
             }
 
-            // In no order: the mailbox may always have answered.
+            // Rare events first, then new work while there is room: the mailbox may always have an
+            // answer ready, for a minute in case of a large group. Boats are heard in every turn.
             tokio::select! {
-                _ = self.heard.recv_many(&mut heard, HEARD) => {}
+                biased;
+                () = ended.cancelled() => return,
+                Some(abandon) = self.abandons.recv() => self.abandon(abandon),
+                () = self.roster.changed() => self.follow(),
+                _ = tick.tick(), if self.ticks() => {
+                    self.delivery.handle_timeout(self.now());
+                    self.gauges.show(&self.delivery.load(), self.settler.len());
+                }
+                Some(effects) = kickouts.next(), if !kickouts.is_empty() => {
+                    self.settler.add(effects);
+                }
+                settled = self.settler.settled() => self.ways.settle(&settled),
+                Some(batch) = self.batches.recv(), if self.has_room() => {
+                    self.take(batch);
+                }
                 routed = self.routes.answered() => {
                     let now = self.now();
                     for (token, answer) in routed {
@@ -106,22 +121,9 @@ impl Executor {
                         self.act();
                     }
                 }
-                settled = self.settler.settled() => self.ways.settle(&settled),
-                Some(abandon) = self.abandons.recv() => self.abandon(abandon),
-                () = self.roster.changed() => self.follow(),
-                Some(effects) = kickouts.next(), if !kickouts.is_empty() => {
-                    self.settler.add(effects);
-                }
-                Some(batch) = self.batches.recv(), if self.has_room() => {
-                    self.take(batch);
-                }
-                _ = tick.tick(), if self.ticks() => {
-                    self.delivery.handle_timeout(self.now());
-                    self.gauges.show(&self.delivery.load(), self.settler.len());
-                }
-                () = ended.cancelled() => return,
+                _ = self.heard.recv_many(&mut heard, HEARD) => {}
             }
-            // What boats are ready to say in this turn of the runtime goes with it.
+            // Boats that are ready in this turn of the runtime get heard in this turn of the loop.
             tokio::task::yield_now().await;
             self.hear_all(&mut heard);
         }
@@ -134,8 +136,8 @@ impl Executor {
         }
     }
 
-    /// What came, and what came since.
-    fn hear_all(&mut self, heard: &mut Vec<Heard>) {
+    /// Handles the reports received, and those that have arrived since.
+    fn hear_all(&mut self, heard: &mut Vec<BoatMessage>) {
         while heard.len() < HEARD
             && let Ok(more) = self.heard.try_recv()
         {
@@ -145,17 +147,17 @@ impl Executor {
         heard.drain(..).for_each(|heard| self.hear(now, heard));
     }
 
-    /// Is there anything that time alone moves on?
+    /// True if time alone moves anything on.
     fn ticks(&self) -> bool {
         !self.delivery.is_idle() || self.settler.wakes_at().is_some() || !self.backlog.is_empty()
     }
 
-    /// May more be taken? While the ledger is away not even what is decided already.
+    /// True if another batch may be taken. While the ledger is away, not even decided records are.
     fn has_room(&self) -> bool {
         self.backlog.deliver.is_empty() && !self.settler.is_full()
     }
 
-    fn take(&mut self, batch: Batch) {
+    fn take(&mut self, batch: ExecutorBatch) {
         self.backlog.deliver.extend(batch.deliver);
         for read in batch.kickouts {
             if self.backlog.kickouts.len() < self.kickouts_max {
@@ -185,7 +187,7 @@ impl Executor {
         }
     }
 
-    /// Does, or begins, all that the machine asks for.
+    /// Carries out, or begins, every action of the delivery machine.
     fn act(&mut self) {
         let mut unreachable = Vec::new();
         let now = self.now();
@@ -213,20 +215,20 @@ impl Executor {
                 return;
             };
             self.delivery
-                .handle_outcome(now, token, Outcome::Unreachable);
+                .handle_outcome(now, token, PushOutcome::Unreachable);
         }
     }
 
-    fn hear(&mut self, now: Moment, heard: Heard) {
+    fn hear(&mut self, now: Moment, heard: BoatMessage) {
         match heard {
-            Heard::Outcomes(outcomes) => {
+            BoatMessage::Outcomes(outcomes) => {
                 for (token, outcome) in outcomes {
                     if let Some(latency) = self.delivery.handle_outcome(now, token, outcome) {
                         self.gauges.acked(latency);
                     }
                 }
             }
-            Heard::Lost(life) => {
+            BoatMessage::Lost(life) => {
                 self.fleet.clear(&life);
                 self.delivery.handle_boat_lost(now, &life);
             }
@@ -242,8 +244,9 @@ impl Executor {
         }
     }
 
-    fn abandon(&mut self, abandon: Abandon) {
-        // Whoever gave the partitions away sends nothing of them until it is answered.
+    fn abandon(&mut self, abandon: ReleaseRequest) {
+        // A consumer that gave partitions away sends nothing of them until it is answered, so the
+        // queue holds the last of their records.
         while let Ok(batch) = self.batches.try_recv() {
             self.take(batch);
         }
@@ -258,7 +261,7 @@ impl Executor {
         self.backlog.kickouts.retain(|read| kept(&read.source));
         self.delivery.handle_revoked(self.now(), &keys);
         self.act();
-        // Nobody waits where the consumer has gone.
+        // Fails only without the consumer, and then nobody waits.
         let _ = abandon.done.send(());
     }
 }

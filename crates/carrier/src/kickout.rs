@@ -1,50 +1,50 @@
-//! Ends sessions that a task names, exactly these: their boats close them, and their registrations go.
+//! Ends exactly the sessions that a task names: their boats close them, and their registrations go.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::boat::{Notice, NoticeBatch, NoticeKind};
-use api::task::{KickoutTask, Task, Work};
 use api::transport::Connector;
 use api::v1::NoticeRequest;
 use api::v1::boat_service_client::BoatServiceClient;
 use backend::clock::Clock;
 use backend::mailbox::MailboxStore;
 use protocol::access::Role;
-use protocol::delivery::{Limits, Source};
+use protocol::delivery::{DeliveryLimits, Source};
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
 use protocol::presence::{BoatLife, SessionKey};
+use protocol::record::{KickoutTask, Task, Work};
 
-use crate::batch::Effects;
+use crate::boat_directory::BoatDirectory;
+use crate::deadline::StoreDeadline;
+use crate::decoded_record::{DecodedRecord, PoisonRecord};
+use crate::executor_queue::SettleWork;
 use crate::records::Records;
-use crate::roster::Roster;
-use crate::stores::Timed;
-use crate::work::{Read, Spoilt};
-use crate::writer::give_up;
+use crate::writer::dead_letter;
 
-/// What kicking needs; clones share it.
+/// Dependencies of a kickout. Clones share them.
 #[derive(Clone)]
-pub(crate) struct Kicker {
+pub(crate) struct KickoutSender {
     pub(crate) mailbox: Arc<dyn MailboxStore>,
     pub(crate) connector: Connector,
-    pub(crate) roster: Roster,
+    pub(crate) roster: BoatDirectory,
     pub(crate) records: Records,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) stores: Timed,
-    pub(crate) limits: Limits,
+    pub(crate) stores: StoreDeadline,
+    pub(crate) limits: DeliveryLimits,
     pub(crate) timeout: Duration,
 }
 
-impl Kicker {
-    /// Does the task, and says what settles its record: nothing, a retry of what failed, or a dead
-    /// letter.
-    pub(crate) async fn kick(self, read: Read) -> Effects {
+impl KickoutSender {
+    /// Does the task, and returns the effects that settle its record: none, a retry of what failed,
+    /// or a dead letter.
+    pub(crate) async fn kick(self, read: DecodedRecord) -> SettleWork {
         let Work::Kickout(task) = &read.task.work else {
-            // Only kickouts come here; anything else is one that cannot be read.
-            let spoilt = Spoilt::of(read, DeadReason::Undecodable, "no task of this topic");
-            return give_up(&self.records, &spoilt, self.clock.now());
+            // Only kickouts come here, so any other task counts as unreadable.
+            let spoilt = PoisonRecord::of(read, DeadReason::Undecodable, "no task of this topic");
+            return dead_letter(&self.records, &spoilt, self.clock.now());
         };
         let mut failed = Vec::new();
         let mut error = String::new();
@@ -67,7 +67,7 @@ impl Kicker {
             }
         }
         if failed.is_empty() {
-            return Effects::none(read.source);
+            return SettleWork::none(read.source);
         }
         self.again(read, failed, error)
     }
@@ -84,7 +84,7 @@ impl Kicker {
             if !over {
                 self.roster.met(life);
             }
-            // With the boat its connections are gone.
+            // The connections ended with the boat.
             return if over {
                 Ok(())
             } else {
@@ -104,18 +104,18 @@ impl Kicker {
         let channel = self.connector.channel(Role::Boat, &address);
         let mut boat = BoatServiceClient::new(channel.with_unary_timeout(self.timeout));
         let answer = boat.notice(NoticeRequest::from(&batch)).await;
-        // A session that is missing there is closed.
+        // A session unknown to the boat is closed already.
         answer.map(drop).map_err(|status| status.to_string())
     }
 
-    fn again(&self, read: Read, sessions: Vec<SessionKey>, error: String) -> Effects {
+    fn again(&self, read: DecodedRecord, sessions: Vec<SessionKey>, error: String) -> SettleWork {
         let retry_count = read.task.retry_count + 1;
         if retry_count > self.limits.retry_max {
-            let spoilt = Spoilt::of(read, DeadReason::MaxRetries, error);
-            return give_up(&self.records, &spoilt, self.clock.now());
+            let spoilt = PoisonRecord::of(read, DeadReason::MaxRetries, error);
+            return dead_letter(&self.records, &spoilt, self.clock.now());
         }
         let Work::Kickout(task) = &read.task.work else {
-            return Effects::none(read.source);
+            return SettleWork::none(read.source);
         };
         let again = Task {
             retry_count,
@@ -129,15 +129,16 @@ impl Kicker {
         self.retry(read.source, tier, &again)
     }
 
-    /// There is no room for it now. Nothing was tried, so nothing is counted.
-    pub(crate) fn put_off(&self, read: Read) -> Effects {
+    /// Puts off a kickout that the shard has no room for. Nothing was tried, so no retry is
+    /// counted.
+    pub(crate) fn put_off(&self, read: DecodedRecord) -> SettleWork {
         metrics::counter!("carrier_kickouts_put_off_total").increment(1);
         self.retry(read.source, 1, &read.task)
     }
 
-    fn retry(&self, source: Source, tier: u8, task: &Task) -> Effects {
+    fn retry(&self, source: Source, tier: u8, task: &Task) -> SettleWork {
         let record = self.records.task(Topic::Retry(tier), task);
-        Effects {
+        SettleWork {
             source,
             records: record.into_iter().collect(),
             ledger: Vec::new(),

@@ -1,48 +1,46 @@
-//! Carrier: takes what was accepted out of the log, gives it its place, writes it down, and sees to it
-//! that everybody it is owed to gets it.
+//! Carrier: consumes accepted messages from the log, gives each its place, writes it, and delivers
+//! it to everybody it is owed to.
 //!
 //! ```text
-//! topic message ─▶ intake ─▶ writer ───────────────┐   place, groups, rows, heads, conversation rows
-//! retry-1 … 5   ─▶ tier (one each) ─ held till due ┤
-//!                                                  ▼
+//! topic message ─▶ message_consumer ─▶ writer ───────────────┐   place, groups, rows, heads, conversation rows
+//! retry-1 … 5   ─▶ retry_consumer (one each) ─ held till due ┤
+//!                                                            ▼
 //!                    executor: the loop that owns protocol::Delivery
-//!                      │ route_or_store   │ batches           │ settled
-//!                      ▼                  ▼                   ▼
-//!                    mailbox            fleet ─▶ boats      settler: retries, dead letters,
-//!                                                             notifications, ledger; then offsets
+//!                      │ route_or_store   │ batches               │ settled
+//!                      ▼                  ▼                       ▼
+//!                    mailbox            boat_streams ─▶ boats   settler: retries, dead letters,
+//!                                                                 notifications, ledger; then offsets
 //! ```
 //!
-//! [`start`] makes one out of [`Backends`](backend::Backends); it ends when its token is cancelled: it stops polling,
-//! finishes or abandons what is in flight, commits, and leaves the group.
+//! [`start`] makes a carrier out of [`Backends`](backend::Backends). A carrier ends when its token
+//! is cancelled: it stops polling, finishes or abandons the records in flight, commits, and leaves
+//! the group.
 
 mod backoff;
-mod batch;
+mod boat_directory;
+mod boat_outbox;
+mod boat_streams;
 mod config;
-mod consumer;
-pub mod dead_letters;
+mod deadline;
+mod decoded_record;
 mod executor;
-mod fleet;
-mod intake;
+mod executor_queue;
 mod kickout;
+mod message_consumer;
 mod metrics;
-mod outbox;
+mod offsets;
+mod partition_consumer;
 mod platforms;
-mod progress;
 mod records;
-mod roster;
+mod retry_consumer;
 mod router;
 mod routes;
 mod settler;
 mod spans;
-mod standings;
 mod start;
-mod stores;
-mod tier;
-mod work;
 mod writer;
 
 pub use config::Config;
-pub use dead_letters::DeadLetters;
 pub use start::{GROUP, Running, StartError, start};
 
 #[cfg(test)]

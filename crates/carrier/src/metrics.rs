@@ -1,12 +1,12 @@
-//! What a carrier counts.
+//! Metrics of a carrier.
 
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
-use protocol::delivery::{Load, Settlement};
-use protocol::ledger::Event;
+use protocol::delivery::{DeliveryLoad, Settlement};
+use protocol::ledger::LedgerEvent;
 
-/// Handles of one shard's loop.
+/// Metric handles of one shard's loop.
 pub(crate) struct Gauges {
     in_flight: Gauge,
     in_flight_max: Gauge,
@@ -48,7 +48,7 @@ impl Gauges {
         }
     }
 
-    pub(crate) fn show(&self, load: &Load, settling: usize) {
+    pub(crate) fn show(&self, load: &DeliveryLoad, settling: usize) {
         self.in_flight.set(load.records as f64);
         self.in_flight_max.set(load.records_max as f64);
         self.users_in_flight.set(load.users as f64);
@@ -58,7 +58,7 @@ impl Gauges {
         self.unsettled.set(settling as f64);
     }
 
-    /// A device acknowledged after so long.
+    /// Records the time that a device took to acknowledge.
     pub(crate) fn acked(&self, latency: Duration) {
         self.ack_latency.record(latency.as_secs_f64());
     }
@@ -70,25 +70,25 @@ impl Gauges {
         self.dead.increment(u64::from(settlement.letter.is_some()));
         for entry in &settlement.ledger {
             match entry.event {
-                Event::Acked { .. } | Event::Written { .. } => self.acked.increment(1),
-                Event::StoredOffline => self.stored.increment(1),
-                Event::Retried { .. } => self.retried.increment(1),
-                Event::Failed { .. } => self.failed.increment(1),
-                Event::Placed { .. }
-                | Event::Changed { .. }
-                | Event::Unchanged { .. }
-                | Event::Listed { .. }
-                | Event::Refused { .. }
-                | Event::Repeat { .. }
-                | Event::Pushed { .. }
-                | Event::Fetched { .. }
-                | Event::ReachableBySync
-                | Event::Dropped
-                | Event::Notified
-                | Event::NotificationSent { .. }
-                | Event::Dead { .. }
-                | Event::Redriven { .. }
-                | Event::Settled => {}
+                LedgerEvent::Acked { .. } | LedgerEvent::Written { .. } => self.acked.increment(1),
+                LedgerEvent::StoredOffline => self.stored.increment(1),
+                LedgerEvent::Retried { .. } => self.retried.increment(1),
+                LedgerEvent::Failed { .. } => self.failed.increment(1),
+                LedgerEvent::Placed { .. }
+                | LedgerEvent::Changed { .. }
+                | LedgerEvent::Unchanged { .. }
+                | LedgerEvent::Listed { .. }
+                | LedgerEvent::Refused { .. }
+                | LedgerEvent::Repeat { .. }
+                | LedgerEvent::Pushed { .. }
+                | LedgerEvent::Fetched { .. }
+                | LedgerEvent::ReachableBySync
+                | LedgerEvent::Dropped
+                | LedgerEvent::Notified
+                | LedgerEvent::NotificationSent { .. }
+                | LedgerEvent::Dead { .. }
+                | LedgerEvent::Redriven { .. }
+                | LedgerEvent::Settled => {}
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Which platforms the receivers have, remembered for a moment.
+//! Platforms of recipients, remembered for a moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -9,11 +9,11 @@ use lru::LruCache;
 use protocol::{Platform, Timestamp, UserId};
 
 use crate::Config;
-use crate::stores::{self, Timed};
+use crate::deadline::{self, StoreDeadline};
 
 pub(crate) struct Platforms {
     devices: Arc<dyn DeviceStore>,
-    stores: Timed,
+    stores: StoreDeadline,
     known: LruCache<UserId, Known>,
     keep: std::time::Duration,
     known_for: std::time::Duration,
@@ -28,7 +28,7 @@ impl Platforms {
     pub(crate) fn new(devices: Arc<dyn DeviceStore>, config: &Config) -> Platforms {
         Platforms {
             devices,
-            stores: Timed::new(config),
+            stores: StoreDeadline::new(config),
             known: LruCache::new(
                 NonZeroUsize::new(config.platforms_max).unwrap_or(NonZeroUsize::MIN),
             ),
@@ -37,18 +37,18 @@ impl Platforms {
         }
     }
 
-    /// The platforms of each of these users, as far as they have some.
+    /// Platforms of each of these users, possibly none.
     pub(crate) async fn load(
         &mut self,
-        users: BTreeSet<UserId>,
+        users: &BTreeSet<UserId>,
         now: Timestamp,
-    ) -> stores::Result<BTreeMap<UserId, Vec<Platform>>> {
+    ) -> deadline::Result<BTreeMap<UserId, Vec<Platform>>> {
         let mut loaded = BTreeMap::new();
         let mut missing = Vec::new();
         for user in users {
-            match self.known.get(&user).filter(|known| known.until > now) {
-                Some(known) => _ = loaded.insert(user, known.platforms.clone()),
-                None => missing.push(user),
+            match self.known.get(user).filter(|known| known.until > now) {
+                Some(known) => _ = loaded.insert(*user, known.platforms.clone()),
+                None => missing.push(*user),
             }
         }
         if missing.is_empty() {
@@ -58,7 +58,7 @@ impl Platforms {
         let found = self.devices.platforms(&missing, since);
         let found = self.stores.within(found).await?;
         for (user, platforms) in missing.into_iter().zip(found) {
-            // Who is new may sign in at any moment, and is asked for again.
+            // A user without platforms may sign in at any moment, so the store is asked again.
             let until = if platforms.is_empty() {
                 now
             } else {

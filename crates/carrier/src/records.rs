@@ -2,24 +2,26 @@
 
 use std::sync::Arc;
 
-use api::dead_letter::{DeadLetter, Origin};
-use api::task::{NotificationTask, Task, again};
-use backend::queue::{NewRecord, Partition, Queue};
+use api::dead_letter::{DeadLetter, LetterOrigin};
+use api::task::{NotificationTask, Value, split};
+use backend::queue::{NewRecord, Queue};
 use bytes::Bytes;
-use protocol::delivery::{self, Letter, Owed, Retry, Settlement};
+use protocol::delivery::{self, FailedPart, Obligation, Retry, Settlement};
 use protocol::keys::{self, Topic};
 use protocol::notify::Notification;
+use protocol::record::retry as retry_task;
+use protocol::record::{Task, key_of};
 use protocol::{Timestamp, TraceContext};
 
-use crate::batch::Effects;
-use crate::work::{Spoilt, key_of};
+use crate::decoded_record::PoisonRecord;
+use crate::executor_queue::SettleWork;
 
 /// Makes records for the topics of one queue.
 #[derive(Clone)]
 pub(crate) struct Records {
     queue: Arc<dyn Queue>,
     carrier: Arc<str>,
-    /// Of a retry.
+    /// Size limit of a retry.
     bytes_max: usize,
 }
 
@@ -33,16 +35,10 @@ impl Records {
     }
 
     fn record(&self, topic: Topic, key: Bytes, value: Bytes) -> NewRecord {
-        let number = keys::partition_of(&key, self.queue.partitions(topic));
-        NewRecord {
-            partition: Partition { topic, number },
-            key,
-            headers: Vec::new(),
-            value,
-        }
+        NewRecord::keyed(&*self.queue, topic, key, value)
     }
 
-    /// Any task, on the topic that it belongs on now.
+    /// Record of any task for this topic; `None` if the task concerns nobody.
     pub(crate) fn task(&self, topic: Topic, task: &Task) -> Option<NewRecord> {
         let key = Bytes::copy_from_slice(&key_of(&task.work)?);
         Some(NewRecord {
@@ -51,18 +47,13 @@ impl Records {
         })
     }
 
-    /// Exactly these bytes, under this key.
-    pub(crate) fn raw(&self, topic: Topic, key: Bytes, value: Bytes) -> NewRecord {
-        self.record(topic, key, value)
-    }
-
     pub(crate) fn letter(&self, letter: &DeadLetter, key: Bytes, value: Bytes) -> NewRecord {
         let mut record = self.record(Topic::Dead, key, value);
         record.headers = letter.to_headers();
         record
     }
 
-    pub(crate) fn spoilt(&self, spoilt: &Spoilt, now: Timestamp) -> NewRecord {
+    pub(crate) fn spoilt(&self, spoilt: &PoisonRecord, now: Timestamp) -> NewRecord {
         let letter = spoilt.letter(now, &self.carrier);
         let raw = &spoilt.record;
         self.letter(&letter, raw.key.clone(), raw.value.clone())
@@ -82,8 +73,8 @@ impl Records {
         }
     }
 
-    /// What a settlement wants to be durable.
-    pub(crate) fn settlement(&self, settlement: Settlement, now: Timestamp) -> Effects {
+    /// Effects of a settlement, to be made durable.
+    pub(crate) fn settlement(&self, settlement: Settlement, now: Timestamp) -> SettleWork {
         let mut records = Vec::new();
         let task = &settlement.task;
         for retry in &settlement.retries {
@@ -98,16 +89,20 @@ impl Records {
             let trace = trace.map(|trace| trace.delivery(settlement.source, target));
             records.push(self.notification(*notification, trace));
         }
-        Effects {
+        SettleWork {
             source: settlement.source,
             records,
             ledger: settlement.ledger,
         }
     }
 
-    /// As many records as it takes for none to be too large.
-    fn retry(&self, task: &delivery::Task, retry: &Retry) -> impl Iterator<Item = NewRecord> {
-        let queued = again(
+    /// Splits a retry into as many records as it takes for none to be too large.
+    fn retry(
+        &self,
+        task: &delivery::DeliveryTask,
+        retry: &Retry,
+    ) -> impl Iterator<Item = NewRecord> {
+        let queued = retry_task(
             task,
             &retry.owed,
             retry.retry_count,
@@ -115,22 +110,28 @@ impl Records {
             retry.cause.text(),
         );
         let topic = Topic::Retry(retry.tier);
-        let parts = queued.split(self.bytes_max).into_iter();
+        let parts = split(queued, self.bytes_max).into_iter();
         parts.filter_map(move |part| self.task(topic, &part))
     }
 
-    /// Never larger than a record may be: what dies was a retry before, and left room for that.
-    fn max_retries(&self, settlement: &Settlement, letter: &Letter, now: Timestamp) -> NewRecord {
+    /// Letter of a delivery that failed its last retry. It is never larger than a record may be:
+    /// the task was a retry before, which left room for that.
+    fn max_retries(
+        &self,
+        settlement: &Settlement,
+        letter: &FailedPart,
+        now: Timestamp,
+    ) -> NewRecord {
         let (task, source) = (&settlement.task, settlement.source);
         let dead = DeadLetter {
-            origin: Origin {
+            origin: LetterOrigin {
                 topic: source.topic,
                 partition: source.partition,
                 offset: source.offset,
             },
             message: Some(task.placed.message.id),
             conversation: Some(task.placed.conversation),
-            targets: letter.owed.iter().flat_map(Owed::targets).collect(),
+            targets: letter.owed.iter().flat_map(Obligation::targets).collect(),
             retry_count: task.retry_count,
             first_failed_at: task.first_at,
             last_failed_at: now,
@@ -142,7 +143,7 @@ impl Records {
             parent: task.letter.as_deref().map(str::to_owned),
         };
         let cause = letter.cause.text();
-        let value = again(task, &letter.owed, task.retry_count, now, cause).encode();
+        let value = retry_task(task, &letter.owed, task.retry_count, now, cause).encode();
         let key = keys::record_key(task.placed.conversation);
         self.letter(&dead, Bytes::copy_from_slice(&key), value)
     }

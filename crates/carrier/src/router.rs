@@ -1,4 +1,5 @@
-//! Who is there for those who are to be told, and before that: what of copies a record made old is forgotten.
+//! Routes deliveries. First invalidates the cache entries that a record made stale, then asks the
+//! mailbox for each recipient's live sessions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,31 +9,31 @@ use api::trace;
 use backend::cache::Cache;
 use backend::mailbox::MailboxStore;
 use backend::{Error, Kind};
-use protocol::cached::Outdated;
+use protocol::cache::Invalidation;
 use protocol::delivery::{Route, RouteFailure, RouteToken};
 use protocol::mailbox::{RouteAnswer, RouteRequest};
-use protocol::presence::{Denied, SessionKey};
+use protocol::presence::{DeniedBoats, SessionKey};
 use protocol::{Timestamp, TraceContext};
 
-use crate::stores::Timed;
+use crate::deadline::StoreDeadline;
 
-/// How long a record waits for copies to be forgotten. Then what a copy lacks, if anybody finds it, is told with a later
-/// list: better than telling nobody.
+/// Longest wait of a record for its cache entries to be invalidated. After that, whoever reads a
+/// stale entry learns what it lacks from a later list, which is better than delivering to nobody.
 const COPIES_WAIT: Duration = Duration::from_secs(60);
 
-/// A question to the mailbox, and whose copies are forgotten before it is asked.
-pub(crate) struct Question {
+/// A question to the mailbox, and the cache entries to invalidate before it is asked.
+pub(crate) struct RouteQuery {
     token: RouteToken,
     trace: Option<TraceContext>,
-    outdated: Vec<Outdated>,
-    /// Copies that cannot be forgotten do not put it off any more.
+    outdated: Vec<Invalidation>,
+    /// Stale cache entries no longer put the question off.
     is_late: bool,
     request: RouteRequest,
 }
 
-impl Question {
-    pub(crate) fn of(route: Route, denied: Denied, now: Timestamp) -> Question {
-        Question {
+impl RouteQuery {
+    pub(crate) fn of(route: Route, denied: DeniedBoats, now: Timestamp) -> RouteQuery {
+        RouteQuery {
             token: route.token,
             trace: route.trace,
             is_late: (route.first_at).is_some_and(|first| now.since(first) > COPIES_WAIT),
@@ -49,47 +50,52 @@ impl Question {
     }
 }
 
-pub(crate) type Routed = Vec<(RouteToken, Result<RouteAnswer, RouteFailure>)>;
+pub(crate) type RouteResults = Vec<(RouteToken, Result<RouteAnswer, RouteFailure>)>;
 
 /// Asks the mailbox.
 pub(crate) struct Router {
     pub(crate) mailbox: Arc<dyn MailboxStore>,
     pub(crate) cache: Arc<dyn Cache>,
-    pub(crate) stores: Timed,
+    pub(crate) stores: StoreDeadline,
 }
 
 impl Router {
-    /// First forgets, then asks: what is forgotten is not named again, and who signs in after they were looked for finds
-    /// in the list what they are not told.
-    pub(crate) async fn route(self, forgets: Vec<SessionKey>, questions: Vec<Question>) -> Routed {
+    /// Forgets ended sessions and invalidates cache entries before it asks. A forgotten session is
+    /// not named again, and a user who signs in after the question finds in the list whatever was
+    /// not delivered to them.
+    pub(crate) async fn route(
+        self,
+        forgets: Vec<SessionKey>,
+        questions: Vec<RouteQuery>,
+    ) -> RouteResults {
         if !forgets.is_empty() {
             let count = forgets.len();
             let answers = self.stores.each(count, self.mailbox.disconnect(forgets));
             for error in answers.await.into_iter().filter_map(Result::err) {
-                // They will be met, and forgotten, again.
+                // Later routes meet these sessions, and forget them, again.
                 tracing::debug!(%error, "the registration of an ended session stays for now");
             }
         }
         let outdated = questions.iter().flat_map(|question| &question.outdated);
         let unforgotten = self.forget(outdated.copied().collect()).await;
-        let is_ready = |question: &Question| {
+        let is_ready = |question: &RouteQuery| {
             let mut outdated = question.outdated.iter();
             question.is_late || outdated.all(|outdated| !unforgotten.contains(outdated))
         };
         let (ready, put_off): (Vec<_>, Vec<_>) = questions.into_iter().partition(is_ready);
         let put_off = put_off.into_iter();
         let put_off = put_off.map(|question| (question.token, Err(RouteFailure::Unavailable)));
-        let mut routed: Routed = put_off.collect();
+        let mut routed: RouteResults = put_off.collect();
         routed.extend(self.ask(ready).await);
         routed
     }
 
-    /// Answers what may still be found.
-    async fn forget(&self, outdated: BTreeSet<Outdated>) -> BTreeSet<Outdated> {
+    /// Returns the entries that may still be found.
+    async fn forget(&self, outdated: BTreeSet<Invalidation>) -> BTreeSet<Invalidation> {
         if outdated.is_empty() {
             return outdated;
         }
-        let asked: Vec<Outdated> = outdated.iter().copied().collect();
+        let asked: Vec<Invalidation> = outdated.iter().copied().collect();
         let forgotten = self.cache.forget(&asked);
         let forgotten = self.stores.each(asked.len(), forgotten).await;
         let told = outdated.into_iter().zip(forgotten);
@@ -101,7 +107,7 @@ impl Router {
         failed.collect()
     }
 
-    async fn ask(&self, questions: Vec<Question>) -> Routed {
+    async fn ask(&self, questions: Vec<RouteQuery>) -> RouteResults {
         if questions.is_empty() {
             return Vec::new();
         }

@@ -1,7 +1,7 @@
-//! Questions to the mailbox, by the server that answers them: one call to each under way, so that a server that is slow
-//! delays only the users it has.
+//! Questions to the mailbox, queued by server: each has at most one call under way, so that a slow
+//! server delays only its own users.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use backend::cache::Cache;
@@ -11,26 +11,27 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use protocol::Timestamp;
 use protocol::delivery::Route;
-use protocol::presence::{Denied, SessionKey};
+use protocol::presence::{DeniedBoats, SessionKey};
 
-use crate::router::{Question, Routed, Router};
-use crate::stores::Timed;
+use crate::deadline::StoreDeadline;
+use crate::router::{RouteQuery, RouteResults, Router};
 
-/// Users that are routed in one call.
+/// Users routed in one call.
 const ROUTES: usize = 1024;
-/// Bytes of bodies in one call, unless one route has more: a call is a few pipelines, which a server answers well within
-/// its deadline.
+/// Bytes of bodies in one call, unless one route has more. A call is a few pipelines, which a
+/// server answers well within its deadline.
 const BYTES: usize = 4 << 20;
 
-pub(crate) struct Routes {
+pub(crate) struct RouteQueue {
     mailbox: Arc<dyn MailboxStore>,
     cache: Arc<dyn Cache>,
-    stores: Timed,
-    servers: HashMap<ServerId, Waiting>,
-    calls: FuturesUnordered<BoxFuture<'static, (ServerId, Routed)>>,
+    stores: StoreDeadline,
+    /// Servers are few, and called in their order.
+    servers: BTreeMap<ServerId, Waiting>,
+    calls: FuturesUnordered<BoxFuture<'static, (ServerId, RouteResults)>>,
 }
 
-/// What waits for a server's next call.
+/// Questions that wait for a server's next call.
 #[derive(Default)]
 struct Waiting {
     forgets: Vec<SessionKey>,
@@ -38,17 +39,17 @@ struct Waiting {
     is_called: bool,
 }
 
-impl Routes {
+impl RouteQueue {
     pub(crate) fn new(
         mailbox: Arc<dyn MailboxStore>,
         cache: Arc<dyn Cache>,
-        stores: Timed,
-    ) -> Routes {
-        Routes {
+        stores: StoreDeadline,
+    ) -> RouteQueue {
+        RouteQueue {
             mailbox,
             cache,
             stores,
-            servers: HashMap::new(),
+            servers: BTreeMap::new(),
             calls: FuturesUnordered::new(),
         }
     }
@@ -64,8 +65,8 @@ impl Routes {
         self.servers.entry(server).or_default().forgets.push(key);
     }
 
-    /// Calls each server for which something waits and that is not asked already.
-    pub(crate) fn begin(&mut self, denied: &Denied, now: Timestamp) {
+    /// Calls each server that has questions waiting and no call under way.
+    pub(crate) fn begin(&mut self, denied: &DeniedBoats, now: Timestamp) {
         for (&server, waiting) in &mut self.servers {
             if waiting.is_called || waiting.is_empty() {
                 continue;
@@ -73,7 +74,7 @@ impl Routes {
             waiting.is_called = true;
             let forgets = std::mem::take(&mut waiting.forgets);
             let routes = waiting.next_call().into_iter();
-            let question = |route| Question::of(route, denied.clone(), now);
+            let question = |route| RouteQuery::of(route, denied.clone(), now);
             let questions = routes.map(question).collect();
             let router = Router {
                 mailbox: self.mailbox.clone(),
@@ -85,14 +86,14 @@ impl Routes {
         }
     }
 
-    /// Completes when a call ends; never, where none is under way. Cancel safe.
-    pub(crate) async fn answered(&mut self) -> Routed {
+    /// Completes when a call ends; never if none is under way. Cancel safe.
+    pub(crate) async fn answered(&mut self) -> RouteResults {
         let Some((server, routed)) = self.calls.next().await else {
             return std::future::pending().await;
         };
         if let Some(waiting) = self.servers.get_mut(&server) {
             waiting.is_called = false;
-            // Servers come and go; whoever has nothing to do is not remembered.
+            // Servers come and go; one without questions is not remembered.
             if waiting.is_empty() {
                 self.servers.remove(&server);
             }

@@ -1,14 +1,14 @@
-//! Step 8 of a message's way: makes the effects of settled records durable, many at a time, and only then
-//! lets their offsets be committed.
+//! Step 8 of a message's way: makes the effects of settled records durable, many at a time, and
+//! only then lets their offsets be committed.
 //!
-//! Each partition has a call of its own under way, and so has the ledger; what settles meanwhile goes with the
-//! next. A record whose effects cannot be made durable (a dead-letter topic that does not take writes) holds
-//! its own offset, and is tried again; the others pass, except those that would overtake it under the same key.
-//! A partition that is away holds what depends on it, up to a bound; at the bound the partitions whose records
-//! these are hand out nothing more.
+//! Each partition has a call of its own under way, and so has the ledger; effects that arrive
+//! meanwhile go with the next call. A record whose effects cannot be made durable (a dead-letter
+//! topic that takes no writes) holds its own offset, and is tried again; the others pass, except
+//! those that would overtake it under the same key. An unavailable partition holds the records that
+//! depend on it, up to a bound; at the bound the source partitions of these records are paused.
 //!
-//! What the log refuses for good is not tried again: a retry becomes a dead letter, a letter loses its
-//! body, and what is left after that is given up and counted.
+//! Records that the log refuses for good are not tried again: a retry becomes a dead letter, a
+//! letter loses its body, and anything left after that is given up and counted.
 
 mod entries;
 mod lane;
@@ -23,7 +23,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::task::NotificationTask;
+use api::task::{NotificationTask, Value};
 use api::trace::TRACEPARENT;
 use backend::Backends;
 use backend::clock::{Clock, Entropy};
@@ -35,21 +35,21 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use protocol::delivery::Source;
 use protocol::keys::Topic;
-use protocol::ledger::{Event, LedgerEntry};
+use protocol::ledger::{LedgerEntry, LedgerEvent};
 use protocol::trace::TraceId;
 use protocol::{Timestamp, TraceContext};
 use tokio::time::Instant;
 
 use self::entries::Portion;
 use self::lane::Item;
-use self::schedule::{Call, Limits, Published, Schedule};
+use self::schedule::{Published, Schedule, ScheduleLimits, ScheduledCall};
 use crate::Config;
 use crate::backoff::Backoff;
-use crate::batch::Effects;
+use crate::deadline::StoreDeadline;
+use crate::decoded_record::PoisonRecord;
+use crate::executor_queue::SettleWork;
 use crate::records::Records;
-use crate::stores::Timed;
-use crate::work::Spoilt;
-use crate::writer::give_up;
+use crate::writer::dead_letter;
 
 /// Records of one call to a partition at most, and their bytes.
 const CALL_RECORDS: usize = 1024;
@@ -62,14 +62,14 @@ const LANE_BYTES: usize = 16 << 20;
 const LEDGER_ENTRIES: usize = 262_144;
 
 pub(crate) struct Settler {
-    way: Way,
+    way: SettleWriter,
     entropy: Arc<dyn Entropy>,
     schedule: Schedule,
     calls: FuturesUnordered<Pin<Box<dyn Future<Output = Answer> + Send>>>,
     crowded: BTreeSet<Partition>,
 }
 
-/// What came of a call, and how long it took.
+/// Result of a call, and its duration.
 struct Answer {
     took: Duration,
     result: CallResult,
@@ -83,15 +83,15 @@ enum CallResult {
 impl Settler {
     pub(crate) fn new(backends: &Backends, config: &Config, records: Records) -> Settler {
         Settler {
-            way: Way {
+            way: SettleWriter {
                 producer: backends.queue.producer(),
                 ledger: backends.ledger.clone(),
                 clock: backends.clock.clone(),
-                stores: Timed::new(config),
+                stores: StoreDeadline::new(config),
                 records,
             },
             entropy: backends.entropy.clone(),
-            schedule: Schedule::new(Limits {
+            schedule: Schedule::new(ScheduleLimits {
                 deadline: config.store_timeout,
                 backoff: Backoff::new(config),
                 call_records: CALL_RECORDS,
@@ -107,22 +107,22 @@ impl Settler {
         }
     }
 
-    pub(crate) fn add(&mut self, effects: Effects) {
+    pub(crate) fn add(&mut self, effects: SettleWork) {
         self.schedule.add(Instant::now(), effects);
     }
 
-    /// Records that are decided, and not settled yet.
+    /// Records that are decided and not settled yet.
     pub(crate) fn len(&self) -> usize {
         self.schedule.len()
     }
 
-    /// The ledger has no room for more: nothing more is to be begun.
+    /// True if the ledger has no room for more, and nothing more may begin.
     pub(crate) fn is_full(&self) -> bool {
         self.schedule.is_full()
     }
 
-    /// Partitions that are to hand out nothing, as what becomes of their records has no room; `None`: the same as
-    /// at the last question.
+    /// Partitions to pause, as the effects of their records have no room; `None` if they are the
+    /// same as at the last call.
     pub(crate) fn crowded(&mut self) -> Option<&BTreeSet<Partition>> {
         let crowded = self.schedule.crowded();
         if crowded == self.crowded {
@@ -139,13 +139,13 @@ impl Settler {
         }
     }
 
-    /// When `begin` should be called again, if nothing else happens.
+    /// Time at which `begin` should be called again, if nothing else happens.
     pub(crate) fn wakes_at(&self) -> Option<Instant> {
         self.schedule.wakes_at(Instant::now())
     }
 
-    /// Completes with the records that are settled, perhaps none, when a call ends; never, where none is
-    /// under way. Cancel safe.
+    /// Completes with the settled records, perhaps none, when a call ends; never if none is under
+    /// way. Cancel safe.
     pub(crate) async fn settled(&mut self) -> Vec<Source> {
         let settled = self.schedule.settled();
         if !settled.is_empty() {
@@ -194,22 +194,22 @@ fn text_of(error: &Error) -> String {
     format!("{error}: {}", error.source)
 }
 
-/// How effects become durable; clones share it.
+/// Writes effects to the log and the ledger. Clones share the backends.
 #[derive(Clone)]
-struct Way {
+struct SettleWriter {
     producer: Arc<dyn Producer>,
     ledger: Arc<dyn LedgerStore>,
     clock: Arc<dyn Clock>,
-    stores: Timed,
+    stores: StoreDeadline,
     records: Records,
 }
 
-impl Way {
-    async fn call(self, call: Call) -> Answer {
+impl SettleWriter {
+    async fn call(self, call: ScheduledCall) -> Answer {
         let begun = Instant::now();
         let result = match call {
-            Call::Publish(partition, items) => self.publish(partition, items).await,
-            Call::Append(portions) => {
+            ScheduledCall::Publish(partition, items) => self.publish(partition, items).await,
+            ScheduledCall::Append(portions) => {
                 let entries = portions.iter().flat_map(|p| p.entries.iter().cloned());
                 let written = self.ledger.append(entries.collect());
                 let written = self.stores.within(written).await;
@@ -228,8 +228,8 @@ impl Way {
         let mut answers = match self.stores.within(published).await {
             Ok(answers) => answers.into_iter(),
             Err(error) => {
-                // Whether they were taken is unknown, so all are published again: a retry, a letter or a
-                // notification that comes twice does no more than one, as after a crash.
+                // Nobody knows whether the log took them, so all are published again: a second copy
+                // of a retry, a letter or a notification has no further effect, as after a crash.
                 let again = items.into_iter().map(Published::Again).collect();
                 return CallResult::Published(partition, again, Some(text_of(&error)));
             }
@@ -252,7 +252,7 @@ impl Way {
         CallResult::Published(partition, answers, failed)
     }
 
-    /// The log will never take this record: what is published in its place.
+    /// Replaces a record that the log will never take.
     fn refused(&self, item: Item, error: &Error) -> Published {
         let mut record = item.record.clone();
         let (topic, now) = (record.partition.topic, self.clock.now());
@@ -269,8 +269,8 @@ impl Way {
             }
             Topic::Retry(_) => {
                 let why = error.source.to_string();
-                if let Some(spoilt) = Spoilt::of_retry(item.origin, &record, why) {
-                    let mut dead = give_up(&self.records, &spoilt, now);
+                if let Some(spoilt) = PoisonRecord::of_retry(item.origin, &record, why) {
+                    let mut dead = dead_letter(&self.records, &spoilt, now);
                     return Published::Refused(item, dead.records.pop(), dead.ledger);
                 }
             }
@@ -290,7 +290,7 @@ impl Way {
     }
 }
 
-/// As its header has it.
+/// Trace in the record's header.
 fn trace_of(record: &NewRecord) -> Option<TraceId> {
     let mut headers = record.headers.iter();
     let (_, text) = headers.find(|(name, _)| name == TRACEPARENT)?;
@@ -298,14 +298,14 @@ fn trace_of(record: &NewRecord) -> Option<TraceId> {
     Some(context.trace)
 }
 
-/// That a notification never left, as the ledger says it.
+/// Ledger entry of a notification that never left.
 fn untold(record: &NewRecord, now: Timestamp) -> Option<LedgerEntry> {
     let task = NotificationTask::decode(record.value.clone()).ok()?;
     Some(LedgerEntry {
         message: task.notification.message,
         at: now,
         target: Some(task.notification.target),
-        event: Event::NotificationSent {
+        event: LedgerEvent::NotificationSent {
             provider: "log".to_owned(),
             ok: false,
         },

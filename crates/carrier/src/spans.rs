@@ -1,4 +1,4 @@
-//! What is recorded of deliveries: a span for each user and platform, out of what the ledger is told.
+//! Spans of deliveries: one for each user and platform, derived from the ledger entries.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use api::trace::Spans;
 use protocol::Timestamp;
 use protocol::delivery::Settlement;
-use protocol::ledger::{Event, LedgerEntry};
+use protocol::ledger::{LedgerEntry, LedgerEvent};
 use protocol::message::Target;
 use protocol::trace::{Span, Step};
 
-/// Records the deliveries of a record that has come to its end.
+/// Records the deliveries of a record that is settled.
 pub(crate) fn record_deliveries(spans: &Spans, settlement: &Settlement, now: Timestamp) {
     let (source, task) = (settlement.source, &settlement.task);
     let Some(parent) = spans.sampled(task.trace) else {
@@ -43,7 +43,7 @@ pub(crate) fn record_deliveries(spans: &Spans, settlement: &Settlement, now: Tim
 
 type Entries<'a> = Vec<&'a LedgerEntry>;
 
-/// What happened for each, and for whatever sessions live (`None`).
+/// Entries by target; `None` stands for whatever sessions live.
 fn by_target(ledger: &[LedgerEntry]) -> BTreeMap<Option<Target>, Entries<'_>> {
     let mut by_target: BTreeMap<_, Entries<'_>> = BTreeMap::new();
     let told = ledger.iter().filter(|entry| word(&entry.event).is_some());
@@ -53,42 +53,46 @@ fn by_target(ledger: &[LedgerEntry]) -> BTreeMap<Option<Target>, Entries<'_>> {
     by_target
 }
 
-/// The last word that ends it, and whether that is bad.
+/// Name of the last event that ends the delivery, and whether it is a failure.
 fn outcome_of(entries: &[&LedgerEntry]) -> (&'static str, bool) {
-    let ends =
-        |entry: &&&LedgerEntry| !matches!(entry.event, Event::Pushed { .. } | Event::Notified);
+    let ends = |entry: &&&LedgerEntry| {
+        !matches!(
+            entry.event,
+            LedgerEvent::Pushed { .. } | LedgerEvent::Notified
+        )
+    };
     let Some(end) = entries.iter().rev().find(ends) else {
         return ("pushed", true);
     };
     let bad = matches!(
         end.event,
-        Event::Failed { .. } | Event::Retried { .. } | Event::Dead { .. }
+        LedgerEvent::Failed { .. } | LedgerEvent::Retried { .. } | LedgerEvent::Dead { .. }
     );
     (word(&end.event).unwrap_or("settled"), bad)
 }
 
-/// As the span says it; `None` for what is not about a delivery.
-fn word(event: &Event) -> Option<&'static str> {
+/// Name of the event in a span; `None` if it is not about a delivery.
+fn word(event: &LedgerEvent) -> Option<&'static str> {
     Some(match event {
-        Event::Pushed { .. } => "pushed",
-        Event::Acked { .. } => "acked",
-        Event::Written { .. } => "written",
-        Event::Failed { .. } => "failed",
-        Event::Retried { .. } => "retried",
-        Event::StoredOffline => "stored",
-        Event::ReachableBySync => "sync",
-        Event::Dropped => "dropped",
-        Event::Notified => "notified",
-        Event::Dead { .. } => "dead",
-        Event::Placed { .. }
-        | Event::Changed { .. }
-        | Event::Unchanged { .. }
-        | Event::Listed { .. }
-        | Event::Refused { .. }
-        | Event::Repeat { .. }
-        | Event::Fetched { .. }
-        | Event::NotificationSent { .. }
-        | Event::Redriven { .. }
-        | Event::Settled => return None,
+        LedgerEvent::Pushed { .. } => "pushed",
+        LedgerEvent::Acked { .. } => "acked",
+        LedgerEvent::Written { .. } => "written",
+        LedgerEvent::Failed { .. } => "failed",
+        LedgerEvent::Retried { .. } => "retried",
+        LedgerEvent::StoredOffline => "stored",
+        LedgerEvent::ReachableBySync => "sync",
+        LedgerEvent::Dropped => "dropped",
+        LedgerEvent::Notified => "notified",
+        LedgerEvent::Dead { .. } => "dead",
+        LedgerEvent::Placed { .. }
+        | LedgerEvent::Changed { .. }
+        | LedgerEvent::Unchanged { .. }
+        | LedgerEvent::Listed { .. }
+        | LedgerEvent::Refused { .. }
+        | LedgerEvent::Repeat { .. }
+        | LedgerEvent::Fetched { .. }
+        | LedgerEvent::NotificationSent { .. }
+        | LedgerEvent::Redriven { .. }
+        | LedgerEvent::Settled => return None,
     })
 }

@@ -8,8 +8,8 @@ use api::transport::Connector;
 use backend::Backends;
 use backend::clock::TimerClock;
 use backend::discovery::Role;
-use protocol::delivery::{Delivery, Limits};
-use protocol::keys::{RETRY_TIERS, Topic};
+use protocol::delivery::{Delivery, DeliveryLimits};
+use protocol::keys::{CARRIERS, RETRY_TIERS, Topic};
 use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -17,26 +17,26 @@ use tokio_util::task::TaskTracker;
 
 use crate::Config;
 use crate::backoff::Backoff;
-use crate::batch::Shard;
-use crate::consumer::Line;
+use crate::boat_directory::{self, BoatDirectory};
+use crate::boat_streams::BoatStreams;
+use crate::deadline::StoreDeadline;
 use crate::executor::{Backlog, Executor};
-use crate::fleet::Fleet;
-use crate::intake::Intake;
-use crate::kickout::Kicker;
+use crate::executor_queue::ExecutorHandle;
+use crate::kickout::KickoutSender;
+use crate::message_consumer::MessageConsumer;
 use crate::metrics::Gauges;
-use crate::progress::{Progress, Ways};
+use crate::offsets::{AllOffsets, PartitionOffsets};
+use crate::partition_consumer::PartitionConsumer;
 use crate::records::Records;
-use crate::roster::{self, Roster};
-use crate::routes::Routes;
+use crate::retry_consumer::{Present, RetryConsumer};
+use crate::routes::RouteQueue;
 use crate::settler::Settler;
-use crate::stores::Timed;
-use crate::tier::{Present, Tier};
 use crate::writer::Writer;
 
 /// The consumer group of all carriers.
-pub const GROUP: &str = "carrier";
+pub const GROUP: &str = CARRIERS;
 
-/// Why a carrier does not start.
+/// Errors of starting a carrier.
 #[derive(Debug, Error)]
 pub enum StartError {
     #[error("retry_delays must grow from tier to tier")]
@@ -52,8 +52,9 @@ pub struct Running {
 }
 
 impl Running {
-    /// Waits until the carrier has ended: what could finish is committed, and it has left its group. It
-    /// ends when its token is cancelled; when it ends before, one of its parts has panicked.
+    /// Waits until the carrier has ended: everything that could finish is committed, and it has
+    /// left its group. A carrier ends when its token is cancelled; if it ends earlier, one of its
+    /// parts has panicked.
     pub async fn drained(&self) {
         self.tasks.wait().await;
     }
@@ -62,7 +63,7 @@ impl Running {
 /// Starts a carrier that runs until `shutdown`.
 ///
 /// # Errors
-/// A setting that cannot be, or a part that does not answer.
+/// A setting that cannot work, or a backend that does not answer.
 pub async fn start(
     config: Config,
     backends: Backends,
@@ -71,8 +72,8 @@ pub async fn start(
 ) -> Result<Running, StartError> {
     let limits = config.limits().ok_or(StartError::RetryDelays)?;
     let leases = backends.registry.watch(Role::Boat);
-    let leases = Timed::new(&config).within(leases).await?;
-    let (roster, lookout) = roster::roster(
+    let leases = StoreDeadline::new(&config).within(leases).await?;
+    let (roster, lookout) = boat_directory::boat_directory(
         leases,
         connector.clone(),
         Arc::new(TimerClock::starting_at(backends.clock.now())),
@@ -90,7 +91,7 @@ pub async fn start(
         stop: shutdown.child_token(),
         ended: CancellationToken::new(),
     };
-    // Nothing that was started outlives a start that fails.
+    // A start that fails leaves nothing running.
     let unless_started = carrier.ended.clone().drop_guard();
     let consumers = carrier.assemble().await?;
     unless_started.disarm();
@@ -101,7 +102,7 @@ pub async fn start(
         until.run_until_cancelled(lookout.run()).await;
     });
     tasks.spawn(async move {
-        // Every consumer finishes first; then nobody needs the shards and their streams.
+        // All consumers finish first; after that nobody needs the shards and their streams.
         consumers.wait().await;
         ended.cancel();
     });
@@ -111,44 +112,44 @@ pub async fn start(
 
 struct Carrier {
     config: Arc<Config>,
-    limits: Limits,
+    limits: DeliveryLimits,
     backends: Backends,
     connector: Connector,
     records: Records,
-    roster: Roster,
+    roster: BoatDirectory,
     spans: Spans,
     tasks: TaskTracker,
-    /// Consumers stop.
+    /// Stops the consumers.
     stop: CancellationToken,
-    /// Shards and streams end.
+    /// Ends the shards and their streams.
     ended: CancellationToken,
 }
 
 impl Carrier {
-    /// Joins the group with every consumer, then sets all of them to work. The tracker waits for the
+    /// Joins the group with every consumer, then starts them all. The tracker waits for the
     /// consumers.
     async fn assemble(&self) -> Result<TaskTracker, StartError> {
         let mut tiers = Vec::new();
         for tier in 1..=RETRY_TIERS {
             let topic = Topic::Retry(tier);
             let consumer = self.backends.queue.subscribe(GROUP, topic).await?;
-            tiers.push((tier, consumer, Arc::new(Progress::default())));
+            tiers.push((tier, consumer, Arc::new(PartitionOffsets::default())));
         }
         let mut intakes = Vec::new();
         for _ in 0..self.config.shards.max(1) {
             let consumer = self.backends.queue.subscribe(GROUP, Topic::Message).await?;
-            intakes.push((consumer, Arc::new(Progress::default())));
+            intakes.push((consumer, Arc::new(PartitionOffsets::default())));
         }
 
         let consumers = TaskTracker::new();
         let mut shards = Vec::new();
         for (number, (consumer, progress)) in intakes.into_iter().enumerate() {
-            let mut ways: BTreeMap<Topic, Arc<Progress>> = tiers
+            let mut ways: BTreeMap<Topic, Arc<PartitionOffsets>> = tiers
                 .iter()
                 .map(|(tier, _, progress)| (Topic::Retry(*tier), progress.clone()))
                 .collect();
             ways.insert(Topic::Message, progress.clone());
-            let shard = self.start_shard(number, Ways::new(ways));
+            let shard = self.start_shard(number, AllOffsets::new(ways));
             let line = self.line(consumer, progress, shard.clone());
             self.consume(&consumers, self.intake(line).run(self.stop.clone()));
             shards.push(shard);
@@ -162,8 +163,8 @@ impl Carrier {
         Ok(consumers)
     }
 
-    /// A consumer that ends by itself, by a panic, takes the carrier with it, as a shard does: nobody
-    /// would read its partitions.
+    /// Spawns a consumer. One that ends by itself, by a panic, takes the carrier with it, as a
+    /// shard does: nobody would read its partitions.
     fn consume(
         &self,
         consumers: &TaskTracker,
@@ -179,10 +180,10 @@ impl Carrier {
     fn line(
         &self,
         consumer: Box<dyn backend::queue::Consumer>,
-        progress: Arc<Progress>,
-        shard: Shard,
-    ) -> Line {
-        Line::new(
+        progress: Arc<PartitionOffsets>,
+        shard: ExecutorHandle,
+    ) -> PartitionConsumer {
+        PartitionConsumer::new(
             consumer,
             progress,
             shard,
@@ -191,8 +192,8 @@ impl Carrier {
         )
     }
 
-    fn intake(&self, line: Line) -> Intake {
-        Intake {
+    fn intake(&self, line: PartitionConsumer) -> MessageConsumer {
+        MessageConsumer {
             line,
             writer: Writer::new(
                 &self.backends,
@@ -206,17 +207,14 @@ impl Carrier {
         }
     }
 
-    fn tier(&self, line: Line, tier: u8) -> Tier {
-        Tier {
+    fn tier(&self, line: PartitionConsumer, tier: u8) -> RetryConsumer {
+        RetryConsumer {
             line,
             tier,
             delay: self.limits.tiers.delay(tier),
             present: Present {
-                history: self.backends.history.clone(),
-                changes: self.backends.changes.clone(),
-                groups: self.backends.groups.clone(),
-                group_history: self.backends.group_history.clone(),
-                stores: Timed::new(&self.config),
+                backends: self.backends.clone(),
+                stores: StoreDeadline::new(&self.config),
             },
             records: self.records.clone(),
             partitions: self.backends.queue.partitions(Topic::Retry(tier)),
@@ -228,17 +226,17 @@ impl Carrier {
         }
     }
 
-    fn start_shard(&self, number: usize, ways: Ways) -> Shard {
-        /// What boats said that waits for its shard.
+    fn start_shard(&self, number: usize, ways: AllOffsets) -> ExecutorHandle {
+        /// Reports of boats that wait for their shard.
         const HEARD: usize = 1024;
-        let (shard, batches, abandons) = Shard::new();
+        let (shard, batches, abandons) = ExecutorHandle::new();
         let (heard, heard_out) = mpsc::channel(HEARD);
         let (backends, config) = (&self.backends, &self.config);
-        let stores = Timed::new(config);
+        let stores = StoreDeadline::new(config);
         let streams = TaskTracker::new();
         let executor = Executor {
             delivery: Delivery::new(self.limits),
-            fleet: Fleet::new(
+            fleet: BoatStreams::new(
                 self.connector.clone(),
                 self.roster.clone(),
                 heard,
@@ -248,7 +246,7 @@ impl Carrier {
             ),
             roster: self.roster.clone(),
             settler: Settler::new(backends, config, self.records.clone()),
-            kicker: Kicker {
+            kicker: KickoutSender {
                 mailbox: backends.mailbox.clone(),
                 connector: self.connector.clone(),
                 roster: self.roster.clone(),
@@ -267,18 +265,18 @@ impl Carrier {
             heard: heard_out,
             kickouts_max: config.kickouts_max,
             backlog: Backlog::default(),
-            routes: Routes::new(backends.mailbox.clone(), backends.cache.clone(), stores),
+            routes: RouteQueue::new(backends.mailbox.clone(), backends.cache.clone(), stores),
             gauges: Gauges::new(number),
             spans: self.spans.clone(),
         };
         let ended = self.ended.clone();
-        // A shard that ends by itself, by a panic, takes the carrier with it: one that only takes records
-        // and delivers none would be worse.
+        // A shard that ends by itself, by a panic, takes the carrier with it: a carrier that takes
+        // records and delivers none would be worse.
         let stop = self.stop.clone().drop_guard();
         self.tasks.spawn(async move {
             let _stop = stop;
             executor.run(ended).await;
-            // Its streams end with its fleet.
+            // The streams to its boats end with it.
             streams.close();
             streams.wait().await;
         });

@@ -1,4 +1,5 @@
-//! A carrier on embedded parts in memory and paused time, with a small boat that does what the test says.
+//! A carrier on embedded backends in memory and paused time, with a small boat that the test
+//! directs.
 
 mod accounting;
 mod changing;

@@ -1,4 +1,5 @@
-//! The reference client: a pure [`core`] that the simulator shares, a [`store`], and a [`driver`] on tokio.
+//! The reference client: a pure [`core`] that the simulator shares, a [`store`], and a [`driver`]
+//! on tokio.
 
 pub mod core;
 pub mod driver;

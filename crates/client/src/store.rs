@@ -1,7 +1,8 @@
-//! What a device keeps, in one SQLite file (or in memory): see [`Saved`].
+//! State of a device, in one SQLite file (or in memory): see [`Snapshot`].
 //!
-//! A file belongs to one device and to one process at a time. It may hold several accounts: who signs in
-//! to another installation finds an empty state there, but for what was not sent yet, and the old one again when coming back.
+//! A file belongs to one device, and to one process at a time. It may hold several accounts: a
+//! device that signs in to another installation finds an empty state there, except for its unsent
+//! messages, and the old state again when it comes back.
 
 mod rows;
 
@@ -11,28 +12,28 @@ use protocol::{DeviceId, Platform};
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
 use thiserror::Error;
 
-use crate::core::{Account, Change, Saved};
+use crate::core::{Account, Change, Snapshot};
 
-/// Where a device keeps its state.
+/// Location of a device's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
-    /// A file; made with its folder when it is not there.
+pub enum StorePath {
+    /// A file, created with its folder if missing.
     Path(PathBuf),
     /// Nothing survives the process.
     Memory,
 }
 
-/// What a commit waits for.
+/// Durability of a commit: the level it waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// The disk: survives the loss of power.
+    /// The disk: commits survive a loss of power.
     #[default]
     Disk,
-    /// The operating system: survives the death of the process.
+    /// The operating system: commits survive the death of the process.
     Process,
 }
 
-/// Why state could not be read or written.
+/// Reason for state not to be read or written.
 #[derive(Debug, Error)]
 pub enum StoreError {
     #[error(
@@ -58,7 +59,7 @@ pub enum StoreError {
     Sqlite(#[from] rusqlite::Error),
 }
 
-/// The version of the tables below.
+/// Version of the tables below.
 const FORMAT: i64 = 3;
 
 const TABLES: &str = "
@@ -105,7 +106,7 @@ CREATE TABLE followed (
 );
 ";
 
-/// From format 1 to 2. The list is asked for again, whole.
+/// Migration from format 1 to 2. The whole list is requested again.
 const TO_2: &str = "
 ALTER TABLE conversation ADD COLUMN rev INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE outbox ADD COLUMN change BLOB;
@@ -120,7 +121,7 @@ CREATE TABLE stretch (
 UPDATE account SET list_version = 0;
 ";
 
-/// From format 2 to 3. The list is asked for again, whole.
+/// Migration from format 2 to 3. The whole list is requested again.
 const TO_3: &str = "
 ALTER TABLE conversation ADD COLUMN hidden INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE conversation ADD COLUMN hidden_known INTEGER NOT NULL DEFAULT 0;
@@ -131,7 +132,7 @@ CREATE TABLE hidden (
 UPDATE account SET list_version = 0;
 ";
 
-/// An open state.
+/// Open state of a device.
 #[derive(Debug)]
 pub struct Store {
     connection: Connection,
@@ -139,23 +140,23 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the state of this device and takes it for this process.
+    /// Opens the state of this device and locks it for this process.
     ///
     /// # Errors
     /// [`StoreError::Locked`] while another process (or another client of this one) has it.
     pub fn open(
-        state: &State,
+        state: &StorePath,
         platform: Platform,
         device: &DeviceId,
         durability: Durability,
     ) -> Result<Store, StoreError> {
         let path = match state {
-            State::Path(path) => path.clone(),
-            State::Memory => PathBuf::from(":memory:"),
+            StorePath::Path(path) => path.clone(),
+            StorePath::Memory => PathBuf::from(":memory:"),
         };
         let mut connection = match state {
-            State::Path(path) => open_file(path)?,
-            State::Memory => Connection::open_in_memory()?,
+            StorePath::Path(path) => open_file(path)?,
+            StorePath::Memory => Connection::open_in_memory()?,
         };
         let account = prepare(&mut connection, &path, platform, device, durability)
             .map_err(|error| or_locked(error, &path))?;
@@ -165,12 +166,12 @@ impl Store {
         })
     }
 
-    /// All that is kept for the account that was used last.
-    pub fn load(&self) -> Result<Saved, StoreError> {
+    /// Returns the state of the account used last.
+    pub fn load(&self) -> Result<Snapshot, StoreError> {
         rows::load(&self.connection, self.account)
     }
 
-    /// Writes these in one transaction: when it returns they are durable, all or none.
+    /// Writes the changes in one transaction: on return they are durable, all or none.
     pub fn write(&mut self, changes: &[Change]) -> Result<(), StoreError> {
         let transaction = self.connection.transaction()?;
         for change in changes {
@@ -179,9 +180,9 @@ impl Store {
         Ok(transaction.commit()?)
     }
 
-    /// Goes over to another account and answers what is kept for that one. What the same user has not sent yet
-    /// goes with it, behind what waits there.
-    pub fn switch(&mut self, to: Account) -> Result<Saved, StoreError> {
+    /// Switches to another account and returns its state. Unsent messages of the same user move
+    /// along, behind those that wait there.
+    pub fn switch(&mut self, to: Account) -> Result<Snapshot, StoreError> {
         let transaction = self.connection.transaction()?;
         let known: Option<i64> = transaction
             .query_row(
@@ -228,7 +229,7 @@ fn prepare(
     durability: Durability,
 ) -> Result<i64, StoreError> {
     connection.busy_timeout(std::time::Duration::ZERO)?;
-    // Exclusive for as long as it is open: that is the lock between processes.
+    // Exclusive while open: the lock between processes.
     connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     let synchronous = match durability {

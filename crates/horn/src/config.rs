@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use protocol::notify::Limits;
+use protocol::notify::NotifyLimits;
 use protocol::settings::{Link, Problems};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,36 +21,37 @@ pub struct Config {
     /// any text). Unset: calls are not signed.
     #[schemars(extend("examples" = ["/etc/packetboat/webhook/secret"]))]
     pub secret_file: Option<PathBuf>,
-    /// Time for one attempt; then it has failed and is made again.
+    /// Timeout of one attempt; it then counts as failed and is repeated.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub timeout: Duration,
-    /// Attempts of one notification; after the last it is a dead letter on `notification-dead`.
+    /// Maximum number of attempts for one notification; after the last it becomes a dead letter on
+    /// `notification-dead`.
     pub attempts_max: u32,
-    /// Delay between the first attempt and the second; doubled for each further one.
+    /// Delay between the first and the second attempt; doubled for each further one.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub retry_delay: Duration,
-    /// Longest delay between attempts, unless the provider asks for a longer one.
+    /// Maximum delay between attempts, unless the provider asks for a longer one.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub retry_delay_max: Duration,
-    /// Age of a message at which its notification becomes a dead letter: it is no news any more.
+    /// Age of a message from which its notification becomes a dead letter: it is no longer news.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub age_max: Duration,
-    /// Calls to the provider at once.
+    /// Maximum number of concurrent calls to the provider.
     pub concurrency: usize,
-    /// Notifications in memory, under way or waiting for their next attempt; further ones wait in
-    /// the log.
+    /// Maximum number of notifications in memory, in flight or waiting for their next attempt.
+    /// Further ones wait in the log.
     pub pending_max: usize,
-    /// Bytes of these notifications, in the same way.
+    /// Maximum size of these notifications in bytes. Further ones wait in the log.
     pub pending_bytes_max: usize,
-    /// Newest (message, user, platform) that are remembered, so that each is notified once; a
-    /// forgotten one may be notified twice.
+    /// Maximum number of (message, user, platform) triples remembered, so that each is notified
+    /// once. The newest are kept; a forgotten one may be notified twice.
     #[schemars(extend("zero" = true))]
     pub collapse_max: usize,
-    /// Newest notifications that `record` keeps.
+    /// Number of the newest notifications that `record` keeps.
     #[schemars(extend("zero" = true))]
     pub recorded_max: usize,
 }
@@ -59,10 +60,10 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProviderKind {
-    /// No call to anybody: the newest in memory, and a line each at log level debug.
+    /// No calls: the newest notifications in memory, and one log line each at level debug.
     #[default]
     Record,
-    /// A call to `url`.
+    /// Calls to `url`.
     Webhook,
 }
 
@@ -87,7 +88,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What cannot work.
+    /// Settings that cannot work.
     #[must_use]
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
@@ -97,7 +98,7 @@ impl Config {
                 let remedy = "Say where the webhook lives: https://host/path";
                 problems.refuse("url", "unset", "horn.provider is webhook", remedy);
             }
-            // It may hold a token, and is not repeated.
+            // The URL may hold a token, and is not repeated.
             Some(url) if !is_url(url) => {
                 let remedy = "Such as https://host/path";
                 problems.refuse("url", "", "it is no http:// or https:// address", remedy);
@@ -112,8 +113,8 @@ impl Config {
         problems
     }
 
-    pub(crate) fn limits(&self) -> Limits {
-        Limits {
+    pub(crate) fn limits(&self) -> NotifyLimits {
+        NotifyLimits {
             attempts_max: self.attempts_max,
             delay: self.retry_delay,
             delay_max: self.retry_delay_max,

@@ -1,8 +1,9 @@
-//! The loop of a horn: reads notifications, has them sent, and commits what has an outcome.
+//! The loop of a horn: reads notifications, has them sent, and commits those that have an outcome.
 //!
-//! A notification that failed waits beside the others and holds no call; it does hold the commit of its
-//! partition, so that a crash brings it back. Bounded by `pending_max`: at it the partitions are paused, and the
-//! log is polled all the same, as who does not poll is out of the group and attempts would begin anew.
+//! A failed notification waits beside the others and occupies no call; it does hold the commit of
+//! its partition, so that a crash brings it back. `pending_max` bounds them: at the bound the
+//! partitions are paused, and the log is polled all the same, as a consumer that does not poll
+//! leaves the group and attempts would begin anew.
 
 mod burials;
 mod mutes;
@@ -15,14 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::dead_letter;
-use api::task::NotificationTask;
+use api::task::{NotificationTask, Value};
 use api::trace::{self, Spans};
 use backend::clock::{Clock, Entropy};
 use backend::queue::{Consumer, Partition, Polled, Record};
-use protocol::delivery::{Offsets, Source};
+use protocol::delivery::{OffsetTracker, Source};
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
-use protocol::notify::{Collapse, Failure, Limits, Next};
+use protocol::notify::{Collapse, NextAttempt, NotifyFailure, NotifyLimits};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -30,16 +31,17 @@ use tokio_util::sync::CancellationToken;
 use self::burials::{Burial, Burials};
 use self::mutes::Mutes;
 use self::pending::{Pending, Waiting};
-use self::settle::{Ended, Outcome, Recorded, Recording, Registry};
+use self::settle::{AttemptEnd, AttemptOutcome, Recorded, Recording, Registry};
 use self::spans::{calling, record_call};
 use crate::config::Config;
 use crate::metrics::HornMetrics;
-use crate::provider::{Provider, ProviderError, Push};
+use crate::provider::{Provider, ProviderError, ProviderPush};
 use crate::start::Parts;
 
-/// Between attempts to reach a log or a ledger that does not answer.
+/// Pause between attempts to reach a log or a ledger that does not answer.
 const STORE_RETRY: Duration = Duration::from_secs(1);
-/// How long revoked partitions are kept for what is under way: below what the log waits for them.
+/// Time for which revoked partitions are kept for calls in flight: less than the log waits for
+/// them.
 const REVOKE_WAIT: Duration = Duration::from_secs(20);
 
 /// One horn. Everything but the calls themselves happens in its one task.
@@ -51,36 +53,36 @@ pub(crate) struct Horn {
     entropy: Arc<dyn Entropy>,
     metrics: Arc<HornMetrics>,
     spans: Spans,
-    limits: Limits,
+    limits: NotifyLimits,
     timeout: Duration,
     concurrency: usize,
     pending_max: usize,
     pending_bytes_max: usize,
 
     assigned: Vec<Partition>,
-    /// Hand out nothing, as there is no room.
+    /// Partitions paused for lack of room.
     paused: Vec<Partition>,
-    /// Of all that has no recorded outcome.
+    /// Bytes of all notifications without a recorded outcome.
     bytes: usize,
-    offsets: Offsets,
+    offsets: OffsetTracker,
     collapse: Collapse,
     waiting: Waiting,
     calls: JoinSet<Result<(), ProviderError>>,
     called: HashMap<Id, Pending>,
-    /// Partitions to be given away once their calls have ended.
+    /// Partitions to give up once their calls have ended.
     revoked: Vec<Partition>,
-    /// When they go at the latest.
+    /// Deadline by which the revoked partitions are given up.
     revoked_until: Option<Instant>,
-    /// Letters that the log does not have yet.
+    /// Letters that are not in the log yet.
     burials: Burials,
-    /// Have an outcome that is not recorded yet.
-    ended: Vec<Ended>,
+    /// Notifications with an outcome that is not recorded yet.
+    ended: Vec<AttemptEnd>,
     recording: Option<Recording>,
-    /// The provider asked to be left alone until then.
+    /// End of the pause that the provider asked for.
     hold: Option<Instant>,
-    /// The log did not answer: not before then.
+    /// Earliest next poll after the log did not answer.
     poll_at: Option<Instant>,
-    /// Log or ledger did not take the outcomes: not before then.
+    /// Earliest next try after log or ledger did not take the outcomes.
     settle_at: Option<Instant>,
 }
 
@@ -119,7 +121,7 @@ impl Horn {
             assigned: Vec::new(),
             paused: Vec::new(),
             bytes: 0,
-            offsets: Offsets::default(),
+            offsets: OffsetTracker::default(),
             collapse: Collapse::new(config.collapse_max),
             waiting: Waiting::default(),
             calls: JoinSet::new(),
@@ -159,7 +161,7 @@ impl Horn {
             }
             self.metrics.pending.set(self.pending() as f64);
         }
-        // What waits for another attempt is not committed and comes again.
+        // Notifications waiting for another attempt are not committed and come again.
         while let Some(result) = self.calls.join_next_with_id().await {
             self.finish(result);
         }
@@ -173,7 +175,7 @@ impl Horn {
         shutdown: &CancellationToken,
     ) -> Turn {
         let now = Instant::now();
-        // At least one, for a poll is due even where the partitions are paused.
+        // At least one: a poll is due even while the partitions are paused.
         let room = self.pending_max.saturating_sub(self.pending()).max(1);
         let polls = self.revoked.is_empty() && self.poll_at.is_none_or(|at| at <= now);
         let due = self.next_due(now);
@@ -194,7 +196,7 @@ impl Horn {
         }
     }
 
-    /// When something is to be done that nothing else wakes for.
+    /// Next deadline that nothing else wakes for.
     fn next_due(&self, now: Instant) -> Option<Instant> {
         let free = self.calls.len() < self.concurrency;
         let next_call = self.waiting.next_due().filter(|_| free);
@@ -213,8 +215,8 @@ impl Horn {
         self.calls.len() + self.waiting.len() + ended
     }
 
-    /// Pauses all partitions while there is no room for more, until a quarter of it is free again: each resumption
-    /// costs the log a fetch.
+    /// Pauses all partitions while there is no room for more, until a quarter of it is free again:
+    /// each resumption costs the log a fetch.
     fn make_room(&mut self, consumer: &mut dyn Consumer) {
         let most = |max: usize| {
             if self.paused.is_empty() {
@@ -256,8 +258,8 @@ impl Horn {
         }
     }
 
-    /// Forgets what waits of these partitions, and what is under way counts for nobody: whoever holds
-    /// the partition next does it again.
+    /// Drops waiting notifications of these partitions, and ignores the results of those in flight:
+    /// the partition's next holder repeats them.
     fn let_go(&mut self, partitions: &[Partition]) {
         let ours = |source: Source| {
             partitions
@@ -280,9 +282,9 @@ impl Horn {
         }
     }
 
-    /// Revoked partitions go when their calls have ended and the outcomes are committed: a commit after
-    /// that would be refused, and the next holder would tell everybody again. A log or a ledger that does not
-    /// take outcomes does not keep them for ever.
+    /// Gives up revoked partitions once their calls have ended and the outcomes are committed: a
+    /// later commit would be refused, and the next holder would notify every target again. A log or
+    /// a ledger that takes no outcomes does not hold them for ever.
     fn give_away(&mut self) {
         let under_way = self.called.values().map(|pending| pending.source);
         let ended = self.ended.iter().map(|ended| ended.source);
@@ -320,7 +322,7 @@ impl Horn {
         let task = match NotificationTask::decode(value.clone()) {
             Ok(task) => task,
             Err(refusal) => {
-                let unreadable = Ended::unreadable(source, key, value, parent, refusal.text);
+                let unreadable = AttemptEnd::unreadable(source, key, value, parent, refusal.text);
                 return self.ended.push(unreadable);
             }
         };
@@ -341,11 +343,12 @@ impl Horn {
         {
             self.waiting.add(Instant::now(), pending);
         } else {
-            self.ended.push(Ended::new(pending, Outcome::Collapsed));
+            self.ended
+                .push(AttemptEnd::new(pending, AttemptOutcome::Collapsed));
         }
     }
 
-    /// Calls the provider for what is due, as far as there is room.
+    /// Calls the provider for due notifications, as far as there is room.
     fn call_due(&mut self) {
         let now = Instant::now();
         self.hold = self.hold.filter(|&hold| hold > now);
@@ -358,8 +361,8 @@ impl Horn {
             let accepted_at = pending.task.notification.accepted_at;
             if !self.limits.is_news(accepted_at, self.clock.now()) {
                 let text = format!("the message is older than {:?}", self.limits.age_max);
-                let expired = Outcome::Dead(DeadReason::Expired, text);
-                self.ended.push(Ended::new(pending, expired));
+                let expired = AttemptOutcome::Dead(DeadReason::Expired, text);
+                self.ended.push(AttemptEnd::new(pending, expired));
                 continue;
             }
             pending.attempts += 1;
@@ -372,7 +375,7 @@ impl Horn {
         let (provider, metrics) = (self.provider.clone(), self.metrics.clone());
         let mutes = self.mutes.clone();
         let wait = self.timeout;
-        let push = Push {
+        let push = ProviderPush {
             notification: pending.task.notification,
             attempt: pending.attempts,
             trace: calling(pending),
@@ -388,7 +391,7 @@ impl Horn {
             metrics.called(began.elapsed());
             let answer = answer.unwrap_or_else(|_| {
                 let text = format!("{} did not answer within {wait:?}", provider.name());
-                Err(ProviderError::new(Failure::Unavailable, text))
+                Err(ProviderError::new(NotifyFailure::Unavailable, text))
             });
             record_call(&spans, parent, &push, began.elapsed(), &answer);
             answer
@@ -396,7 +399,7 @@ impl Horn {
         self.calls.spawn(call).id()
     }
 
-    /// All that have ended meanwhile are settled together.
+    /// Finishes all calls that have ended meanwhile, so that they settle together.
     fn finish_all(&mut self, first: Result<(Id, Result<(), ProviderError>), JoinError>) {
         self.finish(first);
         while let Some(next) = self.calls.try_join_next_with_id() {
@@ -410,14 +413,19 @@ impl Horn {
             Err(error) => {
                 let text = format!("the provider's code failed: {error}");
                 tracing::error!(%error, "a provider panicked");
-                (error.id(), Err(ProviderError::new(Failure::Panicked, text)))
+                (
+                    error.id(),
+                    Err(ProviderError::new(NotifyFailure::Panicked, text)),
+                )
             }
         };
         let Some(pending) = self.called.remove(&id) else {
             return;
         };
         match result {
-            Ok(()) => self.ended.push(Ended::new(pending, Outcome::Sent)),
+            Ok(()) => self
+                .ended
+                .push(AttemptEnd::new(pending, AttemptOutcome::Sent)),
             Err(error) => self.fail(pending, error),
         }
     }
@@ -429,10 +437,10 @@ impl Horn {
             .limits
             .after(error.failure, pending.attempts, error.retry_after, chance);
         match next {
-            Next::Again { .. } if pending.abandoned => self.bytes -= pending.bytes(),
-            Next::Again { after } => {
+            NextAttempt::Again { .. } if pending.abandoned => self.bytes -= pending.bytes(),
+            NextAttempt::Again { after } => {
                 let due = Instant::now() + after;
-                if error.failure == Failure::Throttled {
+                if error.failure == NotifyFailure::Throttled {
                     self.hold = self.hold.max(Some(due));
                 }
                 tracing::debug!(
@@ -444,12 +452,16 @@ impl Horn {
                 self.metrics.retried.increment(1);
                 self.waiting.add(due, pending);
             }
-            Next::GiveUp(reason) => {
-                let dead = Outcome::Dead(reason, error.text);
-                self.ended.push(Ended::new(pending, dead));
+            NextAttempt::GiveUp(reason) => {
+                let dead = AttemptOutcome::Dead(reason, error.text);
+                self.ended.push(AttemptEnd::new(pending, dead));
             }
-            Next::Nobody => self.ended.push(Ended::new(pending, Outcome::Nobody)),
-            Next::Muted => self.ended.push(Ended::new(pending, Outcome::Muted)),
+            NextAttempt::Nobody => self
+                .ended
+                .push(AttemptEnd::new(pending, AttemptOutcome::Nobody)),
+            NextAttempt::Muted => self
+                .ended
+                .push(AttemptEnd::new(pending, AttemptOutcome::Muted)),
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Horn: tells absent users that they have mail.
+//! Horn: notifies absent users of new messages.
 //!
-//! It consumes the topic `notification`, asks a provider to tell each target once, and commits what has
-//! an outcome. Nothing waits for it: a provider that is slow or gone costs notifications, never messages.
+//! Consumes the topic `notification`, asks a provider to notify each target once, and commits the
+//! notifications that have an outcome. Nothing waits for it: a slow or dead provider costs
+//! notifications, never messages.
 //!
 //! ```text
 //! topic notification ─▶ consumer ─▶ collapse ─▶ provider ─▶ ledger ─▶ commit
@@ -16,11 +17,11 @@ pub mod provider;
 mod start;
 
 pub use config::{Config, ProviderKind};
-pub use provider::{Provider, ProviderError, Push, Recorder, Webhook};
+pub use provider::{Provider, ProviderError, ProviderPush, Recorder, Webhook};
 pub use start::{Parts, Running, StartError, start, start_with};
 
 /// The consumer group of every horn.
-pub const GROUP: &str = "horn";
+pub const GROUP: &str = protocol::keys::HORNS;
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! What horn counts.
+//! Metrics of a horn.
 
 use std::time::Duration;
 

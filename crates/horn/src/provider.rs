@@ -1,4 +1,4 @@
-//! Who tells users: the seam to third parties, and how each of their answers is meant.
+//! Provider of notifications: the seam to third parties, and the meaning of each of their answers.
 
 mod record;
 mod signature;
@@ -8,25 +8,26 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use protocol::TraceContext;
-use protocol::notify::{Failure, Notification};
+use protocol::notify::{Notification, NotifyFailure};
 use thiserror::Error;
 
 pub use self::record::Recorder;
 pub use self::signature::{Secret, SecretError};
 pub use self::webhook::{Webhook, WebhookError};
 
-/// One attempt to tell one target of one message.
+/// One attempt to notify one target of one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Push {
+pub struct ProviderPush {
     pub notification: Notification,
-    /// Counted from 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// Of this attempt.
+    /// Trace of this attempt.
     pub trace: Option<TraceContext>,
 }
 
-impl Push {
-    /// Names the notification, the same in each attempt and after a crash: `<message>-<user>-<platform>`.
+impl ProviderPush {
+    /// Id of the notification, the same in each attempt and after a crash:
+    /// `<message>-<user>-<platform>`.
     pub fn id(&self) -> String {
         let target = self.notification.target;
         let message = self.notification.message;
@@ -34,19 +35,19 @@ impl Push {
     }
 }
 
-/// Why a provider did not take a push.
+/// Failure of a provider to take a push.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{text}")]
 pub struct ProviderError {
-    pub failure: Failure,
-    /// How long it wants to be left alone.
+    pub failure: NotifyFailure,
+    /// Time for which the provider asks not to be called.
     pub retry_after: Option<Duration>,
-    /// For a person; never a token or a secret.
+    /// Text for a person; never a token or a secret.
     pub text: String,
 }
 
 impl ProviderError {
-    pub fn new(failure: Failure, text: impl Into<String>) -> ProviderError {
+    pub fn new(failure: NotifyFailure, text: impl Into<String>) -> ProviderError {
         ProviderError {
             failure,
             retry_after: None,
@@ -55,13 +56,13 @@ impl ProviderError {
     }
 }
 
-/// Somebody who can tell a user. Called several times at once; a call may be dropped at any time, and
-/// the same push may come again.
+/// Service that can notify a user. Called concurrently; a call may be dropped at any time, and the
+/// same push may come again.
 #[async_trait]
 pub trait Provider: Send + Sync {
-    /// For the ledger and metrics: `webhook`.
+    /// Name in ledger and metrics: `webhook`.
     fn name(&self) -> &'static str;
 
-    /// Returns when the provider has taken it, or said why not.
-    async fn send(&self, push: &Push) -> Result<(), ProviderError>;
+    /// Returns once the provider has taken the push, or refused it.
+    async fn send(&self, push: &ProviderPush) -> Result<(), ProviderError>;
 }

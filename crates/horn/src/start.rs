@@ -1,4 +1,4 @@
-//! Puts a horn together, and ends it in order.
+//! Assembles a horn, and ends it in order.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::config::{Config, ProviderKind};
 use crate::consumer::Horn;
 use crate::provider::{Provider, Recorder, Secret, SecretError, Webhook, WebhookError};
 
-/// What a horn is made of.
+/// Dependencies of a horn.
 #[derive(Clone)]
 pub struct Parts {
     pub queue: Arc<dyn Queue>,
@@ -26,7 +26,7 @@ pub struct Parts {
     pub entropy: Arc<dyn Entropy>,
 }
 
-/// Why a horn does not start.
+/// Reason why a horn does not start.
 #[derive(Debug, Error)]
 pub enum StartError {
     #[error("horn.provider is webhook: set horn.url to its address")]
@@ -39,7 +39,7 @@ pub enum StartError {
     Part(#[from] backend::Error),
 }
 
-/// A horn at work.
+/// A running horn.
 #[derive(Debug)]
 pub struct Running {
     tasks: TaskTracker,
@@ -47,12 +47,12 @@ pub struct Running {
 }
 
 impl Running {
-    /// Waits until the horn has ended: calls under way have their outcome, and it is committed.
+    /// Waits until the horn has ended: calls in flight have their outcome, and it is committed.
     pub async fn drained(&self) {
         self.tasks.wait().await;
     }
 
-    /// What was recorded, where the provider is `record`.
+    /// Recorded notifications, if the provider is `record`.
     pub fn recorder(&self) -> Option<&Arc<Recorder>> {
         self.recorder.as_ref()
     }
@@ -87,7 +87,7 @@ pub async fn start(
     }
 }
 
-/// Starts a horn with a provider of one's own.
+/// Starts a horn with a provider of the caller's.
 ///
 /// # Errors
 /// A log that does not answer.

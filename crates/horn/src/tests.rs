@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::task::NotificationTask;
+use api::task::{NotificationTask, Value};
 use backend::clock::{Clock, SeededEntropy, SystemClock};
 use backend::conversations::{ConversationStore, EmbeddedConversations};
 use backend::embedded::Engine;
@@ -18,7 +18,7 @@ use backend::queue::embedded::{EmbeddedQueue, QueueConfig};
 use backend::queue::{NewRecord, Partition, Queue, Record};
 use bytes::Bytes;
 use protocol::keys::{Topic, control_key, partition_of};
-use protocol::ledger::{Event, LedgerEntry};
+use protocol::ledger::{LedgerEntry, LedgerEvent};
 use protocol::message::Target;
 use protocol::notify::Notification;
 use protocol::{ConversationId, MessageId, Platform, UserId};
@@ -32,7 +32,7 @@ fn user(n: i64) -> UserId {
     UserId::new(n).expect("positive")
 }
 
-/// The n-th message, accepted just now, for user 2 on the web.
+/// Notification of the n-th message, accepted just now, for user 2 on the web.
 fn mail(n: i64) -> Notification {
     let now = SystemClock.now();
     Notification {
@@ -47,7 +47,7 @@ fn mail(n: i64) -> Notification {
     }
 }
 
-/// Fast enough for a test, slow enough to be seen.
+/// Settings fast enough for a test, slow enough to observe.
 fn quick() -> Config {
     Config {
         timeout: Duration::from_millis(300),
@@ -58,7 +58,7 @@ fn quick() -> Config {
     }
 }
 
-/// The log and the ledger that a horn works on.
+/// Log and ledger that a horn works on.
 struct Desk {
     queue: EmbeddedQueue,
     ledger: Arc<EmbeddedLedger>,
@@ -135,7 +135,7 @@ impl Desk {
         committed.expect("reads").unwrap_or(0)
     }
 
-    /// Waits until the horn has committed so much of a partition.
+    /// Waits until the horn has committed offset `next` of a partition.
     async fn reaches(&self, partition: Partition, next: u64) {
         let reached = async {
             while self.committed(partition).await < next {
@@ -166,11 +166,11 @@ impl Desk {
         letters
     }
 
-    /// What the ledger says of a message: provider, and whether it was told.
+    /// Entries of the ledger for a message: provider, and whether the user was notified.
     async fn told(&self, notification: Notification) -> Vec<(String, bool)> {
         let trace = self.ledger.trace(&[notification.message]).await;
         let told = |entry: &LedgerEntry| match &entry.event {
-            Event::NotificationSent { provider, ok } => {
+            LedgerEvent::NotificationSent { provider, ok } => {
                 assert_eq!(entry.target, Some(notification.target));
                 (provider.clone(), *ok)
             }

@@ -1,5 +1,5 @@
-//! Accepting where the system has no socket to give: pauses that grow, a warning now and then, and no place among the
-//! ready.
+//! Backoff of `accept` when the system is out of sockets: growing pauses, a warning now and then,
+//! and, in the end, no place among the ready.
 
 use std::time::Duration;
 
@@ -7,10 +7,11 @@ use crate::Timestamp;
 
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Trouble of this length is for others to know.
+/// Trouble that lasts this long makes the server not ready.
 const PATIENCE: Duration = Duration::from_secs(5);
 const WARN_EVERY: Duration = Duration::from_secs(10);
-/// Without an error for this long there is room again: where nobody connects, nothing else says so.
+/// Trouble counts as over after this long without an error: with nobody connecting, no `accept`
+/// would ever clear it.
 const CALM: Duration = Duration::from_secs(2);
 
 /// Linux's numbers: a process's files, the system's files, socket buffers, memory.
@@ -19,20 +20,21 @@ const ENFILE: i32 = 23;
 const ENOBUFS: i32 = 105;
 const ENOMEM: i32 = 12;
 
-/// Errors of `accept` that a pause may help against. Others are one connection's own, and the next is accepted at once.
+/// True for errors of `accept` that a pause may cure. Any other concerns one connection only, and
+/// the next one is accepted at once.
 pub fn is_exhaustion(os_error: i32) -> bool {
     matches!(os_error, EMFILE | ENFILE | ENOBUFS | ENOMEM)
 }
 
-/// The order after an error.
+/// Pause after an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
     pub length: Duration,
-    /// Also say it.
+    /// Log a warning as well.
     pub warn: bool,
 }
 
-/// Errors so far. Times are of a timer that never steps.
+/// Errors so far. Times are monotonic.
 #[derive(Clone, Debug, Default)]
 pub struct AcceptBackoff {
     trouble: Option<Trouble>,
@@ -139,7 +141,7 @@ mod tests {
         assert!(backoff.is_ready(at(now)));
     }
 
-    // A balancer sends nobody to who is not ready: no accept would ever succeed.
+    // A balancer sends no connections to a server that is not ready: no accept would ever succeed.
     #[test]
     fn readiness_comes_back_where_nobody_connects() {
         let (mut backoff, mut now) = (AcceptBackoff::default(), 0);

@@ -22,7 +22,7 @@ pub enum Role {
     Station,
     Carrier,
     Horn,
-    /// Servers of the business, which are no part of the suite.
+    /// Back ends of the business, which are not part of the suite.
     Backend,
     Desk,
 }
@@ -55,11 +55,11 @@ impl fmt::Display for Role {
     }
 }
 
-/// A service that proved what it is.
+/// A service that has proved its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     pub role: Role,
-    /// Unset where one certificate is for all services of the role.
+    /// Unset if one certificate serves all services of the role.
     pub name: Option<Arc<str>>,
 }
 
@@ -81,7 +81,7 @@ impl fmt::Display for Caller {
     }
 }
 
-/// Reason for a certificate to be nobody's here.
+/// Reason why a certificate identifies no service here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     #[error("it has {0} URIs, and exactly one says what a service is")]
@@ -90,13 +90,13 @@ pub enum IdentityError {
     Role(String),
 }
 
-/// URIs and the roles that they stand for.
+/// URI patterns and the roles they stand for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roles(Vec<(Role, String)>);
 
 impl Roles {
-    /// `spiffe://DOMAIN/packetboat/ROLE/*`, or the pattern that `own` has for a role. A pattern's last segment may be
-    /// `*`, for the service's name.
+    /// Builds `spiffe://DOMAIN/packetboat/ROLE/*` for each role, or the pattern that `own` has for
+    /// it. The last segment of a pattern may be `*`, for the service's name.
     pub fn new(domain: &str, own: &BTreeMap<Role, String>) -> Roles {
         let pattern = |role: Role| match own.get(&role) {
             Some(pattern) => pattern.clone(),
@@ -105,10 +105,10 @@ impl Roles {
         Roles(Role::ALL.map(|role| (role, pattern(role))).into())
     }
 
-    /// Service behind a certificate with these URIs.
+    /// The service behind a certificate with these URIs.
     ///
     /// # Errors
-    /// Not exactly one URI, or one that no role has.
+    /// Not exactly one URI, or one of no role.
     pub fn caller(&self, uris: &[&str]) -> Result<Caller, IdentityError> {
         let [uri] = uris else {
             return Err(IdentityError::Uris(uris.len()));
@@ -120,7 +120,7 @@ impl Roles {
         found.ok_or_else(|| IdentityError::Role(uri.chars().take(NAME_MAX).collect()))
     }
 
-    /// Two roles that the same URI would have, which therefore are none.
+    /// Two roles that one URI would match; such a URI identifies neither.
     pub fn ambiguity(&self) -> Option<(Role, Role)> {
         self.0
             .iter()
@@ -133,7 +133,7 @@ impl Roles {
     }
 }
 
-/// True for a URI with a path of whole segments, none of them `*` but the last one.
+/// True for a URI whose path has only whole segments, none of them `*` but the last.
 pub fn is_pattern(pattern: &str) -> bool {
     let Some((_, path)) = pattern.split_once("://") else {
         return false;
@@ -143,7 +143,7 @@ pub fn is_pattern(pattern: &str) -> bool {
     pattern.len() <= URI_MAX && path.contains('/') && stem.split('/').all(is_whole)
 }
 
-/// The name in `uri`, if the pattern has one; `None` where the URI is not of this pattern.
+/// The name in `uri`, if the pattern has one; `None` if `uri` does not match the pattern.
 fn name_in(pattern: &str, uri: &str) -> Option<Option<Arc<str>>> {
     if uri.len() > URI_MAX {
         return None;

@@ -1,13 +1,28 @@
-//! What station decides of a send before the log sees it: may it be, and is it new.
+//! The station's decision on a send before the log sees it: is it allowed, and is it new.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::change::ChangeKind;
+use crate::bounds::Bounds;
+use crate::change::{ChangeKind, ChangeRequest, ChangeRules, ChangeSubject, Overlay};
+use crate::delivery::Origin;
 use crate::frame::Send;
+use crate::group::Role;
+use crate::history::Version;
 use crate::mailbox::{DedupeAnswer, FirstSend};
-use crate::{Code, ConversationId, GroupId, MessageId, Options, Recipient, Refusal, UserId};
+use crate::record::MessageTask;
+use crate::{
+    Code, ConversationId, DeviceId, GroupId, Message, MessageId, Options, Placed, Recipient,
+    Refusal, SessionId, Timestamp, UserId, change,
+};
 
-/// What one send may hold.
+/// Time for which a member is believed to be one. That a user is *not* a member is never believed.
+pub const MEMBER_BELIEVED_FOR: Duration = Duration::from_secs(3);
+
+/// Age at which an accepted message is placed, if it was ever accepted.
+const PLACED_AFTER: Duration = Duration::from_secs(600);
+
+/// Limits of one send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendLimits {
     /// The largest body; exactly this many bytes are still accepted.
@@ -17,12 +32,12 @@ pub struct SendLimits {
 /// Message kind 0: a text. The other kinds are opaque to the server.
 const TEXT: i32 = 0;
 
-/// Decides whether `from` may send this, and to which conversation it belongs. Whether they are in a group is not
-/// known here: see [`needs_membership`].
+/// Decides whether `from` may send this, and to which conversation it belongs. Membership of a
+/// group is not known here: see [`needs_membership`].
 ///
-/// Whether the receiver exists is not asked: a user who never signed in finds the message by sync at
-/// the first sign-in. An empty text is refused, because a sender who sends one has made a mistake; other
-/// kinds may be empty, since what they mean is not the server's to know.
+/// The receiver need not exist: a user who never signed in finds the message by sync at the first
+/// sign-in. An empty text is refused as a mistake of its sender; other kinds may be empty, since
+/// the server does not interpret them.
 pub fn admit(from: UserId, send: &Send, limits: &SendLimits) -> Result<ConversationId, Refusal> {
     let conversation = match send.to {
         Recipient::User(to) => ConversationId::private(from, to).ok_or_else(|| {
@@ -30,7 +45,7 @@ pub fn admit(from: UserId, send: &Send, limits: &SendLimits) -> Result<Conversat
         })?,
         Recipient::Group(group) => ConversationId::Group(group),
     };
-    if is_wish(send) && !matches!(conversation, ConversationId::Group(_)) {
+    if is_group_command(send) && !matches!(conversation, ConversationId::Group(_)) {
         return Err(Refusal::new(
             Code::InvalidArgument,
             "only a group can be created, joined or left: name one as the receiver",
@@ -60,21 +75,22 @@ pub fn admit(from: UserId, send: &Send, limits: &SendLimits) -> Result<Conversat
     Ok(conversation)
 }
 
-/// The group that a sender must be in for this to be admitted: wishes are for its writer to judge, for who joins is not
-/// in yet.
+/// The group whose members alone may send this. Group commands need no membership here: the group's
+/// writer judges them, since a user who joins is not a member yet.
 pub fn needs_membership(send: &Send) -> Option<GroupId> {
     match send.to {
-        Recipient::Group(group) if !is_wish(send) => Some(group),
+        Recipient::Group(group) if !is_group_command(send) => Some(group),
         Recipient::Group(_) | Recipient::User(_) => None,
     }
 }
 
-fn is_wish(send: &Send) -> bool {
+fn is_group_command(send: &Send) -> bool {
     let change = send.content.change.as_deref();
     change.is_some_and(|change| matches!(change.kind, ChangeKind::Wish(_)))
 }
 
-/// What an admitted send asks for: a change is told to who is there; the others find it by sync.
+/// Options of an admitted send. A change has none: live sessions get it, everybody else finds it by
+/// sync.
 pub fn options_of(send: &Send) -> Options {
     match send.content.change {
         Some(_) => Options::NONE,
@@ -82,36 +98,130 @@ pub fn options_of(send: &Send) -> Options {
     }
 }
 
-/// What is to be done with an admitted send.
+/// The message that an admitted send becomes.
+pub fn message_of(from: UserId, device: DeviceId, send: &Send, id: MessageId) -> Message {
+    Message {
+        id,
+        from,
+        to: send.to,
+        // The id's own time: a repeat under the same id has the same one.
+        accepted_at: id.timestamp(),
+        device,
+        send_id: send.send_id,
+        options: options_of(send),
+        content: send.content.clone(),
+    }
+}
+
+/// The task of an admitted send; `bounds` are those of the station.
+pub fn task_of(message: Message, origin: Origin, doubt: Doubt, bounds: Bounds) -> MessageTask {
+    let age = doubt.age();
+    MessageTask {
+        message,
+        origin: Some(origin),
+        maybe_repeat: doubt == Doubt::MaybeRepeat,
+        unsure: age.is_some(),
+        age: age.unwrap_or_default(),
+        letter: None,
+        bounds,
+    }
+}
+
+/// Checks a change against the message that it is about, as a reader of the conversation has it, and
+/// its changes so far. The writer judges again, at the change's place in the log: a change that
+/// cannot be judged yet passes.
+///
+/// # Errors
+/// The reason why it would have no effect.
+pub fn check_change(
+    asked: &ChangeRequest,
+    role: Option<Role>,
+    original: Option<(&Placed, &Overlay)>,
+    rules: &ChangeRules,
+    now: Timestamp,
+) -> Result<(), Refusal> {
+    let Some((placed, altered)) = original else {
+        return match now.since(asked.subject.timestamp()) > PLACED_AFTER {
+            true => Err(Refusal::new(
+                Code::NotFound,
+                "no such message in this conversation",
+            )),
+            false => Ok(()),
+        };
+    };
+    let subject = ChangeSubject {
+        seq: placed.position.seq,
+        from: placed.message.from,
+        accepted_at: placed.message.accepted_at,
+        content: &placed.message.content,
+        altered,
+    };
+    change::judge(Version::LATEST, asked, Some(subject), role, rules).map(drop)
+}
+
+/// Order of sends in a batch: after one that may be retried, later ones of its session to its
+/// conversation wait for it.
+#[derive(Clone, Debug, Default)]
+pub struct SendOrder(BTreeSet<(SessionId, ConversationId)>);
+
+impl SendOrder {
+    /// Notes the refusal of a send.
+    pub fn refused(&mut self, session: SessionId, conversation: ConversationId, refusal: &Refusal) {
+        if refusal.code.retryable() {
+            self.0.insert((session, conversation));
+        }
+    }
+
+    /// Checks that no earlier send has to be repeated first.
+    ///
+    /// # Errors
+    /// `EarlierSendFailed`.
+    pub fn check(&self, session: SessionId, conversation: ConversationId) -> Result<(), Refusal> {
+        match self.0.contains(&(session, conversation)) {
+            true => Err(earlier_failed()),
+            false => Ok(()),
+        }
+    }
+}
+
+fn earlier_failed() -> Refusal {
+    Refusal::new(
+        Code::EarlierSendFailed,
+        "an earlier message of yours to this conversation failed: resend that one first",
+    )
+}
+
+/// Next step for an admitted send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The log has it under this id: answer, and publish nothing.
+    /// Already in the log under this id: answer, and publish nothing.
     Known(MessageId),
-    /// Publish it under this id.
+    /// Publish under this id.
     Publish { id: MessageId, doubt: Doubt },
 }
 
-/// Why the writer may meet this send a second time.
+/// Reason to expect a second record of the same send in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
-    /// It is new.
+    /// None: the send is new.
     None,
-    /// Published before under the same id, and whether the log took it is not known.
+    /// Published before under the same id, with unknown outcome.
     MaybeRepeat,
-    /// A first try whose key could not be asked: a resend of it may stand in the log before it.
+    /// First try, and the dedupe store did not answer: a resend may stand in the log before it.
     Unasked,
-    /// A client's resend whose key is missing: it may stand in the log under another id, made at most
-    /// this long before this one.
+    /// Resend by the client, and its key is missing: the send may be in the log under another id,
+    /// made at most this long before this one.
     Unsure { age: Duration },
 }
 
 impl Doubt {
-    /// Nobody has sent it before this.
+    /// True for a first try.
     pub fn is_first(self) -> bool {
         matches!(self, Doubt::None | Doubt::Unasked)
     }
 
-    /// How long before its id another record of the same send may have got one; `None` where it is not looked for.
+    /// Maximum age, at this record's id, of an id that another record of the same send may have;
+    /// `None` if the writer does not look for one.
     pub fn age(self) -> Option<Duration> {
         match self {
             Doubt::None | Doubt::MaybeRepeat => None,
@@ -121,20 +231,19 @@ impl Doubt {
     }
 }
 
-/// Added to the age that a client names: its first try may have got its id this much earlier, because
-/// this try travelled longer or because another station's clock made that id.
+/// Margin on top of the age that a client states: the first try may have got its id this much
+/// earlier, because this try travelled longer or because another station's clock made that id.
 pub const AGE_MARGIN: Duration = Duration::from_secs(60);
 
-/// The oldest first try that is looked for. Clients give up long before.
+/// Age of the oldest first try that the writer looks for. Clients give up long before.
 pub const AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Judges a send by what its dedupe key says; `None` where the key could not be asked. `offered` is what it
-/// would be if it is new.
+/// Judges a send by the answer of its dedupe key; `None` if the store did not answer. `offered` is
+/// the id and conversation of the send, should it be new.
 ///
-/// # Errors
-/// `InvalidArgument` where the key stands for a message to another conversation: answering with that
-/// one's id would call a message accepted that the log never saw, and publishing under that id would put
-/// two messages under one.
+/// # Errors `InvalidArgument` if the key belongs to a message to another conversation: answering
+/// with that message's id would acknowledge a message that the log never saw, and publishing under
+/// that id would put two messages under one.
 pub fn judge(
     send: &Send,
     offered: FirstSend,
@@ -147,11 +256,11 @@ pub fn judge(
     }
     let (id, first) = match known {
         Some(DedupeAnswer::Done(first)) => return Ok(Verdict::Known(first.id)),
-        // The pending one may itself be an unsure copy that the writer dropped: then its id stands nowhere,
-        // and a second record under it must be looked for as well.
+        // The pending send may itself be an unsure copy that the writer dropped: then no row has
+        // its id, and the writer must look for a second record under it as well.
         Some(DedupeAnswer::Pending(first)) => (first.id, Doubt::MaybeRepeat),
         Some(DedupeAnswer::Fresh) => (offered.id, Doubt::None),
-        // A first try that travels slowly may come behind its own resend, which found no key of it.
+        // A slow first try may arrive behind its own resend, which found no key of it.
         None => (offered.id, Doubt::Unasked),
     };
     let doubt = match send.attempt {
@@ -163,7 +272,8 @@ pub fn judge(
     Ok(Verdict::Publish { id, doubt })
 }
 
-/// One send_id, two receivers. Not retryable: under this send_id it will never be accepted.
+/// One send_id, two receivers. Not retryable: under this send_id the second send will never be
+/// accepted.
 pub fn send_id_taken() -> Refusal {
     Refusal::new(
         Code::InvalidArgument,
@@ -176,9 +286,57 @@ pub fn send_id_taken() -> Refusal {
 mod tests {
     use super::*;
     use crate::change::ChangeOf;
-    use crate::group::Wish;
+    use crate::group::GroupCommand;
     use crate::message::Content;
     use crate::{Options, SendId};
+
+    #[test]
+    fn sends_behind_one_that_is_to_be_repeated_wait_for_it() {
+        let session = |number| SessionId::new(number).expect("positive");
+        let user = |number| UserId::new(number).expect("positive");
+        let with = |other| ConversationId::private(user(1), user(other)).expect("two");
+        let mut order = SendOrder::default();
+        order.refused(
+            session(1),
+            with(2),
+            &Refusal::new(Code::TooLarge, "for good"),
+        );
+        assert_eq!(order.check(session(1), with(2)), Ok(()));
+        order.refused(
+            session(1),
+            with(2),
+            &Refusal::new(Code::Unavailable, "for now"),
+        );
+        let waits = order
+            .check(session(1), with(2))
+            .map_err(|refusal| refusal.code);
+        assert_eq!(waits, Err(Code::EarlierSendFailed));
+        assert_eq!(order.check(session(1), with(3)), Ok(()));
+        assert_eq!(order.check(session(2), with(2)), Ok(()));
+    }
+
+    #[test]
+    fn a_message_that_was_never_placed_is_unknown_after_a_while() {
+        let id = |millis| MessageId::floor_of(Timestamp::from_millis(millis));
+        let accepted = id(1_750_000_000_000);
+        let asked = ChangeRequest {
+            id: id(1_750_000_000_001),
+            by: UserId::new(1).expect("positive"),
+            at: Timestamp::ZERO,
+            send_id: SendId::from_bytes([1; 16]),
+            subject: accepted,
+            change: change::MessageChange::Recall,
+        };
+        let check = |age| {
+            let now = accepted.timestamp() + age;
+            check_change(&asked, None, None, &ChangeRules::default(), now)
+        };
+        assert_eq!(check(PLACED_AFTER), Ok(()));
+        let later = check(PLACED_AFTER + Duration::from_millis(1));
+        assert_eq!(later.map_err(|refusal| refusal.code), Err(Code::NotFound));
+        assert_eq!(PLACED_AFTER, Duration::from_secs(600));
+        assert_eq!(MEMBER_BELIEVED_FOR, Duration::from_secs(3));
+    }
 
     const LIMITS: SendLimits = SendLimits { body_bytes_max: 8 };
 
@@ -242,7 +400,7 @@ mod tests {
         let group = GroupId::new(5).expect("positive");
         let wish = |to, text| {
             let mut wish = send(to, text);
-            let kind = ChangeKind::Wish(Wish::Join);
+            let kind = ChangeKind::Wish(GroupCommand::Join);
             let subject = None;
             wish.content.change = Some(Box::new(ChangeOf { subject, kind }));
             wish
@@ -295,7 +453,8 @@ mod tests {
         );
     }
 
-    // The promise's sentence 4: the first one's id would be a false acknowledgement of the second.
+    // Sentence 4 of the promise: the first message's id would be a false acknowledgement of the
+    // second.
     #[test]
     fn a_send_id_of_another_conversation_is_refused() {
         let mut second = send(Recipient::User(user(3)), "x");

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use crate::{change, group};
 
-/// Bounds of the station that accepts a message. They travel in its record: carriers with other settings, and whoever
-/// reads it again, come to the same.
+/// Bounds of the station that accepts a message. They travel in its record, so that carriers with
+/// other settings, and later readers of the record, come to the same result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Bytes of a record; a larger one is a dead letter.
     pub record_bytes: usize,
     /// Members of a group.
     pub group_members: usize,
-    /// Age at which its sender can no longer recall or edit a message.
+    /// Age of a message at which its sender can no longer recall or edit it.
     pub change_within: Duration,
 }
 
@@ -29,17 +29,17 @@ impl Bounds {
         change_within: Duration::from_secs(24 * 3600),
     };
 
-    pub fn rules(&self) -> change::Rules {
-        change::Rules {
+    pub fn rules(&self) -> change::ChangeRules {
+        change::ChangeRules {
             sender_within: self.change_within,
-            ..change::Rules::default()
+            ..change::ChangeRules::default()
         }
     }
 
-    pub fn group_limits(&self) -> group::Limits {
-        group::Limits {
+    pub fn group_limits(&self) -> group::GroupLimits {
+        group::GroupLimits {
             members: self.group_members,
-            ..group::Limits::default()
+            ..group::GroupLimits::default()
         }
     }
 }

@@ -1,34 +1,36 @@
-//! Which partitions of the log take sends: one that does not answer while others do is away, and whoever sends to it
-//! learns that at once, instead of waiting for a deadline with everybody who was sent along.
+//! Circuit breaker per partition of the log. A partition that does not answer while others do is
+//! away: its senders learn that at once, instead of waiting for a deadline together with every
+//! other send of their batch.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::Timestamp;
 
-/// A partition is away when a record waited this long in it while another partition acknowledged some.
+/// A partition is away once a record has waited this long in it while another partition
+/// acknowledged one.
 pub const SILENCE: Duration = Duration::from_secs(1);
 
-/// How often one call goes to a partition that is away, to see whether it is back.
+/// Interval of the probes that test whether a partition is back.
 pub const PROBE_EVERY: Duration = Duration::from_secs(1);
 
-/// Whether a call may publish to a partition.
+/// Permission to publish to a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passage {
-    /// It may, and its sender waits for the answer.
+    /// Granted; the sender waits for the answer.
     Open,
-    /// It may; its sender does not wait, since an answer is not expected.
+    /// Granted; the sender does not wait, since no answer is expected.
     Probe,
-    /// It may not before so long.
+    /// Denied for this long.
     Closed(Duration),
 }
 
-/// The partitions of one topic, as one publisher sees them. Times are of a timer that never steps.
+/// The partitions of one topic, as one publisher sees them. Times are monotonic.
 #[derive(Debug, Default)]
 pub struct Breakers {
     /// The last acknowledgement of each partition.
     acknowledged: BTreeMap<u32, Timestamp>,
-    /// Partitions that are away, and when the next probe may go to each.
+    /// Partitions that are away, each with the time of its next probe.
     away: BTreeMap<u32, Timestamp>,
 }
 
@@ -49,8 +51,9 @@ impl Breakers {
         self.away.remove(&partition);
     }
 
-    /// Whether a partition is away in which a record has waited since `since`. Where nobody else was acknowledged
-    /// either, the whole log is slow: then waiting is better than asking again.
+    /// True if a partition is away, given that a record has waited in it since `since`. With no
+    /// acknowledgement from any other partition either, the whole log is slow, and waiting is
+    /// better than trying again.
     pub fn is_away(&mut self, partition: u32, since: Timestamp, now: Timestamp) -> bool {
         if self.away.contains_key(&partition) {
             return true;

@@ -1,8 +1,9 @@
-//! Changes of messages that stand: recall, edit, reactions.
+//! Changes of placed messages: recall, edit, reactions.
 //!
-//! A change is a record of the conversation's own log. Its single writer judges it against the message as it
-//! stands, and gives it a place of its own, *rev*: dense, and apart from the positions of messages. So all
-//! devices see the same changes in the same order, also those that come later.
+//! A change is a record of the conversation's own log. The conversation's single writer judges it
+//! against the present state of the message and gives it a place of its own, *rev*: dense, and
+//! separate from the positions of messages. So all devices, however late they come, see the same
+//! changes in the same order.
 //!
 //! ```text
 //! head.place_change(record)
@@ -10,14 +11,16 @@
 //!     Redelivery   => the change row that this record wrote, if it wrote one
 //! ```
 //!
-//! The order of effects is change row and message row → head → conversation rows → commit. A crash between
-//! any two brings the record back. What it had half done must not look like somebody else's work (*recalled
-//! already: nothing to do*), or the change would never get its place: so every register bears the version of
-//! the record that wrote it, and a record does not see its own, nor those of records behind it.
+//! The order of effects is change row and message row → head → conversation rows → commit. A crash
+//! between any two brings the record back. Its own half-done work must not look like another
+//! record's (*recalled already: nothing to do*), or the change would never get its place. So every
+//! register bears the version of the record that wrote it, and a record ignores what it wrote
+//! itself and what later records wrote.
 //!
-//! A register has one version: where a record finds its own or a later one there, nothing is left of what stood
-//! before, and the record is a change. A reaction that was on already, and was taken back by a later record of the
-//! batch, then has a place and an event that changes nothing; judged the other way a change would be lost.
+//! A register has one version. A record that finds its own version or a later one there cannot tell
+//! the earlier value, and counts as a change. A reaction that was on already, and that a later
+//! record of the batch took back, then has a place and an event that changes nothing; the opposite
+//! ruling would lose a change.
 
 mod ruling;
 
@@ -28,20 +31,20 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::ruling::{Asker, Known, Ruling, rule};
+pub use self::ruling::{ChangeRuling, Known, Requester, rule};
 
 use crate::conversation::Head;
-use crate::group::{Role, Wish};
+use crate::group::{GroupCommand, Role};
 use crate::history::Version;
 use crate::message::Content;
 use crate::{
     Code, ConversationId, Message, MessageId, Placed, Refusal, SendId, Seq, Timestamp, UserId,
 };
 
-/// Bytes of one reaction: an emoji with all its joiners has less.
+/// Maximum bytes of one reaction; an emoji with all its joiners has fewer.
 pub const REACTION_BYTES_MAX: usize = 64;
 
-/// What people put below a message: an emoji, or a short name of one.
+/// Emoji below a message, or a short name of one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Reaction(String);
@@ -87,11 +90,12 @@ impl fmt::Display for Reaction {
     }
 }
 
-/// What a send does to another message, instead of standing for itself. The content beside it is what an edited
-/// message says then; with the other kinds it is at rest.
+/// Effect of a send that changes another message, instead of being a message itself. For an edit,
+/// the content beside it is the new text; the other kinds leave it empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangeOf {
-    /// The message that is changed, or up to which something is done; only a wish about a group has none.
+    /// The changed message, or for a list operation the last one it covers; only a group command
+    /// has none.
     pub subject: Option<MessageId>,
     pub kind: ChangeKind,
 }
@@ -104,75 +108,76 @@ pub enum ChangeKind {
         reaction: Reaction,
         on: bool,
     },
-    /// The conversation goes from the asker's list, unless something came after the subject, which is the newest
-    /// message that the asker's device has.
+    /// Removes the conversation from the asker's list, unless something came after the subject,
+    /// which is the newest message that the asker's device has.
     Clear,
-    /// How the conversation stands in the asker's list.
-    Arrange(Arranged),
-    /// The asker wants to see the subject no more, on none of their devices; nobody else notices.
+    /// Arranges the conversation in the asker's list.
+    Arrange(ListArrangement),
+    /// Hides the subject from the asker, on all of their devices; nobody else notices.
     Hide,
-    /// What is to become of the group that it is sent to.
-    Wish(Wish),
+    /// Command for the group that the send is addressed to.
+    Wish(GroupCommand),
 }
 
 impl ChangeKind {
-    /// The content beside it says something.
+    /// True if the content beside it carries a text.
     pub const fn has_text(&self) -> bool {
         matches!(self, ChangeKind::Edit)
     }
 }
 
-/// How somebody wants a conversation in their list.
+/// A user's arrangement of one conversation in their list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Arranged {
-    /// On top.
+pub struct ListArrangement {
+    /// Pinned to the top.
     pub pinned: bool,
-    /// Until then nobody is to be disturbed by it.
+    /// Muted until this time: no notifications before it.
     pub muted_until: Option<Timestamp>,
 }
 
-impl Arranged {
+impl ListArrangement {
     pub fn is_muted(&self, now: Timestamp) -> bool {
         self.muted_until.is_some_and(|until| now < until)
     }
 }
 
-/// What is to become of a message.
+/// Change of a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Change {
-    /// It is taken back, for everybody and for good.
+pub enum MessageChange {
+    /// Takes the message back, for everybody and for good.
     Recall,
-    /// It says this instead.
+    /// Replaces the content.
     Edit(Content),
-    /// Somebody reacts to it, or takes that back.
+    /// Adds a reaction, or takes it back.
     React { reaction: Reaction, on: bool },
 }
 
-/// A change as somebody asks for it.
+/// A change as requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asked {
-    /// Its own: a change is accepted as a message is.
+pub struct ChangeRequest {
+    /// The change's own id: a change is accepted as a message is.
     pub id: MessageId,
     pub send_id: SendId,
-    /// The message that is changed.
+    /// The message to change.
     pub subject: MessageId,
     pub by: UserId,
-    /// When the server accepted it.
+    /// Time of acceptance by the server.
     pub at: Timestamp,
-    pub change: Change,
+    pub change: MessageChange,
 }
 
-impl Asked {
-    /// What an accepted message asks to become of another; `None` where it stands for itself, or is about a list.
-    pub fn of(message: &Message) -> Option<Asked> {
+impl ChangeRequest {
+    /// The change that an accepted message requests; `None` for an ordinary message, a list
+    /// operation or a group command.
+    pub fn of(message: &Message) -> Option<ChangeRequest> {
         let ChangeOf { subject, kind } = message.content.change.as_deref()?;
         let change = match kind {
-            ChangeKind::Recall => Change::Recall,
-            ChangeKind::Edit => Change::Edit(Content {
+            ChangeKind::Recall => MessageChange::Recall,
+            ChangeKind::Edit => MessageChange::Edit(Content {
                 change: None,
                 ..message.content.clone()
             }),
-            ChangeKind::React { reaction, on } => Change::React {
+            ChangeKind::React { reaction, on } => MessageChange::React {
                 reaction: reaction.clone(),
                 on: *on,
             },
@@ -180,7 +185,7 @@ impl Asked {
                 return None;
             }
         };
-        Some(Asked {
+        Some(ChangeRequest {
             id: message.id,
             send_id: message.send_id,
             subject: (*subject)?,
@@ -191,62 +196,64 @@ impl Asked {
     }
 }
 
-/// A change that has its place.
+/// A change with its place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Changed {
+pub struct OrderedChange {
     pub rev: u64,
-    /// Where the message stands that is changed.
+    /// Position of the changed message.
     pub seq: Seq,
-    pub asked: Asked,
+    pub asked: ChangeRequest,
 }
 
-/// A change as it is kept.
+/// A stored change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangeRow {
     pub conversation: ConversationId,
-    /// Of the record that asked for it.
+    /// Version of the record that requested it.
     pub version: Version,
-    /// Who wrote the message that is changed.
+    /// Author of the changed message.
     pub author: UserId,
-    pub changed: Changed,
+    pub changed: OrderedChange,
 }
 
-/// A value and the record that wrote it; a later record's replaces it.
+/// A value and the version of the record that wrote it; a later record replaces it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Written<T> {
+pub struct Register<T> {
     pub version: Version,
     pub value: T,
 }
 
-/// Who did it, and when.
+/// Author and time of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Done {
+pub struct Authorship {
     pub by: UserId,
     pub at: Timestamp,
 }
 
-/// What has become of a message since it was placed.
+/// Everything that changed about a message since it was placed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Altered {
-    pub recalled: Option<Written<Done>>,
-    pub edited: Option<Written<(Content, Done)>>,
-    /// Who reacts with what; `false` where that was taken back.
-    pub reactions: BTreeMap<(Reaction, UserId), Written<bool>>,
+pub struct Overlay {
+    pub recalled: Option<Register<Authorship>>,
+    pub edited: Option<Register<(Content, Authorship)>>,
+    /// Reactions by user; `false` once taken back.
+    pub reactions: BTreeMap<(Reaction, UserId), Register<bool>>,
 }
 
-impl Altered {
-    /// Takes up a change. In whatever order and however often they come, the same is left.
-    /// `version`: of the record that asked for it.
-    pub fn apply(&mut self, version: Version, changed: &Changed) {
+impl Overlay {
+    /// Applies a change. Any order and any repetition of changes leads to the same state. `version`
+    /// is the version of the requesting record.
+    pub fn apply(&mut self, version: Version, changed: &OrderedChange) {
         let asked = &changed.asked;
-        let done = Done {
+        let done = Authorship {
             by: asked.by,
             at: asked.at,
         };
         match &asked.change {
-            Change::Recall => write(&mut self.recalled, version, done),
-            Change::Edit(content) => write(&mut self.edited, version, (content.clone(), done)),
-            Change::React { reaction, on } => {
+            MessageChange::Recall => write(&mut self.recalled, version, done),
+            MessageChange::Edit(content) => {
+                write(&mut self.edited, version, (content.clone(), done))
+            }
+            MessageChange::React { reaction, on } => {
                 let key = (reaction.clone(), asked.by);
                 let mut now = self.reactions.remove(&key);
                 write(&mut now, version, *on);
@@ -255,7 +262,7 @@ impl Altered {
         }
     }
 
-    /// What it says now; `None` where it was recalled.
+    /// Current content; `None` if recalled.
     pub fn content<'a>(&'a self, original: &'a Content) -> Option<&'a Content> {
         match (&self.recalled, &self.edited) {
             (Some(_), _) => None,
@@ -264,7 +271,7 @@ impl Altered {
         }
     }
 
-    /// What a reader gets: of a recalled one nothing but its kind.
+    /// Content as shown to readers: a recalled message keeps only its kind.
     pub fn shown(&self, original: &Content) -> Content {
         match self.content(original) {
             Some(content) => content.clone(),
@@ -272,14 +279,14 @@ impl Altered {
         }
     }
 
-    /// Makes of the message what it is now, and says what became of it.
-    pub fn show(&self, placed: &mut Placed) -> Option<Marks> {
+    /// Puts the current content into the message, and returns its marks.
+    pub fn show(&self, placed: &mut Placed) -> Option<MessageMarks> {
         placed.message.content = self.shown(&placed.message.content);
         self.marks()
     }
 
-    /// What there is to be told beside the content; `None` where it stands as it was sent.
-    pub fn marks(&self) -> Option<Marks> {
+    /// Marks beside the content; `None` for a message that never changed.
+    pub fn marks(&self) -> Option<MessageMarks> {
         let mut reactions: Vec<(Reaction, Vec<UserId>)> = Vec::new();
         let on = self.reactions.iter().filter(|(_, written)| written.value);
         for ((reaction, user), _) in on.filter(|_| self.recalled.is_none()) {
@@ -288,16 +295,16 @@ impl Altered {
                 _ => reactions.push((reaction.clone(), vec![*user])),
             }
         }
-        let marks = Marks {
+        let marks = MessageMarks {
             recalled: self.recalled.as_ref().map(|recalled| recalled.value),
             edited: self.edited.as_ref().map(|edited| edited.value.1),
             reactions,
             hidden: false,
         };
-        (marks != Marks::default()).then_some(marks)
+        (marks != MessageMarks::default()).then_some(marks)
     }
 
-    /// Different reactions that somebody has now.
+    /// Distinct reactions in effect before `record`.
     fn reactions_before(&self, record: Version) -> impl Iterator<Item = &Reaction> {
         let mut kinds: Vec<&Reaction> = (self.reactions.iter())
             .filter(|(_, written)| written.value && written.version < record)
@@ -308,31 +315,32 @@ impl Altered {
     }
 }
 
-/// What a reader is told of a message beside what it says now.
+/// Marks that a reader gets beside the current content of a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Marks {
-    pub recalled: Option<Done>,
-    pub edited: Option<Done>,
-    /// In order, each with those who have it, in order.
+pub struct MessageMarks {
+    pub recalled: Option<Authorship>,
+    pub edited: Option<Authorship>,
+    /// Reactions in order, each with its users in order.
     pub reactions: Vec<(Reaction, Vec<UserId>)>,
-    /// The reader hid it. Only their own devices know: the server keeps that apart, and never says so here.
+    /// True if the reader hid the message. Only the reader's own devices set this: the server
+    /// stores hidden messages apart, and always sends false.
     pub hidden: bool,
 }
 
-impl Marks {
-    /// Takes up the next change of the message that these belong to.
-    pub fn apply(&mut self, asked: &Asked) {
-        let done = Done {
+impl MessageMarks {
+    /// Applies the message's next change.
+    pub fn apply(&mut self, asked: &ChangeRequest) {
+        let done = Authorship {
             by: asked.by,
             at: asked.at,
         };
         match &asked.change {
-            Change::Recall => {
+            MessageChange::Recall => {
                 self.recalled = Some(done);
                 self.reactions.clear();
             }
-            Change::Edit(_) => self.edited = Some(done),
-            Change::React { reaction, on } => {
+            MessageChange::Edit(_) => self.edited = Some(done),
+            MessageChange::React { reaction, on } => {
                 let mut all: BTreeMap<Reaction, BTreeSet<UserId>> = BTreeMap::new();
                 for (reaction, users) in std::mem::take(&mut self.reactions) {
                     all.entry(reaction).or_default().extend(users);
@@ -350,7 +358,7 @@ impl Marks {
         }
     }
 
-    /// Bytes on the wire, or a little more.
+    /// Size on the wire in bytes, estimated slightly high.
     pub fn weight(&self) -> usize {
         let reactions = self.reactions.iter();
         let reactions = reactions.map(|(reaction, users)| 4 + reaction.0.len() + 10 * users.len());
@@ -358,33 +366,34 @@ impl Marks {
     }
 }
 
-fn write<T>(register: &mut Option<Written<T>>, version: Version, value: T) {
+fn write<T>(register: &mut Option<Register<T>>, version: Version, value: T) {
     if register.as_ref().is_none_or(|now| now.version <= version) {
-        *register = Some(Written { version, value });
+        *register = Some(Register { version, value });
     }
 }
 
-/// The message that a change is about.
+/// Message that a change is about.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
+pub struct ChangeSubject<'a> {
+    pub seq: Seq,
     pub from: UserId,
     pub accepted_at: Timestamp,
     pub content: &'a Content,
-    pub altered: &'a Altered,
+    pub altered: &'a Overlay,
 }
 
 /// Bounds of changes.
 #[derive(Clone, Debug)]
-pub struct Rules {
-    /// How long after it was accepted its sender may recall or edit a message.
+pub struct ChangeRules {
+    /// Time after acceptance in which a message's sender may recall or edit it.
     pub sender_within: Duration,
-    /// Different reactions of one message.
+    /// Maximum number of distinct reactions to one message.
     pub reactions_max: usize,
 }
 
-impl Default for Rules {
+impl Default for ChangeRules {
     fn default() -> Self {
-        Rules {
+        ChangeRules {
             sender_within: Duration::from_secs(24 * 3600),
             reactions_max: 32,
         }
@@ -392,25 +401,26 @@ impl Default for Rules {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Give it its place.
+pub enum ChangeVerdict {
+    /// Give the change its place.
     Change,
-    /// It is so already: no place is used.
+    /// Already in effect: no place is used.
     Nothing,
 }
 
-/// May this be done, and is there anything to do? `role`: of who asks, where the conversation is a group.
-/// Who has no part in a conversation never comes so far.
+/// Judges a change: is it allowed, and does it change anything? `role` is the asker's in a group.
+/// Users without a part in the conversation are refused before this.
 ///
 /// # Errors
-/// `NotFound` where there is no such message, or no longer; `Forbidden`, also at the bound of reactions.
+/// `NotFound` if the message does not exist or was recalled; `Forbidden`, also at the bound of
+/// reactions.
 pub fn judge(
     record: Version,
-    asked: &Asked,
-    subject: Option<Subject<'_>>,
+    asked: &ChangeRequest,
+    subject: Option<ChangeSubject<'_>>,
     role: Option<Role>,
-    rules: &Rules,
-) -> Result<Verdict, Refusal> {
+    rules: &ChangeRules,
+) -> Result<ChangeVerdict, Refusal> {
     let refuse = |code, text: &str| Err(Refusal::new(code, text));
     let Some(subject) = subject else {
         return refuse(Code::NotFound, "no such message in this conversation");
@@ -418,55 +428,56 @@ pub fn judge(
     let altered = subject.altered;
     let is_recalled = is_before(record, altered.recalled.as_ref());
     match &asked.change {
-        Change::Recall | Change::Edit(_) => may_alter(asked, &subject, role, rules)?,
-        Change::React { .. } => {}
+        MessageChange::Recall | MessageChange::Edit(_) => may_alter(asked, &subject, role, rules)?,
+        MessageChange::React { .. } => {}
     }
     match &asked.change {
-        Change::Recall if is_recalled => Ok(Verdict::Nothing),
-        Change::Recall => Ok(Verdict::Change),
-        Change::Edit(_) | Change::React { .. } if is_recalled => {
+        MessageChange::Recall if is_recalled => Ok(ChangeVerdict::Nothing),
+        MessageChange::Recall => Ok(ChangeVerdict::Change),
+        MessageChange::Edit(_) | MessageChange::React { .. } if is_recalled => {
             refuse(Code::NotFound, "the message was recalled")
         }
-        Change::Edit(content) => {
+        MessageChange::Edit(content) => {
             let now = match &altered.edited {
                 Some(edited) if edited.version < record => Some(&edited.value.0),
-                // A half-done write, its own or a later record's, hides what was there before.
+                // A half-done write, by this record or a later one, hides the earlier content.
                 Some(_) => None,
                 None => Some(subject.content),
             };
             Ok(verdict(now != Some(content)))
         }
-        Change::React { reaction, on } => {
+        MessageChange::React { reaction, on } => {
             let key = (reaction.clone(), asked.by);
             let written = altered.reactions.get(&key);
             let is_hidden = written.is_some_and(|written| written.version >= record);
             let is_on = written.is_some_and(|written| written.value);
             if is_hidden || is_on != *on {
                 may_react(record, asked, reaction, *on, altered, rules)?;
-                return Ok(Verdict::Change);
+                return Ok(ChangeVerdict::Change);
             }
-            Ok(Verdict::Nothing)
+            Ok(ChangeVerdict::Nothing)
         }
     }
 }
 
-fn is_before<T>(record: Version, written: Option<&Written<T>>) -> bool {
+fn is_before<T>(record: Version, written: Option<&Register<T>>) -> bool {
     written.is_some_and(|written| written.version < record)
 }
 
-const fn verdict(is_news: bool) -> Verdict {
+const fn verdict(is_news: bool) -> ChangeVerdict {
     match is_news {
-        true => Verdict::Change,
-        false => Verdict::Nothing,
+        true => ChangeVerdict::Change,
+        false => ChangeVerdict::Nothing,
     }
 }
 
-/// Its sender for some time, the owner and the administrators of its group at any (S0-61h).
+/// Recall and edit are open to the sender for some time, and to the group's owner and
+/// administrators at any time (S0-61h).
 fn may_alter(
-    asked: &Asked,
-    subject: &Subject<'_>,
+    asked: &ChangeRequest,
+    subject: &ChangeSubject<'_>,
     role: Option<Role>,
-    rules: &Rules,
+    rules: &ChangeRules,
 ) -> Result<(), Refusal> {
     if role.is_some_and(Role::administers) {
         return Ok(());
@@ -483,14 +494,15 @@ fn may_alter(
     Ok(())
 }
 
-/// What was ever put there stays, on or off: so both what is on and what one user has tried have a bound.
+/// Reactions stay stored once taken back, so both the reactions in effect and those that one user
+/// has ever tried are bounded.
 fn may_react(
     record: Version,
-    asked: &Asked,
+    asked: &ChangeRequest,
     reaction: &Reaction,
     on: bool,
-    altered: &Altered,
-    rules: &Rules,
+    altered: &Overlay,
+    rules: &ChangeRules,
 ) -> Result<(), Refusal> {
     let tried = (altered.reactions.iter())
         .filter(|((_, user), written)| *user == asked.by && written.version < record);
@@ -513,19 +525,19 @@ fn may_react(
     Ok(())
 }
 
-/// What the head alone can say of the record of a change.
+/// Placement of a change's record, as far as the head alone tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangePlacement {
-    /// Never seen: if it is judged a change, this is its place. Write it, then the head that
-    /// [`Head::moved_by_change`] makes.
+    /// Never seen before: the place, should it be judged a change. Write the change, then the head
+    /// that [`Head::moved_by_change`] makes.
     New(u64),
-    /// Not after the record that moved the head last: it was handled before. The change row of its version
-    /// has its place; where there is none, it was nothing or refused.
+    /// Not after the record that moved the head last, so handled before. The change row of its
+    /// version has its place; without such a row, it changed nothing or was refused.
     Redelivery,
 }
 
 impl Head {
-    /// Where the change of this record belongs.
+    /// Placement of the change in this record.
     pub fn place_change(&self, record: Version) -> ChangePlacement {
         if self.seq != Seq::ZERO && record <= self.version {
             ChangePlacement::Redelivery
@@ -534,12 +546,13 @@ impl Head {
         }
     }
 
-    /// May a change of this id be a first try that reached the log after its resend? Not where no id is larger.
+    /// True if a change with this id may be a first try that reached the log after its resend. With
+    /// the largest id so far, it cannot be.
     pub fn may_be_late(&self, id: MessageId) -> bool {
         self.max_id.is_some_and(|max| id <= max)
     }
 
-    /// The head after `record` has changed a message; `id` is the change's own.
+    /// The head after `record` changed a message; `id` is the id of the change itself.
     #[must_use]
     pub fn moved_by_change(&self, record: Version, id: MessageId) -> Head {
         Head {

@@ -1,5 +1,5 @@
-//! A circuit breaker: a service that fails again and again is left alone for a while, and asked once before it is believed
-//! to be back.
+//! A circuit breaker: leaves a service that keeps failing alone for a while, and probes it once
+//! before it counts as back.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ pub const FAILURES_MAX: u32 = 8;
 pub const PAUSE_MIN: Duration = Duration::from_secs(1);
 pub const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// One caller's view of one service. Times are of a timer that never steps.
+/// One caller's view of one service. Times are monotonic.
 #[derive(Clone, Debug, Default)]
 pub struct Circuit {
     failures: u32,
-    /// Set while it is open.
+    /// Set while the circuit is open.
     open: Option<Open>,
 }
 
@@ -25,19 +25,19 @@ struct Open {
     probe_at: Timestamp,
 }
 
-/// A call that may be made.
+/// Permission for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     Call,
-    /// The one call of a pause; one that never ends is followed by another after the next pause.
+    /// The one call of a pause. If it never ends, another follows after the next pause.
     Probe,
 }
 
 impl Circuit {
-    /// True where a call may be made.
+    /// Permission for a call now.
     ///
     /// # Errors
-    /// The time until one may.
+    /// The time until the next permitted call.
     pub fn pass(&mut self, now: Timestamp) -> Result<Pass, Duration> {
         match &mut self.open {
             None => Ok(Pass::Call),
@@ -49,13 +49,13 @@ impl Circuit {
         }
     }
 
-    /// The service answered, whatever it said. True where the circuit was open.
+    /// Records an answer, of any content. True if the circuit was open.
     pub fn answered(&mut self) -> bool {
         self.failures = 0;
         self.open.take().is_some()
     }
 
-    /// No answer, or none in time. True where this opens the circuit.
+    /// Records a missing or late answer. True if this opens the circuit.
     pub fn failed(&mut self, pass: Pass, now: Timestamp) -> bool {
         match (&mut self.open, pass) {
             (Some(open), Pass::Probe) => {
@@ -63,7 +63,7 @@ impl Circuit {
                 open.probe_at = now + open.pause;
                 false
             }
-            // A call of before.
+            // A call from before the circuit opened.
             (Some(_), Pass::Call) => false,
             (None, _) => {
                 self.failures += 1;

@@ -1,4 +1,4 @@
-//! The closed list of answers that refuse something, and what each asks of the caller.
+//! The closed list of refusals, and what each asks of the caller.
 //!
 //! Adding a code is a change of the protocol: docs/protocol.md lists them all.
 
@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Why something was refused or ended. Numbers are the wire's, and WebSocket close codes.
+/// Reason for a refusal or for the end of a connection. Numbers are those of the wire and of
+/// WebSocket close codes.
 /// 40xx: go on, now or after reconnecting. 45xx: terminal, the same request will fail again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[repr(u16)]
@@ -16,11 +17,11 @@ pub enum Code {
     Draining = 4000,
     /// Reconnect: a delivery was not acknowledged in time, or the session must begin anew.
     Reconnect = 4001,
-    /// The client read too slowly; what was not read comes again after reconnecting.
+    /// The client read too slowly; unread messages come again after reconnecting.
     Slow = 4002,
     /// No frame for longer than the heartbeat allows.
     HeartbeatMissed = 4003,
-    /// A part of the service cannot be reached now.
+    /// A part of the service is unreachable.
     Unavailable = 4004,
     /// Too much of something in a short time.
     RateLimited = 4005,
@@ -30,14 +31,14 @@ pub enum Code {
     EarlierSendFailed = 4007,
     /// The boat holds as many connections as it may.
     Full = 4008,
-    /// The service did not answer within the deadline; whether it was done is unknown.
+    /// The service did not answer within the deadline; the outcome is unknown.
     DeadlineExceeded = 4009,
     /// The first frame did not come in time.
     HandshakeTimeout = 4010,
-    /// Another connection of the same device signed in after this one. Where sign-ins overtook each
-    /// other, that may be one which the device has given up: this one connects again.
+    /// Another connection of the same device signed in after this one. If sign-ins overtook each
+    /// other, the device may have given up that other one: this one connects again.
     Replaced = 4011,
-    /// As many sessions of the user are signed in on this platform as there may be.
+    /// The user has as many sessions on this platform as are allowed.
     TooManySessions = 4012,
 
     /// Bytes that are no frame of this protocol, or a frame that breaks its rules.
@@ -54,15 +55,15 @@ pub enum Code {
     Displaced = 4505,
     /// Closed by an operator or by the business back end.
     KickedOut = 4506,
-    /// A field has a value that cannot be.
+    /// A field has an impossible value.
     InvalidArgument = 4507,
     /// A message to oneself.
     ToSelf = 4508,
     /// No such message, conversation or session for this user.
     NotFound = 4509,
-    /// This user may not do that.
+    /// Not allowed for this user.
     Forbidden = 4510,
-    /// This server does not do that.
+    /// Not supported by this server.
     Unsupported = 4511,
     /// The client knows more than the server: its store belongs to another history.
     Reset = 4512,
@@ -106,7 +107,7 @@ impl Code {
         Code::ALL.into_iter().find(|code| code.number() == number)
     }
 
-    /// May the same request succeed later?
+    /// True if the same request may succeed later.
     pub const fn retryable(self) -> bool {
         self.number() < 4500
     }
@@ -150,13 +151,13 @@ impl std::fmt::Display for Code {
     }
 }
 
-/// A refusal as it reaches the one who asked: what, may it be tried again and when, and a sentence.
+/// A refusal as sent to the caller: a code, a sentence, and when to retry.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("{code}: {text}")]
 pub struct Refusal {
     pub code: Code,
     pub text: String,
-    /// Not before this long; `None` where the caller's own schedule is as good.
+    /// Minimum delay before a retry; `None` if the caller's own schedule will do.
     pub retry_after: Option<Duration>,
 }
 

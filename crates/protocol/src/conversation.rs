@@ -1,20 +1,20 @@
-//! A conversation's head, and how its single writer gives positions.
+//! A conversation's head, and the rules by which its single writer gives positions.
 
-mod clearing;
-mod listed;
+mod clear;
+mod list_entry;
 mod placement;
 
 use serde::{Deserialize, Serialize};
 
-pub use clearing::{Around, Clearing, Seen, clear, is_listed};
-pub use listed::{Listed, ReadUpTo, Registers};
-pub use placement::{Placement, Ruling, Standing};
+pub use clear::{ClearResult, Neighbours, NewestSeen, clear, is_listed};
+pub use list_entry::{ListEntry, ListRegisters, ReadBase};
+pub use placement::{PlaceRuling, Placement, StoredPosition};
 
 use crate::history::Version;
 use crate::unread::Tally;
 use crate::{ConversationId, MessageId, Seq, Timestamp, UserId};
 
-/// What the writer of a conversation remembers of it.
+/// State of a conversation that its writer keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
     /// The last position given.
@@ -25,9 +25,9 @@ pub struct Head {
     pub last_id: Option<MessageId>,
     /// The largest id ever placed, of messages and of changes; may be larger than `last_id`.
     pub max_id: Option<MessageId>,
-    /// How many of the messages [`Side::Low`] wrote; 0 where the conversation has no sides.
+    /// Number of messages by [`Side::Low`]; 0 in a conversation without sides.
     pub from_low: u64,
-    /// When its writer wrote it: what the list difference of groups compares.
+    /// Time of the last write; the list difference of groups compares it.
     pub stamp: Timestamp,
     /// The record that moved this head last: a record not after it is a redelivery.
     pub version: Version,
@@ -50,7 +50,7 @@ impl Side {
 }
 
 impl Head {
-    /// How many of the messages one of the two wrote.
+    /// Number of messages written by `side`.
     pub fn sent_by(&self, side: Side) -> u64 {
         match side {
             Side::Low => self.from_low,
@@ -58,7 +58,7 @@ impl Head {
         }
     }
 
-    /// Where the conversation ends, as one of the two counts.
+    /// End of the conversation, in the counting of `side`.
     pub fn tally(&self, side: Side) -> Tally {
         Tally {
             seq: self.seq,
@@ -67,26 +67,26 @@ impl Head {
     }
 }
 
-/// A conversation as one of its users keeps it.
+/// A conversation as stored for one of its users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConversationRow {
     pub owner: UserId,
     pub conversation: ConversationId,
-    /// Where it ends, as the owner counts.
+    /// End of the conversation, in the owner's counting.
     pub end: Tally,
-    /// The last change of it.
+    /// The last change's rev.
     pub rev: u64,
-    /// The message at its end.
+    /// The last message.
     pub last_id: MessageId,
-    /// When this row was last written; the list difference compares it.
+    /// Time of the last write of this row; the list difference compares it.
     pub version: Timestamp,
-    /// Which record wrote it: a row of an earlier record never replaces one of a later.
+    /// Record that wrote this row: an earlier record's row never replaces a later one's.
     pub source: Version,
 }
 
 impl ConversationRow {
-    /// What the owner's row says once the head has moved. `None` before the first message, and for who has no
-    /// part in it.
+    /// The owner's row after a move of the head. `None` before the first message, and for a user
+    /// who is not in the conversation.
     pub fn of(
         owner: UserId,
         conversation: ConversationId,

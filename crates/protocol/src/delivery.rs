@@ -1,4 +1,4 @@
-//! The carrier's brain: from a placed message to an end for everybody it is owed to.
+//! The carrier's state machine: takes a placed message to an end for every user it is owed to.
 //!
 //! ```text
 //!   handle_task ──▶ Route ──handle_routed──▶ Push ──handle_outcome──▶ …
@@ -9,9 +9,10 @@
 //!   all ended or failed ──▶ Settled { retries of what failed | dead letter, notifications, ledger }
 //! ```
 //!
-//! A *leg* is one record on its way to one (user, platform). Legs of a lane keep order, lanes do not
-//! wait for each other, and nothing sleeps: a device that never acknowledges costs its own lane. Every
-//! session of the platform gets the message; the newest one's answer decides (S1-20, S1-21).
+//! A *leg* is one record on its way to one (user, platform). Legs of a lane keep order, lanes do
+//! not wait for each other, and nothing sleeps: a device that never acknowledges costs its own
+//! lane. Every session of the platform gets the message; the newest session's answer decides
+//! (S1-20, S1-21).
 
 mod action;
 mod arena;
@@ -29,47 +30,49 @@ mod tests;
 use std::time::Duration;
 
 pub use action::{
-    Action, Letter, Load, Notice, Outcome, Push, PushToken, Retry, Route, RouteFailure, RouteToken,
-    Settlement, Word,
+    Action, DeliveryLoad, FailedPart, Notice, Push, PushOutcome, PushToken, Retry, Route,
+    RouteFailure, RouteToken, SessionEvent, Settlement,
 };
 pub use backoff::Tiers;
 pub use machine::Delivery;
-pub use offsets::{Offsets, PartitionKey};
-pub use plan::{PLATFORM_KNOWN_FOR, owed, owed_to, told};
-pub use task::{Origin, Owed, Source, Task};
+pub use offsets::{OffsetTracker, PartitionKey};
+pub use plan::{PLATFORM_KNOWN_FOR, group_obligations, live_only, obligations};
+pub use task::{DeliveryTask, Obligation, Origin, Source};
 
-/// The bounds of a [`Delivery`].
+/// Limits of a [`Delivery`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// The number of records in flight never falls below this, however slow devices are.
+pub struct DeliveryLimits {
+    /// Lower bound of the budget of records in flight, however slow devices are.
     pub in_flight_min: usize,
-    /// Nor rises above this; a task beyond the present budget is handed back.
+    /// Upper bound of the budget; a task beyond the present budget is handed back.
     pub in_flight_max: usize,
-    /// Users of all records in flight from which on no further task is taken. The last one may exceed it.
+    /// Users of all records in flight at which no further task is taken. The last task may exceed
+    /// it.
     pub users_in_flight_max: usize,
-    /// Bytes of their frames, in the same way.
+    /// Bytes of all frames in flight, likewise.
     pub bytes_in_flight_max: usize,
-    /// Above this mean wait for acknowledgements the budget shrinks.
+    /// Mean acknowledgement latency above which the budget shrinks.
     pub ack_latency_target: Duration,
-    /// Pushes of a lane that are not answered; later ones wait.
+    /// Unanswered pushes per lane; later ones wait.
     pub lane_window: usize,
-    /// Legs in a lane, waiting or pushed; one more is stored instead, and the session hinted.
+    /// Legs per lane, waiting or pushed; a further one is stored instead, and the session gets a
+    /// hint.
     pub lane_max: usize,
-    /// What boats give a client to acknowledge. The machine waits half as long again, for a boat that
-    /// does not answer.
+    /// Time that boats give a client to acknowledge. The machine waits half as long again, for a
+    /// boat that does not answer.
     pub ack_wait: Duration,
-    /// Routes again after *no such session*, in one attempt.
+    /// New routes after *no such session*, per attempt.
     pub reroutes_max: u8,
-    /// From this retry on the receiver counts as offline.
+    /// Retry from which on the receiver counts as offline.
     pub offline_after: u32,
-    /// A failure beyond this retry is a dead letter.
+    /// Last retry: a failure beyond it becomes a dead letter.
     pub retry_max: u32,
     pub tiers: Tiers,
 }
 
-impl Default for Limits {
+impl Default for DeliveryLimits {
     fn default() -> Self {
-        Limits {
+        DeliveryLimits {
             in_flight_min: 1024,
             in_flight_max: 16_384,
             users_in_flight_max: 262_144,
@@ -86,8 +89,8 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
-    /// How long a push may stay unanswered.
+impl DeliveryLimits {
+    /// Deadline of a push, from its start.
     pub fn push_deadline(&self) -> Duration {
         self.ack_wait + self.ack_wait / 2
     }

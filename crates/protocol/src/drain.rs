@@ -1,8 +1,10 @@
-//! A boat that drains: the pace at which its clients go, by the room that other boats have for them.
+//! Drain of a boat: the pace at which its clients leave, by the room that other boats have for
+//! them.
 //!
-//! Boats publish a [`BoatLoad`] every [`PUBLISH_EVERY`]; one that drains reads those of the others, and sends its clients
-//! away no faster than they can be taken. Where nobody has room it waits, and near the deadline it sends the rest away
-//! all the same: a client that is told is better off than one whose connection breaks.
+//! Boats publish a [`BoatLoad`] every [`PUBLISH_EVERY`]. A draining boat reads the loads of the
+//! others, and sends its clients away no faster than those can take them. It waits while nobody has
+//! room, and near the deadline sends the rest away all the same: a client with a closing frame is
+//! better off than one whose connection breaks.
 
 mod load;
 #[cfg(test)]
@@ -16,27 +18,28 @@ pub use load::{BoatLoad, BoatState, Load, PUBLISH_EVERY, Room};
 
 use crate::Timestamp;
 
-/// Pause between two readings of the others' loads, and between two publications of a boat that drains.
+/// Interval between readings of the others' loads, and between publications of a draining boat.
 pub const ROOM_EVERY: Duration = Duration::from_secs(2);
-/// Time for which a reading counts where later ones fail; then room is not known. Never longer than departures are
-/// remembered.
+/// Time for which a reading counts if later ones fail; then room is unknown. Never longer than
+/// departures are remembered.
 pub const ROOM_AGE_MAX: Duration = Duration::from_secs(12);
-/// Share of a deadline in which the last clients settle: sends are answered, sessions signed off.
+/// Share of a deadline in which the last clients settle: sends get their answers, sessions sign
+/// off.
 const SETTLE_SHARE: u32 = 4;
 /// Longest such time.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
 /// Share of free seats for newcomers meanwhile, and for departures of others that are read late.
 const NEWCOMERS_SHARE: usize = 5;
-/// Clients of so much time go together.
+/// Clients due within this time go together.
 const BATCH_TIME: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Bounds of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainBounds {
-    /// Clients a second, however much room there is.
+    /// Clients per second, however much room there is.
     pub pace: NonZeroU32,
-    /// Clients a second of all boats that drain at a time.
+    /// Clients per second of all boats that drain at the same time.
     pub pace_cluster: NonZeroU32,
     /// Clients of one batch.
     pub batch: usize,
@@ -45,24 +48,24 @@ pub struct DrainBounds {
 /// A moment of a drain.
 #[derive(Clone, Copy, Debug)]
 pub struct DrainFacts {
-    /// Clients that have to go still, one or more.
+    /// Clients still to send away, one or more.
     pub clients: usize,
-    /// Room of other boats; `None` where discovery does not say.
+    /// Room of other boats; `None` if discovery does not answer.
     pub room: Option<Room>,
-    /// Time until all have to be sent away; `None` where there is no deadline.
+    /// Time until all must be sent away; `None` without a deadline.
     pub left: Option<Duration>,
 }
 
 /// The next thing to do with the clients; after the pause, the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainStep {
-    /// Send so many away.
+    /// Send this many clients away.
     Go { clients: usize, pause: Duration },
     /// No other boat has room.
     Wait { pause: Duration },
 }
 
-/// The drain of one boat. Times are of a timer that never steps.
+/// The drain of one boat. Times are monotonic.
 #[derive(Clone, Debug)]
 pub struct Drain {
     /// Time within which a client that was sent away arrives elsewhere.
@@ -79,15 +82,17 @@ impl Drain {
         }
     }
 
-    /// The next batch, which counts as sent.
+    /// Returns the next batch, which counts as sent.
     ///
-    /// The rate is the smallest of these: `pace`; `pace_cluster`; free seats of others over the time until a departure
-    /// shows in their loads (`spread`, [`PUBLISH_EVERY`], [`ROOM_EVERY`]); connections that others accept. Boats that
-    /// drain at a time share all but the first, and no more clients are under way than there are seats. Once `pace` only
-    /// just meets the deadline, the rest goes at the rate that meets it, room or not.
+    /// The rate is the smallest of these: `pace`; `pace_cluster`; free seats of others over the
+    /// time until a departure shows in their loads (`spread`, [`PUBLISH_EVERY`], [`ROOM_EVERY`]);
+    /// connections that others accept. Boats that drain at the same time share all but the first,
+    /// and no more clients are under way than there are seats. Once `pace` only just meets the
+    /// deadline, the rest goes at the rate that meets it, room or not.
     ///
-    /// Room bounds nothing as long as no other boat stays. Where discovery does not say, it bounds nothing either as long as
-    /// there is a deadline: a boat that has to leave does, and one that was only to be emptied waits.
+    /// Room sets no bound while no other boat stays. If discovery does not answer, room sets none
+    /// either, given a deadline: a boat that must leave does, and one that is only being emptied
+    /// waits.
     pub fn step(&mut self, bounds: &DrainBounds, facts: &DrainFacts, now: Timestamp) -> DrainStep {
         let pace = SECOND / bounds.pace.get();
         let needed = pace.saturating_mul(saturated(facts.clients));
@@ -109,7 +114,7 @@ impl Drain {
             .min(most);
         self.departures.push_back((now, clients));
         let pause = each.saturating_mul(saturated(clients));
-        // A pause that is cut short is made up for by the seats that are taken.
+        // The count of taken seats makes up for a pause that is cut short.
         let pause = if most == usize::MAX {
             pause
         } else {
@@ -118,7 +123,7 @@ impl Drain {
         DrainStep::Go { clients, pause }
     }
 
-    /// Clients that were sent away, and that the loads of others may not show yet.
+    /// Clients sent away that the loads of others may not show yet.
     pub fn leaving(&mut self, now: Timestamp) -> usize {
         let shows = self.shows();
         while (self.departures.front()).is_some_and(|(at, _)| now.since(*at) > shows) {
@@ -132,7 +137,7 @@ impl Drain {
         self.spread + PUBLISH_EVERY + ROOM_EVERY
     }
 
-    /// Time for each client, and clients that may go; `None`: no room.
+    /// Time per client, and number of clients that may go; `None` without room.
     fn by_room(
         &mut self,
         bounds: &DrainBounds,
@@ -145,7 +150,7 @@ impl Drain {
             return Some((shared, usize::MAX));
         }
         let free = room.free - room.free / NEWCOMERS_SHARE;
-        // The last seat is everybody's: a boat that finds it taken comes second.
+        // All boats compete for the last seat: a boat that finds it taken comes second.
         let seats = free.saturating_sub(room.leaving).div_ceil(sharing);
         let open = seats.saturating_sub(self.leaving(now));
         let accepts = room.accepts_per_second / sharing;
@@ -155,7 +160,7 @@ impl Drain {
     }
 }
 
-/// Time of a deadline in which all clients have to be sent away.
+/// Part of a deadline in which all clients must be sent away.
 pub fn time_to_send(deadline: Duration) -> Duration {
     deadline - (deadline / SETTLE_SHARE).min(SETTLE_MAX)
 }
@@ -321,7 +326,7 @@ mod tests {
         assert_eq!((alone.boats, alone.free, alone.draining), (0, 0, 1));
         assert_eq!(step(facts(1000, Some(alone), None)), go(100, 50));
         assert_eq!(step(facts(1000, Some(Room::default()), None)), go(100, 50));
-        // Discovery is away: who has to leave does, who was to be emptied waits.
+        // Discovery is away: a boat that must leave does, one that is being emptied waits.
         let second = Duration::from_secs(1);
         assert_eq!(step(facts(1000, None, Some(second * 60))), go(100, 50));
         let wait = DrainStep::Wait { pause: ROOM_EVERY };
@@ -382,7 +387,7 @@ mod tests {
     }
 
     proptest! {
-        /// No more are sent away, in the time until it shows, than there were seats.
+        /// No more clients are sent away, before departures show, than there were seats.
         #[test]
         fn no_more_are_under_way_than_there_are_seats(
             seats in 1_usize..3000,
@@ -406,7 +411,8 @@ mod tests {
             prop_assert!(sent <= (seats - seats / 5).div_ceil(draining + 1));
         }
 
-        /// A deadline is met, whatever the others have room for: all are sent away before the last share of it.
+        /// A deadline is met, whatever room the others have: all are sent away before its last
+        /// share.
         #[test]
         fn all_are_sent_away_before_the_deadline(
             free in prop::option::of(0_usize..3000),

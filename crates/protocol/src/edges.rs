@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::drain::{BoatState, Load};
 use crate::{Code, Timestamp};
 
-/// Most edges of a list; of more, those with the most room are named.
+/// Maximum number of edges in a list; of more, it names those with the most room.
 pub const EDGES_MAX: usize = 256;
 
-/// Pause between two looks of a station at discovery, and age that readers may give to a list.
+/// Interval between a station's reads of discovery, and age that readers may give to a list.
 pub const LIST_FRESH: Duration = Duration::from_secs(5);
 
 /// Age beyond which a station gives no list: its boats may all have gone.
@@ -20,32 +20,33 @@ pub const LIST_AGE_MAX: Duration = Duration::from_secs(60);
 /// Bytes of the longest address that a client takes.
 pub const URL_BYTES_MAX: usize = 1024;
 
-/// Age of a list from which on a client asks for another one before it connects.
+/// Age of a list at which a client asks for a new one before it connects.
 pub const LIST_RENEWED_AFTER: Duration = Duration::from_secs(60 * 60);
 
-/// Age up to which a client uses a list where it gets no other.
+/// Age up to which a client uses a list if it gets no other.
 pub const LIST_KEPT_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Time for which an edge is left after a connection to it failed, or its boat sent the client away.
+/// Time for which a client avoids an edge after a connection to it failed, or after its boat sent
+/// the client away.
 pub const FAILED_FOR: Duration = Duration::from_secs(60);
 
-/// Pause between two questions for a list, while an edge is known.
+/// Interval between requests for a list, while an edge is known.
 pub const ASK_PAUSE: Duration = Duration::from_secs(60);
 
 /// One address, of one boat or of several behind a balancer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Edge {
     pub url: String,
-    /// Zone of the boats, where they name one.
+    /// Zone of the boats, if they name one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
     /// Free seats.
     pub weight: u64,
 }
 
-/// Edges of the boats that take clients and have an address for them, in order of address. Boats of one zone that share an
-/// address are one edge. A boat that is full stays in the list with the weight 0: its client is told when to come again,
-/// which an empty list could not say.
+/// Edges of the boats that take clients and publish an address for them, in order of address. Boats
+/// of one zone that share an address are one edge. A full boat stays in the list with weight 0: its
+/// client then learns when to come again, which an empty list could not say.
 pub fn edges(loads: &[Load]) -> Vec<Edge> {
     let mut weights: BTreeMap<(&str, Option<&str>), u64> = BTreeMap::new();
     for Load { load, .. } in loads {
@@ -70,12 +71,12 @@ pub fn edges(loads: &[Load]) -> Vec<Edge> {
     edges
 }
 
-/// A client's list of edges, which outlasts its process, and the edges that failed it lately.
+/// A client's list of edges, which outlasts its process, and its recently failed edges.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgeBook {
     list: Vec<Edge>,
     listed_at: Timestamp,
-    /// Time of the last connection to each that failed, or whose boat sent it away.
+    /// Time of the last connection to each edge that failed, or whose boat sent the client away.
     #[serde(skip)]
     failed: BTreeMap<String, Timestamp>,
     #[serde(skip)]
@@ -83,8 +84,9 @@ pub struct EdgeBook {
 }
 
 impl EdgeBook {
-    /// A new list is worth asking for, and is asked for now: there is none of use; or it is an hour old, of a clock that
-    /// stood ahead, or each of its edges has failed, and the last question is a minute ago.
+    /// True if the client should ask for a new list, which then counts as asked for now: no usable
+    /// list; or an hour old, dated in the future or with every edge failed, and the last request a
+    /// minute ago.
     pub fn asks(&mut self, now: Timestamp) -> bool {
         let is_old = self.listed_at > now || now.since(self.listed_at) >= LIST_RENEWED_AFTER;
         let has_asked = |at: Timestamp| at <= now && now.since(at) < ASK_PAUSE;
@@ -99,13 +101,13 @@ impl EdgeBook {
         asks
     }
 
-    /// No edge is left that has not failed.
+    /// True if every edge has failed.
     pub fn all_failed(&self, now: Timestamp) -> bool {
         self.list.iter().all(|edge| self.has_failed(&edge.url, now))
     }
 
-    /// Takes a list. An empty one says that discovery is new, not that clients must stay away: the list of before stays.
-    /// False: nothing changed that is worth keeping.
+    /// Takes a list. An empty list means that discovery is new, not that clients must stay away:
+    /// the previous list stays. False if there is nothing new to store.
     pub fn learn(&mut self, mut list: Vec<Edge>, now: Timestamp) -> bool {
         list.retain(|edge| edge.url.len() <= URL_BYTES_MAX);
         list.truncate(EDGES_MAX);
@@ -116,7 +118,7 @@ impl EdgeBook {
         true
     }
 
-    /// The edge for the next connection; see [`choose`]. `None`: no list is younger than a day.
+    /// Edge for the next connection; see [`choose`]. `None` without a list younger than a day.
     pub fn choose(&self, zone: Option<&str>, now: Timestamp, at_random: u64) -> Option<&Edge> {
         if now.since(self.listed_at) > LIST_KEPT_FOR {
             return None;
@@ -125,7 +127,8 @@ impl EdgeBook {
         choose(&self.list, zone, &failed.cloned().collect(), at_random)
     }
 
-    /// A connection to this edge failed, or its boat sent it away: see [`blames_edge`].
+    /// Records that a connection to this edge failed, or that its boat sent the client away: see
+    /// [`blames_edge`].
     pub fn fail(&mut self, url: &str, now: Timestamp) {
         self.failed
             .retain(|_, at| now.since(*at) < FAILED_FOR && *at <= now);
@@ -138,14 +141,15 @@ impl EdgeBook {
     }
 }
 
-/// The end of a connection speaks against its edge: the boat leaves or has no room. Others speak of the client or its
-/// network, and the same edge may do.
+/// True for a close code that counts against the edge: the boat leaves or has no room. Other codes
+/// concern the client or its network, and the same edge may do.
 pub const fn blames_edge(code: Code) -> bool {
     matches!(code, Code::Draining | Code::Full | Code::Reconnect)
 }
 
-/// The edge to connect to: one that has not failed before one that has, then one of the client's own zone before others, and
-/// of those by weight. Evenly where none has room. `at_random` is even over all numbers. `None`: there are no edges.
+/// Chooses an edge: not failed before failed, then with room before full, then of the client's own
+/// zone before others, and among those by weight; evenly if none has room. `at_random` is uniform
+/// over all numbers. `None` if there are no edges.
 pub fn choose<'a>(
     edges: &'a [Edge],
     zone: Option<&str>,
@@ -161,7 +165,8 @@ pub fn choose<'a>(
     let nearest = || edges.iter().filter(|edge| rank(edge) == best);
     let weight = |edge: &Edge| u128::from(edge.weight.max(1));
     let total: u128 = nearest().map(weight).sum();
-    // Below `total`, as the number is below 2^64; the sum of 64-bit weights is far from overflowing with it.
+    // Below `total`, as the number is below 2^64; the sum of 64-bit weights is far from overflowing
+    // with it.
     let mut place = scaled(at_random, total);
     nearest().find(|edge| match place.checked_sub(weight(edge)) {
         Some(rest) => {
@@ -290,7 +295,7 @@ mod tests {
         }
         let full = [list[0].clone(), edge("near", Some("west"), 0)];
         assert_eq!(choose(&full, Some("west"), &none(), 9), Some(&full[0]));
-        // A client without a zone is near to none, not to boats without one.
+        // A client without a zone is near no boat, not even one without a zone.
         assert_eq!(choose(&list, None, &none(), 0), Some(&list[0]));
     }
 
@@ -329,7 +334,7 @@ mod tests {
             assert_eq!(book.clone().asks(at), wants, "{at:?}");
             assert_eq!(book.choose(None, at, 0).is_some(), is_good, "{at:?}");
         }
-        // A clock that was put back says nothing of the age, and the list may do.
+        // A clock that was set back tells nothing about the age, and the list may do.
         let before = Timestamp::from_millis(NOW.millis() - 1);
         assert!(book.clone().asks(before));
         assert_eq!(book.choose(None, before, 0), Some(&list[0]));
@@ -348,12 +353,12 @@ mod tests {
         book.fail("b", at(2));
         assert!(book.asks(at(60)), "each has failed");
         assert_eq!(book.choose(None, at(60), 0), Some(&list[0]));
-        // Old failures take no memory.
+        // Expired failures take no memory.
         book.fail("c", at(1000));
         assert_eq!(book.failed.len(), 1);
     }
 
-    // Clients of a station that does not answer waited for it before each connection.
+    // Clients of a station that does not answer used to wait for it before each connection.
     #[test]
     fn a_list_is_asked_for_once_a_minute_while_an_edge_is_known() {
         let mut book = book(&[edge("a", None, 1)]);

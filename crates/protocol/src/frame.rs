@@ -1,4 +1,4 @@
-//! What a client and a boat say to each other: six packets and what surrounds them.
+//! Frames between client and boat: six packets and what surrounds them.
 //!
 //! ```text
 //! client                     boat
@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use crate::change::{Arranged, Changed, Marks};
+use crate::change::{ListArrangement, MessageMarks, OrderedChange};
 use crate::group::{self, Role};
 use crate::history::RowStatus;
 use crate::message::Content;
@@ -39,13 +39,13 @@ use crate::{
 /// The protocol version that `hello` names.
 pub const VERSION: u32 = 1;
 
-/// From a client.
+/// Frames from client to boat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientFrame {
     Hello(Hello),
     /// msg:R
     Send(Send),
-    /// The client will not resend this one: later sends to its conversation may go on.
+    /// The client will not resend this send: later ones to its conversation may go on.
     GiveUp(SendId),
     /// ack:R
     Ack(Ack),
@@ -61,13 +61,13 @@ pub enum ClientFrame {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Hello {
     pub version: u32,
-    /// Empty where a ticket to resume with takes its place.
+    /// Empty if a resume ticket takes its place.
     pub token: String,
     pub device: DeviceId,
     pub platform: Platform,
-    /// The marker of the last welcome, if this client has one: tells whether offline data was lost.
+    /// Marker of the last welcome, if the client has one: tells whether offline data was lost.
     pub marker: Option<u64>,
-    /// Ticket of the closing frame of a boat that left.
+    /// Resume ticket from the closing frame of a boat that left.
     pub resume: Option<ResumeTicket>,
 }
 
@@ -97,7 +97,7 @@ impl fmt::Debug for Refresh {
     }
 }
 
-/// A message as its sender's client sends it, first time or again.
+/// A message as its sender's client sends it, for the first time or again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Send {
     pub send_id: SendId,
@@ -106,15 +106,15 @@ pub struct Send {
     pub content: Content,
     /// 0 for the first try.
     pub attempt: u32,
-    /// How long ago the first try was, by the client's own clock.
+    /// Age of the first try, by the client's own clock.
     pub age: Duration,
     /// The sender has read its conversation up to here.
     pub seen_seq: Option<Seq>,
-    /// The client's own trace, where it has one.
+    /// The client's own trace, if it has one.
     pub trace: Option<TraceContext>,
 }
 
-/// ack:R. Sent after the client's own store has the messages.
+/// ack:R. Sent once the client's own store has the messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ack {
     pub kind: ReceiptKind,
@@ -128,23 +128,23 @@ pub struct AckItem {
     pub seq: Seq,
 }
 
-/// A question about what the server keeps; the answer bears the same `request`.
+/// A query for data on the server; the answer bears the same `request`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncRequest {
-    /// The client's own number of this question.
+    /// The client's own number for this query.
     pub request: u32,
     pub query: SyncQuery,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SyncQuery {
-    /// Conversations that changed since `since` (a version of an earlier list; zero for all), after
-    /// `after` where a list has several pages.
+    /// Conversations that changed since `since` (the version of an earlier list; zero for all),
+    /// after `after` if the list has several pages.
     List {
         since: Timestamp,
         after: Option<ConversationId>,
     },
-    /// How one conversation stands in the list, whether it is on it or not: for one that no list named.
+    /// One conversation's list entry, listed or not: for a conversation that no list named.
     Row { conversation: ConversationId },
     /// Messages of one conversation, dense in `seq`.
     History {
@@ -152,15 +152,15 @@ pub enum SyncQuery {
         range: HistoryRange,
         limit: u32,
     },
-    /// How far my messages have come.
+    /// Delivery status of the user's own messages.
     Status { ids: Vec<MessageId> },
-    /// Who is in a group, in order of user, from behind `after` on.
+    /// Members of a group, in order of user, from behind `after` on.
     Members {
         group: GroupId,
         after: Option<UserId>,
         limit: u32,
     },
-    /// Which members of a group have read up to this position.
+    /// Members of a group who have read up to this position.
     Readers { group: GroupId, seq: Seq },
     /// Changes of one conversation's messages, dense in `rev`, upward from `after`, exclusive.
     Changes {
@@ -168,18 +168,19 @@ pub enum SyncQuery {
         after: u64,
         limit: u32,
     },
-    /// Private messages of all conversations in order of id, from behind `after` on; `None`: from a little before
-    /// what the server knows that the user received, or from the beginning.
+    /// Private messages of all conversations in order of id, from behind `after` on. `None`: from a
+    /// little before the last one that the server knows the user to have received, or from the
+    /// beginning.
     Missed {
         after: Option<MessageId>,
         limit: u32,
     },
     /// Conversations with unread messages, in order, from behind `after` on.
     Unread { after: Option<ConversationId> },
-    /// How many messages of a group were accepted after a time.
+    /// Number of messages of a group that were accepted after a time.
     CountSince { group: GroupId, since: Timestamp },
-    /// Which messages of a conversation the user hid, in the order in which they were, from behind `after` on: a
-    /// [`Summary::hidden`], or how far a page went.
+    /// Messages of a conversation that the user hid, in the order of hiding, from behind `after`
+    /// on: a [`Summary::hidden`], or the `last` of a page.
     Hidden {
         conversation: ConversationId,
         after: u64,
@@ -187,7 +188,7 @@ pub enum SyncQuery {
     },
 }
 
-/// Which part of a conversation; bounds are exclusive.
+/// Part of a conversation; bounds are exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HistoryRange {
     /// Upward from `after`, oldest first.
@@ -196,29 +197,29 @@ pub enum HistoryRange {
     Backward { before: Option<Seq> },
 }
 
-/// To a client.
+/// Frames from boat to client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerFrame {
     Welcome(Welcome),
     /// msg:A
     Accepted(Accepted),
-    /// msg:A that says no.
+    /// msg:A, as a refusal.
     Refused {
         send_id: SendId,
         refusal: Refusal,
     },
-    /// The place of a message that this session sent.
+    /// Position of a message that this session sent.
     Placed(PlacedEcho),
     /// msg:N
     Message(Placed),
-    /// A message that stands was recalled, edited, or somebody reacted to it. Needs no acknowledgement: who
-    /// misses one finds that `rev` is not dense, and asks.
+    /// Recall, edit or reaction of a placed message. Needs no acknowledgement: a client that misses
+    /// one sees a gap in `rev`, and asks.
     Changed {
         conversation: ConversationId,
-        changed: Changed,
+        changed: OrderedChange,
     },
-    /// The user took a conversation from the list, up to here, or arranged it, on whichever device.
-    Listed(ListWord),
+    /// The user cleared a conversation from the list, up to here, or arranged it, on any device.
+    Listed(ListEvent),
     /// ack:A
     Acked(Acked),
     /// ack:N
@@ -228,65 +229,65 @@ pub enum ServerFrame {
         server_time: Timestamp,
     },
     Page(SyncPage),
-    /// Something was lost or skipped between us: compare your cursors with the server's.
+    /// Something was lost or skipped on this connection: compare your cursors with the server's.
     Resync,
-    /// A refusal that does not end the connection; `request` is the sync question it answers.
+    /// A refusal that does not end the connection; `request` is the query that it answers.
     Error {
         request: Option<u32>,
         refusal: Refusal,
     },
-    /// The last frame: why the connection ends. Codes of 4500 and above are terminal.
+    /// Last frame, with the reason for the end. Codes of 4500 and above are terminal.
     Closing {
         refusal: Refusal,
-        /// To sign in with elsewhere, within two minutes.
+        /// Resume ticket for a sign-in elsewhere, within two minutes.
         resume: Option<ResumeTicket>,
     },
-    /// The session goes on with the new token, until this time.
+    /// The session continues with the new token, until this time.
     Refreshed {
         expires_at: Timestamp,
     },
 }
 
-/// What a user did to their list.
+/// Operation of a user on their list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListWord {
-    /// Of what was sent.
+pub struct ListEvent {
+    /// Id of the operation's message.
     pub id: MessageId,
     pub send_id: SendId,
     pub conversation: ConversationId,
-    pub deed: ListDeed,
+    pub deed: ListEventKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ListDeed {
-    /// Taken from it, up to here.
+pub enum ListEventKind {
+    /// Cleared up to here.
     Cleared(Seq),
-    Arranged(Arranged),
-    /// The message at this place is hidden.
+    Arranged(ListArrangement),
+    /// The message at this position is hidden.
     Hidden(Seq),
-    /// The user is this in the group now; `None`: not in it any more.
+    /// The user's role in the group now; `None`: not a member any more.
     Member(Option<Role>),
 }
 
-/// The answer to a hello that was admitted.
+/// Answer to an admitted hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
     pub session: SessionId,
     pub user: UserId,
     pub server_time: Timestamp,
-    /// The client pings when it has sent nothing for this long.
+    /// Time without a frame from the client after which it pings.
     pub heartbeat: Duration,
     pub frame_bytes_max: u32,
-    /// Sends that may wait for their answers.
+    /// Sends that may await their answers.
     pub send_window: u32,
-    /// Names this installation: client state of another one does not belong here.
+    /// Number of this installation: client state of another one does not belong here.
     pub cluster: u64,
-    /// To be given in the next hello.
+    /// Marker for the next hello.
     pub marker: u64,
-    /// False: offline data may have been lost since the last hello, so sync before you believe
-    /// yourself complete.
+    /// False: offline data may have been lost since the last hello, so the client must sync before
+    /// it counts as complete.
     pub recovered: bool,
-    /// End of the token, and of the session unless it is refreshed. Unset: an older boat.
+    /// End of the token, and of the session unless it is refreshed. Unset by older boats.
     pub expires_at: Option<Timestamp>,
 }
 
@@ -308,9 +309,9 @@ pub struct PlacedEcho {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acked {
     pub kind: ReceiptKind,
-    /// What is now recorded.
+    /// Ids now recorded.
     pub ids: Vec<MessageId>,
-    /// What was refused: an ack for what was never sent to this user, or with a wrong seq.
+    /// Refused items: acks of messages that were never sent to this user, or with a wrong seq.
     pub refused: Vec<(MessageId, Refusal)>,
 }
 
@@ -323,7 +324,7 @@ pub struct SyncPage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SyncAnswer {
     List(ListPage),
-    /// `None`: nothing is known of it.
+    /// `None` if the server has nothing of the conversation.
     Row(Option<Box<Summary>>),
     History(HistoryPage),
     Status(Vec<MessageStatus>),
@@ -340,13 +341,14 @@ pub enum SyncAnswer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HiddenPage {
     pub seqs: Vec<Seq>,
-    /// How far the page goes; where it is empty, the `after` of the question.
+    /// End of the page; of an empty page, the query's `after`.
     pub last: u64,
     /// Ask again with `after` = this.
     pub more: bool,
 }
 
-/// As they are now. What comes late under a smaller id is not among them: the list tells of it, as of everything.
+/// Missed messages, with their current content. A message that comes late under a smaller id is not
+/// among them: the list has it, as it has every change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissedPage {
     pub messages: Vec<Placed>,
@@ -356,7 +358,7 @@ pub struct MissedPage {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadPage {
-    /// Above zero.
+    /// Counts above zero.
     pub counts: Vec<(ConversationId, u64)>,
     /// Ask again with this as `after`; `None` at the end.
     pub next: Option<ConversationId>,
@@ -365,14 +367,14 @@ pub struct UnreadPage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountSince {
     pub count: u64,
-    /// There are more than are counted at once.
+    /// True if the count stopped at the limit of one query.
     pub more: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListPage {
     pub conversations: Vec<Summary>,
-    /// Give this as `since` next time, once the last page is in.
+    /// The next query's `since`, once the last page is in.
     pub version: Timestamp,
     /// Ask again with `after` = the last conversation of this page.
     pub more: bool,
@@ -382,43 +384,46 @@ pub struct ListPage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     pub conversation: ConversationId,
-    /// The newest position.
+    /// Newest position.
     pub seq: Seq,
-    /// How many of the messages up to it others wrote; 0 in a group, where who keeps a list counts them as they come.
+    /// Number of messages up to it from others; 0 in a group, where a client that keeps a list
+    /// counts them as they come.
     pub incoming: u64,
-    /// The last change.
+    /// Rev of the last change.
     pub rev: u64,
-    /// In a group not before where the user came.
+    /// The user's read marker; in a group, not before the position at which the user joined.
     pub read_seq: Seq,
-    /// Up to where it was taken from the list: it is on it as long as it goes on behind this.
+    /// Position up to which it was cleared: listed as long as the conversation goes on behind this.
     pub cleared_seq: Seq,
-    pub arranged: Arranged,
-    /// How far what the user hid here goes: the [mark](crate::history::Version::mark) of the last record that hid
-    /// something; 0: nothing is hidden.
+    pub arranged: ListArrangement,
+    /// Cursor of the messages hidden here: the [mark](crate::history::Version::mark) of the last
+    /// record that hid one; 0 if nothing is hidden.
     pub hidden: u64,
-    /// What the user is in the group; `None` in a private conversation, and in a group that they left.
+    /// The user's role in the group; `None` in a private conversation, and in a group that the user
+    /// left.
     pub role: Option<Role>,
-    /// Messages of others behind what was read that nobody recalled.
+    /// Messages from others behind the read marker, without recalled ones.
     pub unread: u64,
     pub version: Timestamp,
-    /// As it is now.
+    /// Newest message, with its current content.
     pub newest: Option<Placed>,
-    /// What has become of it.
-    pub marks: Option<Marks>,
+    /// Marks of the newest message.
+    pub marks: Option<MessageMarks>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryPage {
     pub conversation: ConversationId,
-    /// Dense in seq, in the order that was asked for. As they are now: an edited one says what it says since, a
-    /// recalled one nothing.
+    /// Dense in seq, in the requested order, with current content: an edited message has its new
+    /// text, a recalled one none.
     pub messages: Vec<Placed>,
-    /// What has become of those that do not stand as they were sent.
-    pub marks: BTreeMap<Seq, Marks>,
-    /// How far the asker's own messages to a peer have come, and what was recalled. A register that could not be asked
-    /// says less than is so, never more.
+    /// Marks of messages that have changed since they were sent.
+    pub marks: BTreeMap<Seq, MessageMarks>,
+    /// Status of the asker's own messages to a peer, and recalls. A register that did not answer
+    /// leads to too little here, never too much.
     pub statuses: BTreeMap<Seq, RowStatus>,
-    /// The last change of the conversation when the page was read: all up to it is in the page.
+    /// The conversation's last change at the time of the read: the page includes all changes up to
+    /// it.
     pub rev: u64,
     /// The newest position of the conversation at the time of the answer.
     pub last_seq: Seq,
@@ -427,7 +432,7 @@ pub struct HistoryPage {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberPage {
-    pub settings: group::Settings,
+    pub settings: group::GroupSettings,
     pub members: Vec<(UserId, Role)>,
     pub more: bool,
 }
@@ -436,7 +441,7 @@ pub struct MemberPage {
 pub struct ChangePage {
     pub conversation: ConversationId,
     /// Dense in rev.
-    pub changes: Vec<Changed>,
+    pub changes: Vec<OrderedChange>,
     /// The last change at the time of the answer.
     pub last_rev: u64,
     pub more: bool,
@@ -447,6 +452,7 @@ pub struct MessageStatus {
     pub id: MessageId,
     pub delivered_at: Option<Timestamp>,
     pub read_at: Option<Timestamp>,
-    /// It was read, and every platform of the receiver's that was owed it has it.
+    /// True once the message was read, and every platform of the receiver that it was owed to has
+    /// it.
     pub is_finished: bool,
 }

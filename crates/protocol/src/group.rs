@@ -1,11 +1,12 @@
-//! Groups: who is in them, and who may do what.
+//! Groups: their members, and the rights of each role.
 //!
-//! What is to become of a group is a record of its conversation's own log, so it has one place among the
-//! messages: whoever writes after a removal in the log is refused there, and a message before it goes to those
-//! who were members then. The single writer judges the wish against the group as it stands. A wish about a
-//! group begins and ends a batch: what is before it in the log has taken effect whole when it is judged, and it has
-//! when what follows is. So a record that comes again after a crash finds the group as it was the first time,
-//! or made by itself, which members tell by the version that they bear.
+//! A group command is a record of the conversation's own log, so it has one place among the
+//! messages: a member who writes after their removal in the log is refused there, and a message
+//! before it goes to the members of that time. The single writer judges the command against the
+//! present group. A group command starts and ends a batch: everything before it in the log has
+//! taken effect in full when it is judged, and the command itself has before anything later is. So
+//! a redelivered record, after a crash, finds the group as it was the first time, or as the record
+//! itself made it, which the members' versions tell.
 
 mod audience;
 mod members;
@@ -18,41 +19,41 @@ use serde::{Deserialize, Serialize};
 
 pub use self::audience::Audience;
 pub use self::members::Members;
-pub use self::record::{Presence, refusal, rule};
+pub use self::record::{MembershipAt, refusal, rule};
 pub use self::row::GroupRow;
 use crate::history::Version;
 use crate::{Code, Refusal, Seq, UserId};
 
-/// What a member is in a group.
+/// Role of a member in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Role {
     Member,
     Admin,
-    /// Exactly one, as long as anybody is in.
+    /// Exactly one, while the group has any member.
     Owner,
 }
 
 impl Role {
-    /// May change what others wrote, and who is in.
+    /// True if the role may change others' messages, and the membership.
     pub const fn administers(self) -> bool {
         matches!(self, Role::Admin | Role::Owner)
     }
 }
 
-/// Somebody who is or was in.
+/// A present or former member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// `None`: not any more.
+    /// `None` for a former member.
     pub role: Option<Role>,
-    /// The end of the conversation when they came: what lies after it they may read in any case.
+    /// End of the conversation when they joined: later messages are always theirs to read.
     pub since: Seq,
-    /// The record that made it so.
+    /// Record that last changed the member.
     pub version: Version,
 }
 
 impl Member {
-    /// From behind which place on they may read; `None` where they are not in.
-    pub fn readable_after(&self, settings: Settings) -> Option<Seq> {
+    /// Position behind which the member may read; `None` for a former member.
+    pub fn readable_after(&self, settings: GroupSettings) -> Option<Seq> {
         self.role?;
         match settings.open_history {
             true => Some(Seq::ZERO),
@@ -61,77 +62,78 @@ impl Member {
     }
 }
 
-/// How a group is meant to be.
+/// Settings of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settings {
-    /// Who comes later may read what was before (S0-15).
+pub struct GroupSettings {
+    /// Later members may read earlier messages (S0-15).
     pub open_history: bool,
-    /// Anybody may come; otherwise somebody who administers brings them.
+    /// Anybody may join; otherwise an administrator adds them.
     pub open_door: bool,
 }
 
-/// A group as its writer knows it.
+/// A group, as its writer knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    pub settings: Settings,
-    /// The record that made the settings so.
+    pub settings: GroupSettings,
+    /// Record that last changed the settings.
     pub version: Version,
     pub members: Members,
 }
 
-/// What is to become of a group.
+/// Command for a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Wish {
-    /// A new group of the asker, with these in it. Its number was chosen at random: one that exists is refused.
+pub enum GroupCommand {
+    /// Creates a group of the asker, with these members. Its number was chosen at random: one that
+    /// exists is refused.
     Create {
-        settings: Settings,
+        settings: GroupSettings,
         members: Vec<UserId>,
     },
-    /// Oneself, through an open door.
+    /// The asker joins by themselves, through an open door.
     Join,
     Leave,
     Add(Vec<UserId>),
     Remove(UserId),
-    /// Admin or member; the owner's is handed over.
+    /// Admin or member only; the owner's role is handed over.
     SetRole(UserId, Role),
     HandOver(UserId),
-    Set(Settings),
+    Set(GroupSettings),
 }
 
-/// Bounds of groups.
+/// Limits of groups.
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct GroupLimits {
     pub members: usize,
-    /// Of one wish.
+    /// Users added by one command.
     pub added: usize,
 }
 
-impl Default for Limits {
+impl Default for GroupLimits {
     fn default() -> Self {
-        Limits {
+        GroupLimits {
             members: 100_000,
             added: 500,
         }
     }
 }
 
-/// What a wish makes of the group: members as they are then. Empty: it is so already.
+/// Effect of a command: the changed members and settings. Empty if the group is like that already.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct GroupUpdate {
     pub members: BTreeMap<UserId, Member>,
-    /// And the record that makes them so.
-    pub settings: Option<(Settings, Version)>,
+    /// New settings, and the record that makes them.
+    pub settings: Option<(GroupSettings, Version)>,
 }
 
-impl Outcome {
+impl GroupUpdate {
     pub fn is_nothing(&self) -> bool {
         self.members.is_empty() && self.settings.is_none()
     }
 }
 
 impl Group {
-    /// A new one of `owner`, before its first message.
-    pub fn new(owner: UserId, settings: Settings, record: Version) -> Group {
+    /// A new group of `owner`, before its first message.
+    pub fn new(owner: UserId, settings: GroupSettings, record: Version) -> Group {
         let member = Member {
             role: Some(Role::Owner),
             since: Seq::ZERO,
@@ -144,17 +146,17 @@ impl Group {
         }
     }
 
-    /// The one that a wish of `by` makes, where none is.
+    /// The group that a command of `by` creates, if there is none.
     ///
     /// # Errors
-    /// `NotFound` for any other wish, `InvalidArgument` and `RateLimited` at the bounds.
+    /// `NotFound` for any other command, `InvalidArgument` and `RateLimited` at the limits.
     pub fn create(
         record: Version,
         by: UserId,
-        wish: &Wish,
-        limits: &Limits,
+        wish: &GroupCommand,
+        limits: &GroupLimits,
     ) -> Result<Group, Refusal> {
-        let Wish::Create { settings, members } = wish else {
+        let GroupCommand::Create { settings, members } = wish else {
             return refuse(Code::NotFound, "there is no such group");
         };
         if members.len() > limits.added {
@@ -171,79 +173,86 @@ impl Group {
         self.members.get(user)?.role
     }
 
-    /// Those who are in.
+    /// Present members.
     pub fn present(&self) -> impl Iterator<Item = (UserId, Role)> {
         let members = self.members.iter();
         members.filter_map(|(user, member)| Some((user, member.role?)))
     }
 
-    /// From behind which place on somebody may read; `None` where they are not in.
+    /// Position behind which `user` may read; `None` if they are not a member.
     pub fn readable_after(&self, user: UserId) -> Option<Seq> {
         self.members.get(user)?.readable_after(self.settings)
     }
 
-    /// Those who are in and may read what stands at `seq`.
+    /// Present members who may read the message at `seq`.
     pub fn readers_now(&self, seq: Seq) -> impl Iterator<Item = UserId> {
         let present = self.present().map(|(user, _)| user);
         present.filter(move |user| self.reads_now(*user, seq))
     }
 
-    /// Is somebody in who may read what stands at `seq`?
+    /// True if `user` is a member who may read the message at `seq`.
     pub(super) fn reads_now(&self, user: UserId, seq: Seq) -> bool {
         self.readable_after(user).is_some_and(|after| seq > after)
     }
 
-    /// What a wish of `by` makes of the group; `end` is where the conversation ends.
+    /// Judges a command of `by`; `end` is the end of the conversation.
     ///
     /// # Errors
-    /// `Forbidden`, `NotFound` where somebody is not in, `InvalidArgument`, `RateLimited` where it is full.
+    /// `Forbidden`, `NotFound` if a named user is not a member, `InvalidArgument`, `RateLimited` if
+    /// the group is full.
     pub fn judge(
         &self,
         record: Version,
         by: UserId,
-        wish: &Wish,
+        wish: &GroupCommand,
         end: Seq,
-        limits: &Limits,
-    ) -> Result<Outcome, Refusal> {
+        limits: &GroupLimits,
+    ) -> Result<GroupUpdate, Refusal> {
         let mine = self.role(by);
         match wish {
-            Wish::Create { .. } => refuse(Code::InvalidArgument, "there is such a group already"),
-            Wish::Join if mine.is_some() => Ok(Outcome::default()),
+            GroupCommand::Create { .. } => {
+                refuse(Code::InvalidArgument, "there is such a group already")
+            }
+            GroupCommand::Join if mine.is_some() => Ok(GroupUpdate::default()),
             _ if self.members.present() == 0 => {
                 refuse(Code::NotFound, "everybody has left this group: it is over")
             }
-            Wish::Join if self.settings.open_door => self.bring(record, &[by], end, limits),
-            Wish::Join => refuse(
+            GroupCommand::Join if self.settings.open_door => self.bring(record, &[by], end, limits),
+            GroupCommand::Join => refuse(
                 Code::Forbidden,
                 "somebody who administers it brings people in",
             ),
-            Wish::Leave => self.leave(record, by),
+            GroupCommand::Leave => self.leave(record, by),
             _ if mine.is_none() => refuse(Code::Forbidden, "you are not in this group"),
-            Wish::Add(users) if users.len() > limits.added => {
+            GroupCommand::Add(users) if users.len() > limits.added => {
                 let text = format!("{} at a time; {} at most", users.len(), limits.added);
                 refuse(Code::InvalidArgument, &text)
             }
-            Wish::Add(users) if self.settings.open_door || administers(mine) => {
+            GroupCommand::Add(users) if self.settings.open_door || administers(mine) => {
                 self.bring(record, users, end, limits)
             }
-            Wish::Remove(user) => self.remove(record, mine, *user),
-            Wish::SetRole(user, role) if mine == Some(Role::Owner) => {
+            GroupCommand::Remove(user) => self.remove(record, mine, *user),
+            GroupCommand::SetRole(user, role) if mine == Some(Role::Owner) => {
                 self.set_role(record, by, *user, *role)
             }
-            Wish::HandOver(user) if mine == Some(Role::Owner) => self.hand_over(record, by, *user),
-            Wish::Set(settings) if administers(mine) => Ok(Outcome {
+            GroupCommand::HandOver(user) if mine == Some(Role::Owner) => {
+                self.hand_over(record, by, *user)
+            }
+            GroupCommand::Set(settings) if administers(mine) => Ok(GroupUpdate {
                 settings: (self.settings != *settings).then_some((*settings, record)),
-                ..Outcome::default()
+                ..GroupUpdate::default()
             }),
-            Wish::Add(_) | Wish::Set(_) => {
+            GroupCommand::Add(_) | GroupCommand::Set(_) => {
                 refuse(Code::Forbidden, "its owner and its administrators do that")
             }
-            Wish::SetRole(..) | Wish::HandOver(_) => refuse(Code::Forbidden, "its owner does that"),
+            GroupCommand::SetRole(..) | GroupCommand::HandOver(_) => {
+                refuse(Code::Forbidden, "its owner does that")
+            }
         }
     }
 
-    /// The group after it.
-    pub fn apply(&mut self, outcome: Outcome) {
+    /// Applies a command's effect.
+    pub fn apply(&mut self, outcome: GroupUpdate) {
         self.members.extend(outcome.members);
         if let Some((settings, version)) = outcome.settings {
             self.settings = settings;
@@ -256,8 +265,8 @@ impl Group {
         record: Version,
         users: &[UserId],
         end: Seq,
-        limits: &Limits,
-    ) -> Result<Outcome, Refusal> {
+        limits: &GroupLimits,
+    ) -> Result<GroupUpdate, Refusal> {
         let newcomer = |user: &&UserId| self.role(**user).is_none();
         let member = Member {
             role: Some(Role::Member),
@@ -272,15 +281,15 @@ impl Group {
             let text = format!("{present} are in; {} at most", limits.members);
             return refuse(Code::RateLimited, &text);
         }
-        Ok(Outcome {
+        Ok(GroupUpdate {
             members,
             settings: None,
         })
     }
 
-    fn leave(&self, record: Version, by: UserId) -> Result<Outcome, Refusal> {
+    fn leave(&self, record: Version, by: UserId) -> Result<GroupUpdate, Refusal> {
         let Some(role) = self.role(by) else {
-            return Ok(Outcome::default());
+            return Ok(GroupUpdate::default());
         };
         if role == Role::Owner && self.members.present() > 1 {
             return refuse(
@@ -296,13 +305,13 @@ impl Group {
         record: Version,
         mine: Option<Role>,
         user: UserId,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<GroupUpdate, Refusal> {
         match self.role(user) {
             // Administrators do not remove each other.
             _ if !administers(mine) => {
                 refuse(Code::Forbidden, "its owner and its administrators do that")
             }
-            None => Ok(Outcome::default()),
+            None => Ok(GroupUpdate::default()),
             theirs if theirs >= mine => refuse(
                 Code::Forbidden,
                 "only its owner may remove an administrator",
@@ -317,21 +326,21 @@ impl Group {
         by: UserId,
         user: UserId,
         role: Role,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<GroupUpdate, Refusal> {
         match self.role(user) {
             _ if role == Role::Owner || user == by => refuse(
                 Code::InvalidArgument,
                 "a group is handed over, with its owner's role",
             ),
             None => refuse(Code::NotFound, "they are not in this group"),
-            Some(now) if now == role => Ok(Outcome::default()),
+            Some(now) if now == role => Ok(GroupUpdate::default()),
             Some(_) => self.with(record, &[(user, Some(role))]),
         }
     }
 
-    fn hand_over(&self, record: Version, by: UserId, user: UserId) -> Result<Outcome, Refusal> {
+    fn hand_over(&self, record: Version, by: UserId, user: UserId) -> Result<GroupUpdate, Refusal> {
         match self.role(user) {
-            _ if user == by => Ok(Outcome::default()),
+            _ if user == by => Ok(GroupUpdate::default()),
             None => refuse(Code::NotFound, "they are not in this group"),
             Some(_) => {
                 let both = [(user, Some(Role::Owner)), (by, Some(Role::Admin))];
@@ -340,8 +349,12 @@ impl Group {
         }
     }
 
-    fn with(&self, record: Version, roles: &[(UserId, Option<Role>)]) -> Result<Outcome, Refusal> {
-        Ok(Outcome {
+    fn with(
+        &self,
+        record: Version,
+        roles: &[(UserId, Option<Role>)],
+    ) -> Result<GroupUpdate, Refusal> {
+        Ok(GroupUpdate {
             members: self.changed(record, roles),
             settings: None,
         })

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Stands for so many bytes that are nobody's to read.
+/// Placeholder for this many bytes that nobody may read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Hidden(usize);
 

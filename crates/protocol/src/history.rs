@@ -1,4 +1,4 @@
-//! Rows of history: how a placed message is kept, and how it comes back.
+//! Rows of history: the stored form of placed messages, and the way back.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::{
     Seq, Timestamp, UserId,
 };
 
-/// Which write of a conversation's single writer made a row: later ones win, a zombie's lose.
+/// Write of a conversation's single writer that made a row: later ones win, a zombie's lose.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -21,20 +21,20 @@ pub struct Version {
 }
 
 impl Version {
-    /// After every record: all that stands is seen.
+    /// After every record: everything is visible.
     pub const LATEST: Version = Version {
         epoch: u32::MAX,
         offset: u64::MAX,
     };
 
-    /// A number that orders as versions do, above zero, for offsets below 2^42; the reverse is
+    /// A number above zero that orders as versions do, for offsets below 2^42; the reverse is
     /// [`of_mark`](Version::of_mark).
     pub const fn mark(self) -> u64 {
         let epoch = (self.epoch as u64).saturating_mul(1 << MARK_OFFSET_BITS);
         epoch.saturating_add(self.offset).saturating_add(1)
     }
 
-    /// `None` for zero, which is no version's.
+    /// `None` for zero, which is the mark of no version.
     pub const fn of_mark(mark: u64) -> Option<Version> {
         let Some(number) = mark.checked_sub(1) else {
             return None;
@@ -56,10 +56,10 @@ pub enum Direction {
     In,
 }
 
-/// One side of a private message: `owner` is whose row it is, `peer` the other user.
+/// One side of a private message: the row of `owner`, whose `peer` is the other user.
 ///
-/// Statuses (delivered, read, deleted) are not part of the row: each is a register of its own, so that
-/// writing the row again never undoes one.
+/// Statuses (delivered, read, deleted) are not part of the row: each is a register of its own, so
+/// that writing the row again never undoes one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrivateRow {
     pub owner: UserId,
@@ -69,7 +69,7 @@ pub struct PrivateRow {
     pub accepted_at: Timestamp,
     pub seq: Seq,
     pub prev: Option<MessageId>,
-    /// How many of the messages up to this one, itself included, the peer wrote.
+    /// Number of messages by the peer up to this one, itself included.
     pub incoming: u64,
     pub send_id: SendId,
     pub device: DeviceId,
@@ -78,7 +78,7 @@ pub struct PrivateRow {
     pub version: Version,
 }
 
-/// Where a row stands, and what else a receipt is checked against.
+/// Position of a row, with the other facts that a receipt is checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub peer: UserId,
@@ -108,8 +108,9 @@ impl From<Place> for Tally {
 }
 
 impl PrivateRow {
-    /// The two rows of a private message, the sender's first (proved in the tests: S0-01, S0-53).
-    /// `sent`: the how manieth of its sender it is, there. `None` for a message that is not private.
+    /// Rows of both sides of a private message, the sender's first (proved in the tests: S0-01,
+    /// S0-53). `sent` is its ordinal among the sender's messages there. `None` for a message that
+    /// is not private.
     pub fn pair_of(placed: &Placed, sent: u64, version: Version) -> Option<[PrivateRow; 2]> {
         let message = &placed.message;
         let Recipient::User(to) = message.to else {
@@ -141,7 +142,7 @@ impl PrivateRow {
         ])
     }
 
-    /// The how manieth of its sender it is.
+    /// Ordinal among its sender's messages.
     pub fn sent(&self) -> u64 {
         match self.direction {
             Direction::Out => self.seq.0.saturating_sub(self.incoming),
@@ -153,7 +154,7 @@ impl PrivateRow {
         ConversationId::private(self.owner, self.peer)
     }
 
-    /// The message that the row keeps one side of; `None` where owner and peer are one.
+    /// Message that the row keeps one side of; `None` if owner and peer are the same user.
     pub fn placed(&self) -> Option<Placed> {
         let (from, to) = match self.direction {
             Direction::Out => (self.owner, self.peer),
@@ -188,8 +189,8 @@ pub struct RowStatus {
 }
 
 impl RowStatus {
-    /// Moves what the sender knows forward: the first time that is told stays, and read implies delivered.
-    /// Answers whether it moved.
+    /// Moves the sender's view forward: the first time stays, and read implies delivered. Returns
+    /// true if it moved.
     pub fn tell(&mut self, kind: ReceiptKind, at: Timestamp) -> bool {
         let register = match kind {
             ReceiptKind::Received => &mut self.delivered_at,
@@ -211,7 +212,7 @@ pub struct IdRange {
     pub before: Option<MessageId>,
 }
 
-/// In which order a page is read, and from which end.
+/// Order of a page, and with it its end of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Oldest first.

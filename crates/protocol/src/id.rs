@@ -1,4 +1,4 @@
-//! Who and what: identities as types, so that a user cannot be passed where a session is meant.
+//! Identities as types, so that a user cannot be passed where a session is meant.
 
 pub mod installation;
 pub mod snowflake;
@@ -17,7 +17,7 @@ pub use snowflake::{MessageId, Snowflake};
 use crate::Recipient;
 use crate::conversation::Side;
 
-/// Why a value is no identity.
+/// Reason why a value is not an identity.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum IdError {
     #[error("{what} must be a positive 64-bit integer, got {got}")]
@@ -83,11 +83,11 @@ positive_id!(
     GroupId, "group"
 );
 positive_id!(
-    /// One presence of a user on one platform; made by the boat that holds the connection.
+    /// One presence of a user on one platform. The boat with the connection makes the id.
     SessionId, "session"
 );
 
-/// The life of one boat process: a new, larger number at each start.
+/// Life of one boat process: a new, larger number at each start.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -128,7 +128,7 @@ macro_rules! text_id {
         impl $name {
             pub const MAX_BYTES: usize = $max;
 
-            /// Refuses the empty, the too long and control characters.
+            /// Refuses empty and overlong text, and control characters.
             pub fn new(text: &str) -> Result<Self, IdError> {
                 if text.is_empty() || text.len() > $max {
                     return Err(IdError::Length { what: $what, max: $max, got: text.len() });
@@ -169,7 +169,7 @@ text_id!(
     BoatId, "boat", 128
 );
 
-/// The client's own name for one send: a repeat of it never makes a second message.
+/// The client's own name for one send: a repeat never makes a second message.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SendId(Uuid);
 
@@ -244,7 +244,8 @@ impl Platform {
         Platform::ALL.into_iter().find(|p| p.number() == number)
     }
 
-    /// Is mail kept for it while it is away? A bot asks for what it wants by sync.
+    /// True if the mailbox keeps mail for the platform while it is away. A bot fetches what it
+    /// wants by sync.
     pub const fn keeps_mail(self) -> bool {
         !matches!(self, Platform::Bot)
     }
@@ -279,7 +280,7 @@ impl FromStr for Platform {
     }
 }
 
-/// A conversation: the unordered pair of two users, a group, or what the system tells one user.
+/// A conversation: the unordered pair of two users, a group, or the system's messages to one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ConversationId {
     /// `low < high`; make it with [`ConversationId::private`].
@@ -307,7 +308,7 @@ impl ConversationId {
         }
     }
 
-    /// What kind it is, for metrics and traces, which name no users.
+    /// Kind of the conversation, for metrics and traces, which name no users.
     pub const fn kind(self) -> &'static str {
         match self {
             ConversationId::Private { .. } => "private",
@@ -316,7 +317,7 @@ impl ConversationId {
         }
     }
 
-    /// The other side of a private conversation; `None` where `user` has no part in it.
+    /// The other user of a private conversation; `None` if `user` is not in it.
     pub fn peer_of(self, user: UserId) -> Option<UserId> {
         match self {
             ConversationId::Private { low, high } if low == user => Some(high),
@@ -327,7 +328,7 @@ impl ConversationId {
         }
     }
 
-    /// Whom `me` speaks to there; `None` where they speak to nobody.
+    /// Recipient of messages from `me` in it; `None` if `me` cannot write there.
     pub fn other_than(self, me: UserId) -> Option<Recipient> {
         match self {
             ConversationId::Group(group) => Some(Recipient::Group(group)),
@@ -336,7 +337,7 @@ impl ConversationId {
         }
     }
 
-    /// Which of the two of a private conversation `user` is; `None` where they have no part in it.
+    /// Side of `user` in a private conversation; `None` if `user` is not in it.
     pub fn side_of(self, user: UserId) -> Option<Side> {
         match self {
             ConversationId::Private { low, .. } if low == user => Some(Side::Low),
@@ -347,7 +348,8 @@ impl ConversationId {
         }
     }
 
-    /// 17 bytes, injective: a tag, then two big-endian numbers. The key of the log and of stores.
+    /// Key for the log and the stores: 17 bytes, injective, a tag followed by two big-endian
+    /// numbers.
     pub fn to_key(self) -> [u8; 17] {
         let (tag, a, b) = match self {
             ConversationId::Private { low, high } => (b'p', low.get(), high.get()),

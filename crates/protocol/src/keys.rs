@@ -1,4 +1,4 @@
-//! Names of topics and the fixed hashes that place keys: the same in every backend, for ever.
+//! Names of topics, and the fixed hashes that place keys: the same in every backend, forever.
 
 use std::fmt;
 
@@ -6,23 +6,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ConversationId, UserId};
 
-/// A topic of the log. Its name on the wire is a configurable prefix and [`Topic::name`].
+/// A topic of the log, named on the wire by a configurable prefix and [`Topic::name`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Topic {
     /// Accepted messages and control tasks, keyed by conversation.
     Message,
-    /// Deliveries to be tried again after the delay of their tier, counted from 1.
+    /// Deliveries to retry after the delay of their tier, counted from 1.
     Retry(u8),
     /// Dead letters.
     Dead,
     /// Tasks for horn.
     Notification,
-    /// Notifications that no provider would take.
+    /// Notifications that no provider took.
     NotificationDead,
-    /// What operators asked for, and how far it is.
+    /// Operators' operations and their progress.
     Operation,
 }
+
+/// Consumer group of all carriers.
+pub const CARRIERS: &str = "carrier";
+/// Consumer group of all horns.
+pub const HORNS: &str = "horn";
 
 /// Retry topics are `retry-1` to `retry-5`.
 pub const RETRY_TIERS: u8 = 5;
@@ -81,18 +86,19 @@ impl fmt::Display for Topic {
     }
 }
 
-/// The log's key of a conversation; its owner is the conversation's single writer.
+/// The log's key of a conversation; the owner of its partition is the conversation's single writer.
 pub fn record_key(conversation: ConversationId) -> [u8; 17] {
     conversation.to_key()
 }
 
-/// The log's key of control that concerns one user (kickout): conversation (0, user).
+/// The log's key of control tasks for one user (kickout): conversation (0, user).
 pub fn control_key(user: UserId) -> [u8; 17] {
     ConversationId::System(user).to_key()
 }
 
-/// The partition of a key: FNV-1a (64 bit, offset basis and prime of the FNV reference), its halves
-/// folded, modulo `partitions`. Never changes: another result would give a conversation a second writer.
+/// Partition of a key: FNV-1a (64 bit, offset basis and prime of the FNV reference), its halves
+/// folded, modulo `partitions`. Never changes: another result would give a conversation a second
+/// writer.
 pub fn partition_of(key: &[u8], partitions: u32) -> u32 {
     let hash = key.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -117,7 +123,7 @@ pub fn crc16(bytes: &[u8]) -> u16 {
     })
 }
 
-/// The bucket whose keys hold everything of `user`: crc16 of the decimal user, modulo 1024.
+/// Bucket of all data of `user`: crc16 of the decimal user, modulo 1024.
 pub fn bucket_of(user: UserId) -> u16 {
     crc16(user.to_string().as_bytes()) % BUCKETS
 }

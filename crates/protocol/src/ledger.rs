@@ -1,8 +1,7 @@
-//! The ledger: what became of every message, as small events.
+//! The ledger: the fate of every message, as small events.
 
 pub mod audit;
 pub mod chain;
-pub mod gather;
 pub mod minute;
 pub mod trace;
 
@@ -14,19 +13,19 @@ use crate::message::Target;
 use crate::presence::BoatLife;
 use crate::{ConversationId, MessageId, SendId, Seq, SessionId, Timestamp, UserId};
 
-/// One thing that happened to one message.
+/// One event of one message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerEntry {
     pub message: MessageId,
     pub at: Timestamp,
-    /// For whom; `None` where it concerns the whole message.
+    /// Recipient's platform; `None` for events of the whole message.
     pub target: Option<Target>,
-    pub event: Event,
+    pub event: LedgerEvent,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Event {
-    /// The writer gave it its place.
+pub enum LedgerEvent {
+    /// The writer assigned the message a position.
     Placed {
         conversation: ConversationId,
         seq: Seq,
@@ -35,10 +34,10 @@ pub enum Event {
         partition: u32,
         offset: u64,
     },
-    /// The writer gave a change its place.
+    /// The writer assigned a change its rev.
     Changed {
         conversation: ConversationId,
-        /// The message that it changes.
+        /// The changed message.
         subject: MessageId,
         rev: u64,
         from: UserId,
@@ -46,66 +45,70 @@ pub enum Event {
         partition: u32,
         offset: u64,
     },
-    /// Somebody's list was changed.
+    /// A conversation list was changed.
     Listed { conversation: ConversationId },
-    /// What was accepted was refused at its place in the log, in these words.
+    /// An accepted message was refused at its place in the log, for this reason.
     Refused {
         conversation: ConversationId,
         why: String,
     },
-    /// A change that was asked for was none: it was so already, or its rules say no, in these words.
+    /// A requested change had no effect: the state was that already, or a rule refused it for this
+    /// reason.
     Unchanged {
         conversation: ConversationId,
         subject: MessageId,
         refused: Option<String>,
     },
-    /// A repeat of `of`: dropped, the first one counts.
+    /// A repeat of `of`, dropped: the first one counts.
     Repeat { of: MessageId },
-    /// Written towards a session.
+    /// Pushed to a session.
     Pushed {
         session: SessionId,
         life: BoatLife,
         attempt: u32,
     },
-    /// A device has it. Ends the target's obligation.
+    /// A device acknowledged. Ends the target's obligation.
     Acked { session: SessionId },
-    /// Written towards a session that was asked for no acknowledgement. Ends the target's obligation.
+    /// Pushed to a session without asking for an acknowledgement. Ends the target's obligation.
     Written { session: SessionId },
-    /// A push came to nothing.
+    /// A push failed.
     Failed { cause: FailureCause, attempt: u32 },
-    /// Published to a retry topic: the obligation lives on there.
+    /// Published to a retry topic, which carries the obligation on.
     Retried { attempt: u32, tier: u8 },
-    /// It waits in the mailbox. Ends the carrier's part; `Fetched` follows.
+    /// Stored in the mailbox. Ends the carrier's part; `Fetched` follows.
     StoredOffline,
-    /// A device acknowledged what waited.
+    /// A device acknowledged mail.
     Fetched { session: SessionId },
-    /// Nobody is known there, or the options ask for no storing: history has it, sync finds it.
+    /// Left to sync, which reads the message from history: nobody is connected and nothing is to be
+    /// stored, a device acknowledged it lately, or a session of the sender missed it.
     ReachableBySync,
-    /// The options ask neither for storing nor for an acknowledgement, and nobody was there.
+    /// The options ask neither for storing nor for an acknowledgement, and no session was
+    /// connected.
     Dropped,
     /// A notification task was published.
     Notified,
-    /// A provider took the notification, or said no.
+    /// A provider accepted or rejected the notification.
     NotificationSent { provider: String, ok: bool },
-    /// It is a dead letter.
+    /// Written as a dead letter.
     Dead { reason: DeadReason, letter: String },
-    /// A dead letter was sent on its way again.
+    /// An operator redrove the dead letter.
     Redriven { letter: String },
-    /// The record in the log needs no more work: every target has an end above, a retry or a dead letter.
+    /// The record in the log needs no more work: every target has an end above, a retry or a dead
+    /// letter.
     Settled,
 }
 
-/// Whether every platform of `user` that was owed a message has it, or is owed it no more, as far as the ledger knows
-/// (S3-17). Once so, it stays so: ends are only added.
+/// True if, as far as the ledger knows, each platform of `user` has the message or is no longer
+/// owed it (S3-17). Stays true once reached: ends are only added.
 pub fn has_ended_for(user: UserId, entries: &[LedgerEntry]) -> bool {
-    let ends = |event: &Event| {
+    let ends = |event: &LedgerEvent| {
         matches!(
             event,
-            Event::Acked { .. }
-                | Event::Written { .. }
-                | Event::Fetched { .. }
-                | Event::ReachableBySync
-                | Event::Dropped
+            LedgerEvent::Acked { .. }
+                | LedgerEvent::Written { .. }
+                | LedgerEvent::Fetched { .. }
+                | LedgerEvent::ReachableBySync
+                | LedgerEvent::Dropped
         )
     };
     let mut ended = BTreeMap::new();
@@ -114,11 +117,14 @@ pub fn has_ended_for(user: UserId, entries: &[LedgerEntry]) -> bool {
             *ended.entry(target.platform).or_insert(false) |= ends(&entry.event);
         }
     }
-    // Before it is settled there may be others that nothing was said of yet.
-    entries.iter().any(|entry| entry.event == Event::Settled) && ended.into_values().all(|is| is)
+    // Before `Settled`, there may be targets without an entry yet.
+    entries
+        .iter()
+        .any(|entry| entry.event == LedgerEvent::Settled)
+        && ended.into_values().all(|is| is)
 }
 
-/// Why a push came to nothing.
+/// Reason for a failed push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum FailureCause {
     /// The session did not acknowledge in time.
@@ -136,7 +142,7 @@ pub enum FailureCause {
 }
 
 impl FailureCause {
-    /// As the end of a sentence.
+    /// Predicate of a sentence.
     pub const fn text(self) -> &'static str {
         match self {
             FailureCause::NoAck => "the session did not acknowledge in time",
@@ -149,25 +155,25 @@ impl FailureCause {
     }
 }
 
-/// Why a record is a dead letter: a message's or a notification's. A closed list: docs/operations tells
-/// of each.
+/// Reason for a dead letter, of a message or a notification. A closed list: docs/operations
+/// describes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum DeadReason {
-    /// The bytes are no record of ours.
+    /// The bytes do not decode as a record.
     Undecodable,
     /// Larger than a record may be.
     TooLarge,
-    /// In a partition that its key does not belong to.
+    /// In a partition that does not match the record's key.
     Misplaced,
-    /// Tried as often as allowed.
+    /// Retries exhausted.
     MaxRetries,
-    /// The store refuses this row, now and always.
+    /// The store rejects this row permanently.
     StoreRejected,
-    /// Our own code failed on it.
+    /// Our own handler panicked.
     HandlerPanic,
     /// Too old to be of use.
     Expired,
-    /// The provider will never take it.
+    /// The provider rejects it permanently.
     Refused,
 }
 
@@ -224,15 +230,21 @@ mod tests {
         };
         let settled = LedgerEntry {
             target: None,
-            ..entry(2, Platform::Ios, Event::Settled)
+            ..entry(2, Platform::Ios, LedgerEvent::Settled)
         };
         let steps = [
-            (entry(2, Platform::Ios, Event::Acked { session }), false),
-            (entry(2, Platform::Web, Event::StoredOffline), false),
-            (entry(1, Platform::Web, Event::StoredOffline), false),
+            (
+                entry(2, Platform::Ios, LedgerEvent::Acked { session }),
+                false,
+            ),
+            (entry(2, Platform::Web, LedgerEvent::StoredOffline), false),
+            (entry(1, Platform::Web, LedgerEvent::StoredOffline), false),
             (settled, false),
-            (entry(2, Platform::Web, Event::Fetched { session }), true),
-            (entry(2, Platform::Pad, Event::ReachableBySync), true),
+            (
+                entry(2, Platform::Web, LedgerEvent::Fetched { session }),
+                true,
+            ),
+            (entry(2, Platform::Pad, LedgerEvent::ReachableBySync), true),
         ];
         let mut entries = Vec::new();
         for (entry, has_ended) in steps {

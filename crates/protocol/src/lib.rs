@@ -5,25 +5,24 @@
 //! them out.
 //!
 //! The state machines ([`session::Session`], [`delivery::Delivery`]) share four kinds of method:
-//! `handle_*` says that the world did something (and when), plain verbs are commands, `poll_action`
-//! hands out what is to be done, and `poll_timeout` names the next deadline. **Drain completely after
-//! every call**: call `poll_action` until it returns `None`, then arm one timer for `poll_timeout`.
+//! `handle_*` reports an event of the world (and its time), plain verbs are commands, `poll_action`
+//! hands out actions, and `poll_timeout` names the next deadline. **Drain completely after every
+//! call**: call `poll_action` until it returns `None`, then arm one timer for `poll_timeout`.
 
 pub mod accept_backoff;
 pub mod access;
 pub mod admission;
 pub mod bounds;
 pub mod breaker;
-pub mod cached;
+pub mod cache;
 pub mod change;
 pub mod circuit;
 pub mod code;
 pub mod conversation;
 pub mod delivery;
-pub mod desk;
-pub mod doctor;
 pub mod drain;
 pub mod edges;
+pub mod event;
 pub mod frame;
 pub mod group;
 pub mod hidden;
@@ -32,7 +31,7 @@ pub mod id;
 pub mod key_refresh;
 pub mod keys;
 pub mod ledger;
-pub mod loaded;
+pub mod loaded_ranges;
 pub mod log_pace;
 pub mod mailbox;
 pub mod memory_pressure;
@@ -42,16 +41,19 @@ pub mod origin;
 pub mod presence;
 pub mod proxy;
 pub mod read_pace;
+pub mod reading;
 pub mod receipt;
+pub mod record;
 pub mod revocation;
 pub mod session;
 pub mod settings;
 pub mod sign_out;
-pub mod sync;
+pub mod signature;
 pub mod ticket;
 pub mod time;
 pub mod trace;
 pub mod unread;
+pub mod writer;
 
 pub use code::{Code, Refusal};
 pub use hidden::Hidden;

@@ -1,13 +1,13 @@
-//! Lines of a log that strangers cause: one now and then, which says how many there would have been.
+//! Pace of log lines that strangers cause: one now and then, with the number of events behind it.
 
 use std::time::Duration;
 
 use crate::Timestamp;
 
-/// Between two lines.
+/// Minimum time between two lines.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Events of one kind so far. Times are of a timer that never steps.
+/// Events of one kind so far. Times are monotonic.
 #[derive(Clone, Debug, Default)]
 pub struct LogPace {
     said_at: Option<Timestamp>,
@@ -15,7 +15,8 @@ pub struct LogPace {
 }
 
 impl LogPace {
-    /// One more event. Where it is time for a line, the events since the last one, this one included.
+    /// Counts one more event. If a line is due, returns the events since the last one, this one
+    /// included.
     pub fn count(&mut self, now: Timestamp) -> Option<u64> {
         self.unsaid += 1;
         if self.said_at.is_some_and(|at| now.since(at) < EVERY) {

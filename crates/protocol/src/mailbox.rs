@@ -1,64 +1,67 @@
-//! A user's mailbox: the live sessions and, per platform, the messages that wait.
+//! A user's mailbox: the live sessions and, per platform, the waiting messages.
 //!
-//! Sessions and waiting messages of a user are decided together, in one step: that is what closes the
-//! race between "she is offline, store it" and "she just connected, nothing was there".
+//! Each step decides a user's sessions and waiting messages together, which closes the race between
+//! "she is offline, store it" and "she just connected, nothing was there".
 //!
-//! [`Mailbox`] is the rule itself, one user's sessions and waiting entries as a value; [`Presence`] and
-//! [`Waiting`] are its halves, for a store that keeps them in different places. [`Bodies`] counts who
-//! still needs a body, [`Dedupe`] remembers sends.
+//! [`Mailbox`] is the rule itself, one user's sessions and waiting entries as a value; [`Presence`]
+//! and [`MailIndex`] are its halves, for a store that keeps them in different places. [`Bodies`]
+//! counts the entries that still need a body, [`Dedupe`] remembers sends.
 
-mod acked;
 mod bodies;
 mod capacity;
 mod dedupe;
 #[cfg(test)]
 mod interleavings;
+mod mail_index;
 mod policy;
 mod presence;
+mod recent_acks;
 mod sessions;
 mod user;
-mod waiting;
 
 use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use self::acked::{ACKED_KEEP, ACKED_MAX, RecentlyAcked};
 pub use self::bodies::Bodies;
 pub use self::capacity::{CAPACITY_MAX, Overflow, SessionCapacity};
 pub use self::dedupe::Dedupe;
+pub use self::mail_index::{AppendResult, MailIndex};
 pub use self::policy::{MailboxPolicy, Policies};
-pub use self::presence::{Placement, Presence};
-pub use self::sessions::{Reasserted, Registered, Sessions, TooManySessions, signed_in_again};
-pub use self::user::{Change, Mailbox};
-pub use self::waiting::{Appended, Waiting};
-use crate::presence::{Denied, SessionEntry, SessionKey};
+pub use self::presence::{Presence, SessionPlacement};
+pub use self::recent_acks::{ACKED_KEEP, ACKED_MAX, RecentAcks};
+pub use self::sessions::{
+    ReassertResult, RegisterResult, Sessions, TooManySessions, signed_in_again,
+};
+pub use self::user::{Mailbox, MailboxChange};
+use crate::presence::{DeniedBoats, SessionEntry, SessionKey};
 use crate::{ConversationId, DeviceId, MessageId, Platform, SendId, Timestamp, UserId};
 
-/// How long it is remembered how far a user has received.
+/// Retention of the position up to which a user has received.
 pub const RECEIVED_KEEP: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// A message on its way to one user, for [`route_or_store`](RouteRequest).
 #[derive(Clone, Debug)]
 pub struct RouteRequest {
     pub user: UserId,
-    /// The platforms that must end up with it; sessions on other platforms are told of, too.
+    /// Platforms owed the message. The answer lists sessions on other platforms, too.
     pub platforms: Vec<Platform>,
-    /// Store for these even though a session lives: it did not take the message. Part of `platforms`.
+    /// Platforms to store for although a session lives there: it did not take the message. Subset
+    /// of `platforms`.
     pub forced: Vec<Platform>,
-    /// What to store where a platform has no session; `None`: look only.
+    /// Message to store for platforms without a session; `None`: look only.
     pub mail: Option<Mail>,
-    pub denied: Denied,
+    pub denied: DeniedBoats,
     pub now: Timestamp,
 }
 
-/// A message as it waits.
+/// A waiting message.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Mail {
     pub id: MessageId,
     pub accepted_at: Timestamp,
-    /// What will be pushed, as it will be pushed.
+    /// Bytes to push, as they are.
     pub body: Bytes,
 }
 
@@ -73,7 +76,7 @@ impl fmt::Debug for Mail {
 }
 
 impl Mail {
-    /// Its place among what waits.
+    /// Position of the message among the waiting ones.
     pub fn cursor(&self) -> MailCursor {
         MailCursor {
             accepted_at: self.accepted_at,
@@ -84,26 +87,26 @@ impl Mail {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteAnswer {
-    /// All live sessions of the user, on whatever platform.
+    /// All live sessions of the user, on any platform.
     pub live: Vec<SessionEntry>,
-    /// Platforms of the request that are now stored for, or were already.
+    /// Platforms of the request for which the message is now stored, or was already.
     pub stored: Vec<Platform>,
-    /// Platforms whose device acknowledged this id a short while ago: nothing is owed.
+    /// Platforms whose device acknowledged this id lately: nothing is owed.
     pub acknowledged: Vec<Platform>,
-    /// How many messages the policy dropped to make room.
+    /// Number of messages that the policy dropped to make room.
     pub dropped: u32,
 }
 
-/// A session wants to be registered. Repeating it with the same session changes nothing.
+/// Request to register a session. A repeat with the same session changes nothing.
 #[derive(Clone, Debug)]
 pub struct ConnectRequest {
     pub user: UserId,
     pub entry: NewSession,
-    pub denied: Denied,
+    pub denied: DeniedBoats,
     pub now: Timestamp,
 }
 
-/// A session before it has its login number.
+/// A session without its login number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewSession {
     pub key: SessionKey,
@@ -114,81 +117,84 @@ pub struct NewSession {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectAnswer {
     pub login: u64,
-    /// Other devices' sessions on the same platform that are registered no longer, the oldest first; to be kicked.
+    /// Other devices' sessions on the same platform that this login unregistered, oldest first; to
+    /// be kicked.
     pub displaced: Vec<SessionKey>,
-    /// Those of the same device, likewise. The device may hold such a one: its sign-ins reach the store in
-    /// any order. So it may come again.
+    /// Sessions of the same device, likewise. The device may still use one of them, as its sign-ins
+    /// reach the store in any order, so it may connect again.
     pub replaced: Vec<SessionKey>,
-    /// Marks this store's data: another value than last time means that some may have been lost.
+    /// Marker of the store's data: a new value means that some data may have been lost.
     pub marker: u64,
-    /// Something waits.
+    /// True if mail waits for the platform.
     pub mail_waits: bool,
 }
 
-/// What a boat learns when it says again which sessions it holds.
+/// Answer to a boat that re-asserts a session it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReassertAnswer {
-    /// It was there. `mail_waits` for a session that drained long ago: a hint was lost, or a removal.
+    /// The session was registered. `mail_waits` on a session that drained long ago means a lost
+    /// hint or a lost removal.
     Known { mail_waits: bool },
-    /// It was missing, or under an earlier life of its boat, and is registered again: what happened
-    /// meanwhile may have been stored, so drain and resync.
+    /// The session was missing, or registered under an earlier life of its boat, and is registered
+    /// again. Messages sent meanwhile may have been stored, so drain and resync.
     Restored { marker: u64, mail_waits: bool },
     /// Later logins of other devices hold the platform: close this session for good.
     Displaced,
-    /// A later login of the same device holds the platform: close this session; it may come again.
+    /// A later login of the same device holds the platform: close this session; the device may
+    /// connect again.
     Replaced,
 }
 
-/// Where a page goes on: strictly after this entry.
+/// Cursor of a page, which starts strictly after this entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MailCursor {
     pub accepted_at: Timestamp,
     pub id: MessageId,
 }
 
-/// Waiting messages, oldest first. Paging removes nothing.
+/// A page of waiting messages, oldest first. Paging removes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MailPage {
     pub mails: Vec<Mail>,
-    /// Entries whose body is gone: they are read from history, never skipped in silence.
+    /// Entries without a body: read from history, never skipped silently.
     pub bodiless: Vec<MessageId>,
-    /// `None`: nothing waits after this page.
+    /// `None`: no mail waits after this page.
     pub next: Option<MailCursor>,
 }
 
-/// What a mailbox knows of one message for one platform.
+/// Location of one message for one platform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whereabouts {
-    /// A page shows it.
+pub enum MailLocation {
+    /// Waiting: a page shows it.
     Waits,
-    /// A device acknowledged it a short while ago.
+    /// Acknowledged by a device lately.
     Acknowledged,
-    /// Neither: never stored, acknowledged [long ago](ACKED_KEEP), no longer kept by the policy, or lost.
+    /// Neither: never stored, acknowledged [long ago](ACKED_KEEP), dropped by the policy, or lost.
     Absent,
 }
 
-/// The dedupe key of a send: what the sender calls it. To whom it goes is no part of the name, so that a
-/// name that was used for somebody else is found out.
+/// Dedupe key of a send: the sender and the sender's own id. The recipient is not part of the key,
+/// so reuse of an id for another recipient is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DedupeKey {
     pub from: UserId,
     pub send_id: SendId,
 }
 
-/// The send that a dedupe key stands for: the first under that name.
+/// The send behind a dedupe key: the first with that key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstSend {
     pub id: MessageId,
     pub conversation: ConversationId,
 }
 
-/// What is known of a send when it comes.
+/// State of a send on arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DedupeAnswer {
-    /// Never seen: it is now pending as it was offered.
+    /// Unknown, and now pending as offered.
     Fresh,
-    /// Seen, and whether the log took it is not known: publish again under this id.
+    /// Known, but not whether the log accepted it: publish again under this id.
     Pending(FirstSend),
-    /// The log has it under this id.
+    /// In the log under this id.
     Done(FirstSend),
 }

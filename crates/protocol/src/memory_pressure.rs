@@ -1,13 +1,13 @@
-//! The ceiling of a process's memory: near it newcomers wait, nearer those who hold most of it go, and whoever is served
-//! goes on being served.
+//! Ceiling of a process's memory: near it, newcomers wait; nearer, the largest holders of memory
+//! go; all others are served as before.
 
 use std::time::Duration;
 
 use crate::Timestamp;
 
-/// The ceiling where none is set, in percent of the container's limit.
+/// Default ceiling, in percent of the container's limit.
 pub const CEILING_PERCENT: u64 = 85;
-/// The time between two samples.
+/// Interval between samples.
 pub const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 
 /// Percent of the ceiling.
@@ -16,7 +16,7 @@ const TIGHT_UNTIL: u64 = 75;
 const SHEDDING_FROM: u64 = 95;
 const SHEDDING_UNTIL: u64 = 90;
 
-/// Sessions in a hundred that are closed in a second of shedding.
+/// Percentage of sessions closed per second of shedding.
 const SHED_PERCENT: usize = 5;
 const SHED_EVERY: Duration = Duration::from_secs(1);
 
@@ -24,18 +24,18 @@ const SHED_EVERY: Duration = Duration::from_secs(1);
 pub enum Pressure {
     #[default]
     Normal,
-    /// Not ready; newcomers are told to come later, and less may wait for each session.
+    /// Not ready: newcomers must come later, and sessions may queue less.
     Tight,
-    /// And sessions are closed, those with the most bytes that wait for them first.
+    /// As `Tight`, and sessions are closed, those with the most queued bytes first.
     Shedding,
 }
 
-/// The ceiling by the container's limit.
+/// Ceiling for a container's limit.
 pub fn ceiling_of(limit: u64) -> u64 {
     (u128::from(limit) * u128::from(CEILING_PERCENT) / 100) as u64
 }
 
-/// The pressure so far. Times are of a timer that never steps.
+/// Pressure so far. Times are monotonic.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryPressure {
     pressure: Pressure,
@@ -47,7 +47,7 @@ impl MemoryPressure {
         self.pressure
     }
 
-    /// The pressure by one more sample of the bytes in use, under a ceiling of `max`.
+    /// Takes a sample of the bytes in use, under a ceiling of `max`, and returns the pressure.
     pub fn sample(&mut self, used: u64, max: u64) -> Pressure {
         let at_least = |percent: u64| used_is_at_least(used, max, percent);
         let above = |percent: u64| u128::from(used) * 100 > u128::from(max) * u128::from(percent);
@@ -61,7 +61,7 @@ impl MemoryPressure {
         self.pressure
     }
 
-    /// As many of these sessions as are to be closed now: a share of them once a second while shedding, one at least.
+    /// Number of sessions to close now: a share of them once a second while shedding, at least one.
     pub fn shed(&mut self, sessions: usize, now: Timestamp) -> usize {
         let waits = self.shed_at.is_some_and(|at| now.since(at) < SHED_EVERY);
         if self.pressure != Pressure::Shedding || waits || sessions == 0 {

@@ -5,12 +5,12 @@ use std::fmt;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::change::{Asked, ChangeOf, Changed};
+use crate::change::{ChangeOf, ChangeRequest, OrderedChange};
 use crate::{
     ConversationId, DeviceId, GroupId, MessageId, Platform, SendId, Seq, Timestamp, UserId,
 };
 
-/// To whom a message goes.
+/// Recipient of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Recipient {
     User(UserId),
@@ -18,7 +18,7 @@ pub enum Recipient {
 }
 
 impl Recipient {
-    /// The kind of conversation that this makes.
+    /// Kind of the recipient's conversation.
     pub const fn kind(self) -> &'static str {
         match self {
             Recipient::User(_) => "private",
@@ -27,8 +27,8 @@ impl Recipient {
     }
 }
 
-/// What a message asks for, as bits: 1 a client's acknowledgement, 2 storing where the receiver is
-/// offline, 4 a notification where the receiver is offline.
+/// Options of a message, as bits: 1 acknowledgement by a client, 2 storage while the receiver is
+/// offline, 4 notification while the receiver is offline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Options(u8);
 
@@ -37,10 +37,10 @@ impl Options {
     pub const NEEDS_ACK: Options = Options(1);
     pub const STORE_OFFLINE: Options = Options(2);
     pub const NOTIFY_OFFLINE: Options = Options(4);
-    /// What a chat message asks for: all three.
+    /// Options of a chat message: all three.
     pub const CHAT: Options = Options(7);
 
-    /// `None` where a bit is set that means nothing.
+    /// `None` if an unknown bit is set.
     pub const fn from_bits(bits: u8) -> Option<Options> {
         if bits <= 7 { Some(Options(bits)) } else { None }
     }
@@ -54,7 +54,7 @@ impl Options {
     }
 }
 
-/// What the sender's client says: the part of a message that no server changes.
+/// The sender's part of a message, which no server changes.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Content {
     /// `ChatMsgType`: 0 text, 1 picture …; opaque to the server.
@@ -69,7 +69,7 @@ pub struct Content {
     pub sub_kind: i32,
     /// Fingerprint of the key that `data` is encrypted with, 0 for none.
     pub key_print: i64,
-    /// It changes another message, and stands for nothing itself.
+    /// Change of another message, in place of a message of its own.
     pub change: Option<Box<ChangeOf>>,
 }
 
@@ -88,7 +88,7 @@ impl fmt::Debug for Content {
 }
 
 impl Content {
-    /// Plain text with everything else at rest.
+    /// Plain text, with everything else at its default.
     pub fn text(text: impl Into<String>) -> Content {
         Content {
             kind: 0,
@@ -102,7 +102,7 @@ impl Content {
         }
     }
 
-    /// What is left of one that is not to be read any more: its kind.
+    /// Content of a message that must not be read any more: only its kind.
     pub fn emptied(&self) -> Content {
         Content {
             kind: self.kind,
@@ -111,7 +111,7 @@ impl Content {
     }
 }
 
-/// An accepted message: it has an id and a time, and the log has it or is about to.
+/// An accepted message, with an id and a time: in the log, or about to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     pub id: MessageId,
@@ -126,7 +126,8 @@ pub struct Message {
 }
 
 impl Message {
-    /// Where it belongs; `None` only for a message to oneself, which no door lets in.
+    /// Conversation of the message; `None` only for a message to oneself, which no entry point
+    /// admits.
     pub fn conversation(&self) -> Option<ConversationId> {
         match self.to {
             Recipient::User(to) => ConversationId::private(self.from, to),
@@ -143,7 +144,7 @@ pub struct Position {
     pub prev: Option<MessageId>,
 }
 
-/// A message and its place.
+/// A message with its conversation and position.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placed {
     pub message: Message,
@@ -152,13 +153,13 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// The change that this is, at the place `rev`, of the message at its position; `None` where it stands for
-    /// itself.
-    pub fn changed(&self, rev: u64) -> Option<Changed> {
-        Some(Changed {
+    /// Change in this message, with the rev `rev`, of the message at its position; `None` for a
+    /// message in its own right.
+    pub fn changed(&self, rev: u64) -> Option<OrderedChange> {
+        Some(OrderedChange {
             rev,
             seq: self.position.seq,
-            asked: Asked::of(&self.message)?,
+            asked: ChangeRequest::of(&self.message)?,
         })
     }
 }

@@ -1,15 +1,15 @@
-//! When an absent user is told, and of what.
+//! Notifications of absent users.
 
 mod attempt;
 mod collapse;
 
-pub use attempt::{Failure, Limits, Next};
+pub use attempt::{NextAttempt, NotifyFailure, NotifyLimits};
 pub use collapse::Collapse;
 
 use crate::message::Target;
 use crate::{ConversationId, MessageId, Options, Timestamp, UserId};
 
-/// A task for horn: `target` has mail that its options want to be told of.
+/// A task for horn: `target` has mail whose options ask for a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notification {
     pub message: MessageId,
@@ -19,7 +19,7 @@ pub struct Notification {
     pub accepted_at: Timestamp,
 }
 
-/// Does storing this message offline call for a notification?
+/// True if storing this message offline calls for a notification.
 pub fn wants_notification(options: Options) -> bool {
     options.has(Options::NOTIFY_OFFLINE)
 }

@@ -1,4 +1,5 @@
-//! Whose pages may speak to a port: rules about `Host` and `Origin`, which only browsers cannot forge.
+//! Rules for the web pages that may call a port, by `Host` and `Origin`, which only browsers cannot
+//! forge.
 
 use std::net::IpAddr;
 
@@ -34,7 +35,7 @@ impl<'a> Authority<'a> {
         named.then_some(Authority { name, port })
     }
 
-    /// The authority of `scheme://host[:port]`; the scheme's own port stands for none.
+    /// Authority of `scheme://host[:port]`; the scheme's default port counts as none.
     pub fn of_origin(origin: &'a str) -> Option<Authority<'a>> {
         let (scheme, rest) = origin.split_once("://")?;
         let mut authority = Authority::parse(rest)?;
@@ -60,10 +61,10 @@ impl<'a> Authority<'a> {
     }
 }
 
-/// Whether a page of this origin may open a connection. `rules`: exact `scheme://host[:port]`, one label left
-/// open as in `https://*.example.com`, or `*`. Without rules the page must come from the host that it calls, and
-/// where only this machine is served (`on_loopback`), from this machine: a foreign name that resolves to it is
-/// somebody else's page.
+/// True if a page of this origin may open a connection. `rules` are exact `scheme://host[:port]`,
+/// with one label open as in `https://*.example.com`, or `*`. Without rules the page must come from
+/// the host that it calls, and, on a port for this machine only (`on_loopback`), from this machine:
+/// a foreign name that resolves to it belongs to another site's page.
 pub fn is_welcome(origin: &str, host: Option<&str>, rules: &[String], on_loopback: bool) -> bool {
     if !rules.is_empty() {
         return rules.iter().any(|rule| matches(rule, origin));
@@ -111,7 +112,7 @@ mod tests {
         assert!(!is_welcome("https://chat.example", None, &[], false));
         assert!(welcome("http://localhost:5173", "localhost:9000", true));
         assert!(welcome("http://[::1]:5173", "[::1]:9000", true));
-        // A name of somebody else that resolves to this machine.
+        // A foreign name that resolves to this machine.
         assert!(!welcome(
             "http://evil.example:9000",
             "evil.example:9000",

@@ -1,11 +1,11 @@
-//! Who is connected where.
+//! Sessions and boat lives.
 
-mod losses;
-mod obituary;
+mod liveness;
+mod loss_detector;
 mod restoration;
 
-pub use losses::Losses;
-pub use obituary::{LEASE_PATIENCE, Obituary};
+pub use liveness::{BoatLiveness, LEASE_PATIENCE};
+pub use loss_detector::LossDetector;
 pub use restoration::{RESYNC_REST, Restoration, syncs_restored};
 
 use std::collections::BTreeSet;
@@ -28,12 +28,12 @@ pub struct SessionEntry {
     pub session: SessionId,
     pub platform: Platform,
     pub life: BoatLife,
-    /// Grows with each login of the user: the largest of a platform is the one that counts.
+    /// Grows with each login of the user: the largest on a platform is the newest session.
     pub login: u64,
 }
 
 impl SessionEntry {
-    /// What names it among the sessions of all users.
+    /// Key of the session among those of all users.
     pub fn into_key(self, user: UserId) -> SessionKey {
         SessionKey {
             user,
@@ -43,7 +43,7 @@ impl SessionEntry {
     }
 }
 
-/// Exactly one registration: what compare-and-delete and kicks name.
+/// Identity of one exact registration, for compare-and-delete and for kicks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SessionKey {
     pub user: UserId,
@@ -51,5 +51,5 @@ pub struct SessionKey {
     pub life: BoatLife,
 }
 
-/// Boat lives that are known to have ended. Unknown means alive.
-pub type Denied = Arc<BTreeSet<BoatLife>>;
+/// Boat lives known to have ended. Unknown means alive.
+pub type DeniedBoats = Arc<BTreeSet<BoatLife>>;

@@ -1,15 +1,15 @@
-//! The client's address where a balancer stands before us: PROXY protocol version 2 on a socket, `X-Forwarded-For` in a
-//! request. From networks that are trusted the word is obligatory, from others it is never read: nobody guesses.
+//! The client's address behind a balancer: PROXY protocol version 2 on a socket, `X-Forwarded-For`
+//! in a request. Mandatory from trusted networks, never read from others: no guessing.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
 use thiserror::Error;
 
-/// The longest header that is read, TLVs and all.
+/// Longest accepted header, TLVs included.
 pub const HEADER_BYTES_MAX: usize = 536;
 
-/// The time for a whole header to come.
+/// Deadline of a whole header.
 pub const HEADER_DEADLINE: std::time::Duration = std::time::Duration::from_secs(2);
 
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
@@ -17,7 +17,7 @@ const VERSION_1: &[u8] = b"PROXY ";
 /// Signature, version and command, family and transport, length of the rest.
 const FIXED_BYTES: usize = 16;
 
-/// Networks whose word about addresses is taken.
+/// Networks trusted to report client addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustedNetworks(Vec<IpNet>);
 
@@ -26,7 +26,7 @@ impl TrustedNetworks {
         TrustedNetworks(networks)
     }
 
-    /// IPv4 in IPv6 is the IPv4 address.
+    /// IPv4 in IPv6 counts as the IPv4 address.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.0.iter().any(|network| network.contains(&address))
@@ -36,17 +36,17 @@ impl TrustedNetworks {
 /// The state of a header after some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// At least so many bytes are to come.
+    /// At least this many bytes are missing.
     More(usize),
     Whole {
-        /// The header's own; the client's follow.
+        /// Bytes of the header itself; the client's follow.
         bytes: usize,
-        /// `None`: the balancer speaks for itself, and the socket's address stands.
+        /// `None` if the balancer speaks for itself: the socket's address holds.
         source: Option<SocketAddr>,
     },
 }
 
-/// Why an address was not learnt: a line for whoever runs the balancer.
+/// Reason why an address is unknown, as a line for the operator of the balancer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HeaderError {
     #[error(
@@ -82,7 +82,7 @@ pub enum HeaderError {
     BadForwardedFor(String),
 }
 
-/// Reads a header of version 2 at the front of `bytes`. What is wrong is said as soon as it is seen.
+/// Reads a version 2 header at the front of `bytes`. Reports an error as early as possible.
 pub fn parse(bytes: &[u8]) -> Result<Header, HeaderError> {
     let begun = bytes.len().min(SIGNATURE.len());
     if bytes[..begun] != SIGNATURE[..begun] {
@@ -103,7 +103,7 @@ pub fn parse(bytes: &[u8]) -> Result<Header, HeaderError> {
         return Err(HeaderError::TooLong(whole));
     }
     let addresses = match (command & 0x0f, family) {
-        // The balancer asks for itself; the family says nothing.
+        // The balancer speaks for itself, whatever the family.
         (0, _) | (1, 0x00 | 0x01) => 0,
         (1, 0x11) => 12,
         (1, 0x21) => 36,
@@ -128,7 +128,7 @@ pub fn parse(bytes: &[u8]) -> Result<Header, HeaderError> {
     })
 }
 
-/// Version 1 gets its own words, for which a few bytes are waited for.
+/// Reports version 1 by an error of its own, and waits for a few more bytes to recognise it.
 fn no_signature(bytes: &[u8]) -> Result<Header, HeaderError> {
     let begun = bytes.len().min(VERSION_1.len());
     match bytes[..begun] == VERSION_1[..begun] {
@@ -146,9 +146,9 @@ fn source_of<const N: usize>(body: &[u8], ip: fn([u8; N]) -> IpAddr) -> Option<S
     Some(SocketAddr::new(ip, u16::from_be_bytes(port)))
 }
 
-/// The client's address by the values of `X-Forwarded-For`, in the order of the request: the rightmost one outside the
-/// trusted networks, for what stands left of it anybody may have written; where all are inside, the leftmost. A peer
-/// outside is the client itself, whatever its header says.
+/// Client address from the values of `X-Forwarded-For`, in the order of the request: the rightmost
+/// one outside the trusted networks, since anybody may have written the ones left of it; if all are
+/// inside, the leftmost. A peer outside is the client itself, whatever its header contains.
 pub fn forwarded_for<'a>(
     peer: IpAddr,
     values: impl DoubleEndedIterator<Item = &'a [u8]>,
@@ -169,7 +169,7 @@ pub fn forwarded_for<'a>(
     last.ok_or(HeaderError::NoForwardedFor)
 }
 
-/// One hop's word: an address, which some balancers give a port.
+/// Address in one hop's entry, with or without a port.
 fn address_of(part: &[u8]) -> Result<IpAddr, HeaderError> {
     let text = std::str::from_utf8(part).ok().map(str::trim);
     let ip = text.and_then(|text| {

@@ -1,5 +1,5 @@
-//! Bytes that one session may send: so many a second, so many at once after a rest. Beyond them nothing is refused and
-//! nothing is lost: reading pauses, and the client's own window closes.
+//! Read pace of one session: bytes per second, and a burst after a rest. Beyond them nothing is
+//! refused and nothing is lost: reading pauses, and the client's own window closes.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ pub struct ReadBounds {
     pub burst: u32,
 }
 
-/// A leaky bucket. Times are of a timer that never steps.
+/// A leaky bucket. Times are monotonic.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadPace {
-    /// Read and not worked off, at `at`.
+    /// Bytes in the bucket at `at`.
     bytes: u64,
     at: Timestamp,
 }
@@ -28,13 +28,13 @@ impl ReadPace {
         ReadPace { bytes: 0, at: now }
     }
 
-    /// Counts bytes that were read, also where they are more than there was room for.
+    /// Counts bytes read, even beyond the available room.
     pub fn read(&mut self, bytes: usize, bounds: ReadBounds, now: Timestamp) {
         self.bytes = self.level(bounds, now) + bytes as u64;
         self.at = self.at.max(now);
     }
 
-    /// The end of the pause; `None`: reading goes on.
+    /// End of the pause; `None` if reading continues.
     pub fn pauses_until(&self, bounds: ReadBounds) -> Option<Timestamp> {
         let over = self.bytes.checked_sub(u64::from(bounds.burst))?;
         let millis = (over * 1000).div_ceil(u64::from(bounds.per_second.max(1)));
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(pace.pauses_until(BOUNDS), Some(at(250)));
         pace.read(65_536, BOUNDS, at(250));
         assert_eq!(pace.pauses_until(BOUNDS), Some(at(500)));
-        // All of it is worked off after four seconds, and no more is saved than a burst.
+        // The bucket is empty after four seconds, and a longer rest saves no more than a burst.
         pace.read(1_048_576, BOUNDS, at(60_000));
         assert_eq!(pace.pauses_until(BOUNDS), None);
         pace.read(1, BOUNDS, at(60_000));
@@ -80,7 +80,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever reads whenever it may gets the rate, and a burst and one read above it at most.
+        /// A session that reads whenever it may gets the rate, plus at most a burst and one read.
         #[test]
         fn no_reader_exceeds_its_rate(reads in prop::collection::vec((1..65_536usize, 0..400u64), 1..200)) {
             let (mut pace, mut now, mut sum) = (ReadPace::new(at(0)), 0, 0);

@@ -1,18 +1,22 @@
-//! Receipts: what a receiver says of a message. Received and read are different, and both only move
+//! Receipts: a receiver's word on a message. Received and read are different, and both only move
 //! forward.
 
-mod received;
+mod last_received;
+mod moves;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::received::LastReceived;
+pub use self::last_received::LastReceived;
+pub use self::moves::{
+    ReceiptFacts, ReceiptMoves, ReceiptNeeds, ReceiptNotice, ReceiptNotices, StatusWrite,
+};
 use crate::{ConversationId, MessageId, Seq, Timestamp, UserId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ReceiptKind {
-    /// A device has stored it.
+    /// A device has stored the message.
     Received,
-    /// A person has seen it; implies received.
+    /// A person has seen the message; implies received.
     Read,
 }
 
@@ -27,23 +31,23 @@ pub struct Receipt {
     pub at: Timestamp,
 }
 
-/// What a sender may know of a message it sent, in the only order it moves.
+/// A sender's view of a sent message, in the only order in which it moves.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
-pub enum Status {
+pub enum ReceiptStatus {
     #[default]
     Sent,
     Delivered,
     Read,
 }
 
-impl Status {
-    /// Joins what is known with what is heard: never backwards, whatever the order of arrival.
-    pub fn advanced_by(self, kind: ReceiptKind) -> Status {
+impl ReceiptStatus {
+    /// Merges a receipt into the known status: never backwards, in any order of arrival.
+    pub fn advanced_by(self, kind: ReceiptKind) -> ReceiptStatus {
         self.max(match kind {
-            ReceiptKind::Received => Status::Delivered,
-            ReceiptKind::Read => Status::Read,
+            ReceiptKind::Received => ReceiptStatus::Delivered,
+            ReceiptKind::Read => ReceiptStatus::Read,
         })
     }
 }
@@ -55,10 +59,16 @@ mod tests {
     // proves S3-17 in part: the status only moves forward, in whatever order receipts come.
     #[test]
     fn a_late_received_does_not_undo_a_read() {
-        let read_first = Status::Sent.advanced_by(ReceiptKind::Read);
-        assert_eq!(read_first.advanced_by(ReceiptKind::Received), Status::Read);
-        let received_first = Status::Sent.advanced_by(ReceiptKind::Received);
-        assert_eq!(received_first, Status::Delivered);
-        assert_eq!(received_first.advanced_by(ReceiptKind::Read), Status::Read);
+        let read_first = ReceiptStatus::Sent.advanced_by(ReceiptKind::Read);
+        assert_eq!(
+            read_first.advanced_by(ReceiptKind::Received),
+            ReceiptStatus::Read
+        );
+        let received_first = ReceiptStatus::Sent.advanced_by(ReceiptKind::Received);
+        assert_eq!(received_first, ReceiptStatus::Delivered);
+        assert_eq!(
+            received_first.advanced_by(ReceiptKind::Read),
+            ReceiptStatus::Read
+        );
     }
 }

@@ -1,7 +1,9 @@
-//! Revocation of tokens: those of a user that were issued before some time are refused, and their sessions end.
+//! Revocation of tokens: a user's tokens issued before some time are refused, and their sessions
+//! end.
 //!
-//! A revocation is written once. Every station reads the store again and again, and every boat asks a station: each
-//! begins a little before what it is sure of, so that a poll that was lost is made up for by the next.
+//! A revocation is written once. Every station polls the store, and every boat polls a station.
+//! Each poll starts a little before the last certain point, so that the next one makes up for a
+//! lost one.
 
 #[cfg(test)]
 mod tests;
@@ -14,22 +16,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Code, Refusal, Timestamp, UserId};
 
-/// Users with a revocation that a station knows. More of them are an incident that asks for new keys.
+/// Revoked users that a station can hold. More of them are an incident that calls for new keys.
 pub const REVOCATIONS_MAX: usize = 1_000_000;
 
-/// Difference of clocks and slowness of a write that reading again makes up for.
+/// Clock skew and write delay that rereading makes up for.
 pub const CLOCKS_APART: Duration = Duration::from_secs(60);
 
-/// Life of a revocation beyond that of the tokens it refuses.
+/// Life of a revocation beyond that of the tokens that it refuses.
 pub const RETENTION_MARGIN: Duration = Duration::from_secs(2 * 3600);
 
-/// Pause of a station between two reads of the store, in the mean and around it.
+/// Pause of a station between two reads of the store: mean and spread.
 pub const POLL: Pause = Pause {
     mean: Duration::from_secs(5),
     around: Duration::from_secs(1),
 };
 
-/// Pause of a boat between two questions to a station.
+/// Pause of a boat between two queries to a station.
 pub const ASK: Pause = Pause {
     mean: Duration::from_secs(10),
     around: Duration::from_secs(2),
@@ -38,20 +40,21 @@ pub const ASK: Pause = Pause {
 /// Time for a station to answer a boat.
 pub const ASK_WITHIN: Duration = Duration::from_secs(2);
 
-/// Age of what a station knows from which on it is too old: the alarm, and the end of sign-ins where that is wanted.
+/// Age of a station's revocations at which they are stale: the alarm, and the end of sign-ins if so
+/// configured.
 pub const STALE_FROM: Duration = Duration::from_secs(60);
 
-/// Users of one answer to a boat.
+/// Users in one answer to a boat.
 pub const PAGE: usize = 10_000;
 
-/// Issue of a token that does not say when: before every revocation.
+/// Issue time of an undated token: before every revocation.
 pub const UNDATED: Timestamp = Timestamp::from_millis(1);
 
 const REASON_BYTES_MAX: usize = 1024;
 const BY_BYTES_MAX: usize = 256;
 const HOUR_MILLIS: i64 = 3_600_000;
 
-/// A pause that differs from the one before.
+/// A randomised pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
     pub mean: Duration,
@@ -59,7 +62,7 @@ pub struct Pause {
 }
 
 impl Pause {
-    /// One of them, by a random number.
+    /// Draws a pause, by a random number.
     pub fn draw(self, random: u64) -> Duration {
         let width = (self.around * 2).as_millis() as u64 + 1;
         self.mean - self.around + Duration::from_millis(random % width)
@@ -70,11 +73,11 @@ impl Pause {
     }
 }
 
-/// One revocation, as it is written down.
+/// One revocation, as stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revocation {
     pub user: UserId,
-    /// Tokens that were issued before this are refused.
+    /// Tokens issued before this are refused.
     pub before: Timestamp,
     pub reason: String,
     pub by: String,
@@ -83,7 +86,7 @@ pub struct Revocation {
 
 impl Revocation {
     /// # Errors
-    /// Tokens of the future, or words without end.
+    /// Tokens of the future, or overlong text.
     pub fn check(&self) -> Result<(), Refusal> {
         let refuse = |text: String| Err(Refusal::new(Code::InvalidArgument, text));
         if self.before > self.at + CLOCKS_APART {
@@ -105,29 +108,30 @@ impl Revocation {
     }
 }
 
-/// The partition of the store that bears what was revoked at this time.
+/// Partition of the store for revocations made at this time.
 pub fn hour(at: Timestamp) -> i64 {
     at.millis().div_euclid(HOUR_MILLIS)
 }
 
-/// Time for which a revocation matters: as long as there may be a token that it refuses, and some more.
+/// Time for which a revocation matters: as long as a token that it refuses may exist, plus a
+/// margin.
 pub fn retention(lifetime_max: Duration) -> Duration {
     lifetime_max + RETENTION_MARGIN
 }
 
-/// The answer to a token that was revoked.
+/// Answer to a revoked token.
 pub fn refusal() -> Refusal {
     let text = "this token was revoked; sign in again";
     Refusal::new(Code::Unauthenticated, text)
 }
 
-/// The end of a session whose token was revoked. Its client does not come back by itself.
+/// Close of a session whose token was revoked. Its client does not reconnect by itself.
 pub fn closing() -> Refusal {
     let text = "signed out: the token of this session was revoked; sign in again";
     Refusal::new(Code::KickedOut, text)
 }
 
-/// The answer to everybody, by a station that would rather have nobody in than somebody who was revoked.
+/// Answer to every sign-in at a station that prefers admitting nobody to admitting a revoked user.
 pub fn stale_refusal(age: Duration) -> Refusal {
     let text = format!(
         "revocations were read {} s ago, and station.auth.strict lets nobody in meanwhile; try again",
@@ -136,24 +140,25 @@ pub fn stale_refusal(age: Duration) -> Refusal {
     Refusal::new(Code::Unavailable, text).retry_after(POLL.mean)
 }
 
-/// Part of the store that is to be read.
+/// Part of the store to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Revocations of this time or later.
+    /// Start: revocations of this time or later.
     pub since: Timestamp,
     pub hours: RangeInclusive<i64>,
 }
 
 /// Progress of a station through the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor {
-    /// The beginning of the last read that succeeded, and the latest revocation of all.
+pub struct RevocationCursor {
+    /// Start of the last successful read, and the latest revocation of all.
     position: Option<(Timestamp, Timestamp)>,
 }
 
-impl Cursor {
-    /// The first time everything that may matter; then what is younger than the last, in the hour of the last read,
-    /// the one before, and those since.
+impl RevocationCursor {
+    /// Window of the next read. The first one has everything that may matter; later ones have
+    /// revocations younger than the last, in the hour of the last read, the one before, and those
+    /// since.
     pub fn window(&self, now: Timestamp, retention: Duration) -> Window {
         // A writer's clock may be ahead.
         let last = hour(now + CLOCKS_APART);
@@ -169,12 +174,13 @@ impl Cursor {
         }
     }
 
-    /// Beginning of the last read that succeeded, by this station's clock: what was written before it is known.
+    /// Start of the last successful read, by this station's clock: everything written before it is
+    /// known.
     pub fn complete_until(&self) -> Timestamp {
         self.position.map_or(Timestamp::ZERO, |(read, _)| read)
     }
 
-    /// A read that began then succeeded, with revocations of these times.
+    /// Notes a successful read that began then, with revocations of these times.
     pub fn handle_read(&mut self, began: Timestamp, times: impl IntoIterator<Item = Timestamp>) {
         let latest = self.position.map_or(Timestamp::ZERO, |(_, latest)| latest);
         let latest = times.into_iter().fold(latest, Ord::max);
@@ -182,7 +188,7 @@ impl Cursor {
     }
 }
 
-/// A user's revocations as one: what counts of them, and when the last was made.
+/// A user's revocations merged: the effective `before`, and the time of the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UserRevocation {
     pub user: UserId,
@@ -200,21 +206,21 @@ impl From<&Revocation> for UserRevocation {
     }
 }
 
-/// Outcome of one more revocation.
+/// Outcome of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Insertion {
     /// More tokens are refused than before.
     Changed,
     Unchanged,
-    /// As many users are revoked as there may be.
+    /// The maximum number of users is revoked.
     Full,
 }
 
-/// Revocations that a station or a boat knows.
+/// Revocations known to a station or a boat.
 #[derive(Clone, Debug)]
 pub struct Revocations {
     users: BTreeMap<UserId, UserRevocation>,
-    /// Their users by time; users are greater than zero.
+    /// Users by time of their last revocation; users are greater than zero.
     times: BTreeSet<(Timestamp, i64)>,
     max: usize,
 }
@@ -246,10 +252,10 @@ impl Revocations {
         (self.users.get(&user)).is_some_and(|standing| issued_at < standing.before)
     }
 
-    /// May tokens of this user be revoked?
+    /// Checks for room for a revocation of this user.
     ///
     /// # Errors
-    /// As many users are revoked as there may be.
+    /// The maximum number of users is revoked.
     pub fn admit(&self, user: UserId) -> Result<(), Refusal> {
         if self.users.len() < self.max || self.users.contains_key(&user) {
             return Ok(());
@@ -262,7 +268,7 @@ impl Revocations {
         Err(Refusal::new(Code::Forbidden, text))
     }
 
-    /// Adds one: of a user the largest `before` counts.
+    /// Adds a revocation; for each user the largest `before` counts.
     pub fn insert(&mut self, revocation: UserRevocation) -> Insertion {
         let UserRevocation { user, before, at } = revocation;
         if self.admit(user).is_err() {
@@ -280,8 +286,8 @@ impl Revocations {
         }
     }
 
-    /// Drops those that refuse no token any more, ten thousand at most: sign-ins wait meanwhile. True where there may be
-    /// more of them.
+    /// Drops revocations that refuse no token any more, ten thousand at most, since sign-ins wait
+    /// meanwhile. True if more of them may be left.
     pub fn forget(&mut self, now: Timestamp, retention: Duration) -> bool {
         const AT_ONCE: usize = 10_000;
         for _ in 0..AT_ONCE {
@@ -299,7 +305,7 @@ impl Revocations {
         true
     }
 
-    /// The next of them by their time, at most `limit`.
+    /// Next revocations in order of time, at most `limit`.
     pub fn page(&self, from: PageStart, limit: usize) -> Vec<UserRevocation> {
         let first = (from.since, from.after.map_or(0, UserId::get));
         let next = self.times.range((Bound::Excluded(first), Bound::Unbounded));
@@ -309,7 +315,7 @@ impl Revocations {
     }
 }
 
-/// The beginning of a page: a time, and behind a user of that time.
+/// Start of a page: a time, and a user of that time to skip past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageStart {
     pub since: Timestamp,
@@ -317,12 +323,12 @@ pub struct PageStart {
 }
 
 impl PageStart {
-    /// From this time on.
+    /// Starts at this time.
     pub fn of(since: Timestamp) -> PageStart {
         PageStart { since, after: None }
     }
 
-    /// Behind the last row of a page.
+    /// Starts behind the last row of a page.
     pub fn behind(at: Timestamp, user: UserId) -> PageStart {
         PageStart {
             since: at,
@@ -331,33 +337,35 @@ impl PageStart {
     }
 }
 
-/// Progress of a boat. Its first question is for all: its clock may differ from theirs.
+/// Progress of a boat. Its first query is for everything, since its clock may differ from the
+/// stations'.
 ///
-/// Three things keep it from passing what it was not told: a station's newest revocation may be one of its own, while
-/// others are not read yet; it may have read nothing for an hour; and its clock may be ahead.
+/// Three hazards could make it skip a revocation: a station's newest one may be its own, with
+/// others not read yet; the station may have read nothing for an hour; and its clock may be ahead.
 #[derive(Clone, Debug, Default)]
 pub struct Follower {
-    /// All of this time and before are known, as far as clocks agree.
+    /// Everything up to this time is known, as far as clocks agree.
     complete: Timestamp,
-    /// The newest of all pages.
+    /// Newest revocation in any page.
     newest: Timestamp,
-    /// The end of what the station before knew, in its own words.
+    /// End of the previous station's knowledge, by that station.
     until: Timestamp,
 }
 
 impl Follower {
-    /// The beginning of the next question.
+    /// Start of the next query.
     pub fn start(&self) -> PageStart {
         PageStart::of(self.complete - CLOCKS_APART)
     }
 
-    /// A page was answered.
+    /// Takes a page.
     pub fn handle_page(&mut self, page: &[UserRevocation]) {
         let times = page.iter().map(|revocation| revocation.at);
         self.newest = times.fold(self.newest, Ord::max);
     }
 
-    /// The last page was answered, by a station that knows all up to `until`, by its own clock.
+    /// Takes the end of the last page, from a station that knows everything up to `until` by its
+    /// own clock.
     pub fn handle_end(&mut self, until: Timestamp) {
         let before = std::mem::replace(&mut self.until, until);
         let reached = self.newest.min(until).min(before);
@@ -379,7 +387,8 @@ impl Endings {
         self.0.is_empty()
     }
 
-    /// A session that an older station admitted has no time of issue: a kick ends it.
+    /// True if the session ends. A session that an older station admitted has no issue time: only a
+    /// kick ends it.
     pub fn ends(&self, user: UserId, issued_at: Option<Timestamp>) -> bool {
         let before = self.0.get(&user);
         before.is_some_and(|before| issued_at.is_some_and(|issued_at| issued_at < *before))

@@ -1,4 +1,4 @@
-//! One connection's life, as the boat that holds it sees it.
+//! Life of one connection, as the boat that holds it sees it.
 //!
 //! ```text
 //!   opened ──hello──▶ admitting ──admission──▶ open ──close, timeout, end──▶ closed
@@ -6,11 +6,11 @@
 //!                                               └──drain──▶ draining ──quiet───┘
 //! ```
 //!
-//! Frames, answers and time come in by `handle_*`; what is to be done goes out by
-//! [`poll_action`](Session::poll_action). Whatever is owed to others is settled in any case: every
-//! push token is resolved exactly once, every `Admit` that was answered with yes ends with one `Leave`.
+//! Frames, answers and time come in by `handle_*`; actions go out by
+//! [`poll_action`](Session::poll_action). Obligations to others are always met: every push token is
+//! resolved exactly once, and every granted `Admit` ends with one `Leave`.
 //!
-//! A session without traffic holds nothing but itself: queues exist while something is in them.
+//! A session without traffic holds nothing but itself: a queue exists only while it is not empty.
 
 mod action;
 mod client;
@@ -20,17 +20,17 @@ mod mail;
 mod pushes;
 mod receipts;
 mod sends;
+mod socket_backlog;
 mod station;
 #[cfg(test)]
 mod tests;
-mod travel;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use action::{Action, Admission, Bound, Outcome, Outgoing, Page, PageItem, Push, Token};
-pub use limits::Limits;
+pub use limits::SessionLimits;
 
 use crate::frame::ServerFrame;
 use crate::ticket::ResumeTicket;
@@ -40,33 +40,34 @@ use mail::MailDrain;
 use pushes::Pushes;
 use receipts::Receipts;
 use sends::Sends;
-use travel::Travel;
+use socket_backlog::SocketBacklog;
 
-/// One connection's life. See the [module](self).
+/// Life of one connection. See the [module](self).
 #[derive(Debug)]
 pub struct Session {
     id: SessionId,
-    limits: Arc<Limits>,
+    limits: Arc<SessionLimits>,
     phase: Phase,
     user: Option<UserId>,
     device: Option<DeviceId>,
     platform: Platform,
-    /// Questions that wait for their answer.
+    /// Queries without an answer yet.
     questions: u8,
-    /// The last frame from the client; at first, when the connection was opened.
+    /// Time of the client's last frame; at first, of the connection's opening.
     heard_at: Timestamp,
-    /// Of the token; before the admission, of the wait for a hello.
+    /// End of the token; before the admission, of the wait for a hello.
     expires_at: Timestamp,
-    /// Second from which on the token may be refreshed again; it fits where a time would not.
+    /// Second from which the token may be refreshed again; a full timestamp would not fit.
     refresh_from: u32,
     frames: Rate,
     refused_acks: Rate,
-    /// Weight of all that was transmitted, and of what of it is written.
+    /// Weight of all transmitted frames, and of the written part.
     transmitted: u64,
     written: u64,
-    /// When the socket took something last, or, later, when something waited for it again.
+    /// Time at which the socket last took something, or, if later, at which something first waited
+    /// for it again.
     written_at: Timestamp,
-    travel: Travel,
+    travel: SocketBacklog,
     actions: VecDeque<Action>,
     sends: Option<Box<Sends>>,
     pushes: Option<Box<Pushes>>,
@@ -78,18 +79,18 @@ pub struct Session {
 enum Phase {
     /// No hello yet.
     Opened,
-    /// The station is asked.
+    /// Waiting for the station's answer.
     Admitting,
     Open,
-    /// Takes nothing new, ends when nothing is owed.
+    /// Takes nothing new, and ends once nothing is owed.
     Draining(Box<Farewell>),
     Closed {
-        /// The station's answer to the hello is still to come.
+        /// True if the station's answer to the hello is still to come.
         admitting: bool,
     },
 }
 
-/// Last words to a client.
+/// Closing frame for a client.
 #[derive(Clone, Debug)]
 struct Farewell {
     refusal: Refusal,
@@ -97,8 +98,8 @@ struct Farewell {
 }
 
 impl Session {
-    /// A connection was opened.
-    pub fn new(id: SessionId, limits: Arc<Limits>, now: Timestamp) -> Session {
+    /// Creates the session of a connection that has just opened.
+    pub fn new(id: SessionId, limits: Arc<SessionLimits>, now: Timestamp) -> Session {
         Session {
             id,
             limits,
@@ -115,7 +116,7 @@ impl Session {
             transmitted: 0,
             written: 0,
             written_at: now,
-            travel: Travel::new(now),
+            travel: SocketBacklog::new(now),
             actions: VecDeque::new(),
             sends: None,
             pushes: None,
@@ -128,7 +129,8 @@ impl Session {
         self.id
     }
 
-    /// Bounds the time for the hello, beside `limits.handshake`: the client has arrived before, and took its time.
+    /// Limits the wait for the hello, in addition to `limits.handshake`: the client has already
+    /// used up part of it.
     pub fn expect_hello_by(&mut self, at: Timestamp) {
         if matches!(self.phase, Phase::Opened) {
             self.expires_at = at;
@@ -139,27 +141,27 @@ impl Session {
         (self.heard_at + self.limits.handshake).min(self.expires_at)
     }
 
-    /// Who this is, once admitted.
+    /// The session's user, once admitted.
     pub fn user(&self) -> Option<UserId> {
         self.user
     }
 
-    /// As the hello said; `None` before it.
+    /// Device of the hello; `None` before it.
     pub fn device(&self) -> Option<&DeviceId> {
         self.device.as_ref()
     }
 
-    /// As the hello said.
+    /// Platform of the hello.
     pub fn platform(&self) -> Platform {
         self.platform
     }
 
-    /// Admitted and not closed: what a station knows of, or should.
+    /// True while admitted and not closed: the station knows of it, or should.
     pub fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Open | Phase::Draining(_))
     }
 
-    /// Takes nothing new any more.
+    /// True if the session takes nothing new.
     pub fn is_ending(&self) -> bool {
         matches!(self.phase, Phase::Draining(_) | Phase::Closed { .. })
     }
@@ -168,7 +170,7 @@ impl Session {
         matches!(self.phase, Phase::Closed { .. })
     }
 
-    /// Closed, and nothing is left to do or to wait for: it can be dropped.
+    /// True if closed with nothing left to do or to wait for: it can be dropped.
     pub fn is_settled(&self) -> bool {
         matches!(self.phase, Phase::Closed { admitting: false })
             && self.actions.is_empty()
@@ -176,12 +178,12 @@ impl Session {
             && self.mail.is_none()
     }
 
-    /// Weight of what was transmitted and is not written yet.
+    /// Weight of the transmitted part that is not written yet.
     pub fn outgoing(&self) -> usize {
         (self.transmitted - self.written) as usize
     }
 
-    /// The next thing to do. Call until it is `None`.
+    /// Returns the next action. Call until it is `None`.
     pub fn poll_action(&mut self) -> Option<Action> {
         if let Some(action) = self.actions.pop_front() {
             return Some(action);
@@ -201,8 +203,8 @@ impl Session {
         last
     }
 
-    /// When `handle_timeout` should be called. May move later without notice: calling it early is no
-    /// harm.
+    /// Time at which to call `handle_timeout`. May move later without notice: an early call is
+    /// harmless.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         match self.phase {
             Phase::Closed { .. } => None,
@@ -223,7 +225,7 @@ impl Session {
         }
     }
 
-    /// Time has passed.
+    /// Acts on passed deadlines.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         if self.is_closed() {
             return;
@@ -315,7 +317,7 @@ impl Session {
         }
     }
 
-    /// Closes with a last frame that says why.
+    /// Closes with a last frame that gives the reason.
     fn end(&mut self, refusal: Refusal) {
         let resume = None;
         self.close_with(Farewell { refusal, resume });
@@ -398,14 +400,14 @@ impl Session {
         self.pushes.as_ref()?.ack_deadline(&self.limits)
     }
 
-    /// Until when the socket must take something of what waits for it.
+    /// Time by which the socket must take some of the waiting bytes.
     fn write_deadline(&self) -> Option<Timestamp> {
         let waits = self.outgoing();
         let travel = || self.limits.travel(waits);
         (waits > 0).then(|| self.written_at + self.limits.write_wait + travel())
     }
 
-    /// Gives back what is empty: most sessions are idle most of the time.
+    /// Frees empty queues: most sessions are idle most of the time.
     fn release(&mut self) {
         self.actions = VecDeque::new();
         self.sends.take_if(|sends| sends.is_empty());
@@ -417,7 +419,7 @@ impl Session {
     }
 }
 
-/// How often something happened in the present window of time.
+/// Number of events in the present window.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rate {
     since: Timestamp,
@@ -425,7 +427,7 @@ struct Rate {
 }
 
 impl Rate {
-    /// Counts `count` more; is it more than `limit` since the window began?
+    /// Counts `count` more events; true if the window then has more than `limit`.
     fn exceeded(&mut self, count: u32, limit: u32, window: Duration, now: Timestamp) -> bool {
         if now >= self.since + window || now < self.since {
             *self = Rate {

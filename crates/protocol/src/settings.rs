@@ -1,4 +1,4 @@
-//! Problems of settings: values, collected before anything starts.
+//! Problems with settings, as values, collected before anything starts.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,11 +8,11 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A setting that cannot be: its key, its value, the reason, and what would be right.
+/// An impossible setting: its key, its value, the reason, and a remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub key: String,
-    /// Empty where it says nothing, or too much.
+    /// Empty if it tells nothing, or too much.
     pub value: String,
     pub reason: String,
     pub remedy: String,
@@ -47,7 +47,7 @@ impl Problems {
         });
     }
 
-    /// Takes the problems of section `name` over.
+    /// Takes over the problems of section `name`.
     pub fn section(&mut self, name: &str, problems: Problems) {
         self.0.extend(problems.0.into_iter().map(|problem| Problem {
             key: format!("{name}.{}", problem.key),
@@ -55,19 +55,19 @@ impl Problems {
         }));
     }
 
-    /// Takes problems over whose keys count from the same section.
+    /// Takes over problems whose keys count from the same section.
     pub fn extend(&mut self, problems: Problems) {
         self.0.extend(problems.0);
     }
 
-    /// Refuses each of `addresses` that is no `host:port`.
+    /// Refuses each of `addresses` that is not `host:port`.
     pub fn addresses(&mut self, key: &str, addresses: &[String]) {
         if addresses.is_empty() {
             let remedy = "Name at least one as host:port";
             self.refuse(key, "empty", "nothing could be reached", remedy);
         }
         for address in addresses.iter().filter(|address| !is_address(address)) {
-            // Whoever writes a user in front of a host writes a password, too.
+            // An address with a user usually has a password, too.
             let value = match address.contains('@') {
                 true => String::new(),
                 false => format!("{address:?}"),
@@ -107,7 +107,7 @@ pub fn is_address(text: &str) -> bool {
     !host.is_empty() && (plain || (open && close)) && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
-/// `http://host:port` or `https://host:port`, for services that call each other.
+/// `http://host:port` or `https://host:port`, for calls between services.
 #[must_use]
 pub fn is_http_address(text: &str) -> bool {
     let rest = text.strip_prefix("http://");
@@ -116,7 +116,8 @@ pub fn is_http_address(text: &str) -> bool {
     is_address(rest.strip_suffix('/').unwrap_or(rest))
 }
 
-/// `wss://host/path`, `ws://host:port`, `tls://host:port` or `tcp://host:port`: where clients reach a boat.
+/// `wss://host/path`, `ws://host:port`, `tls://host:port` or `tcp://host:port`, for clients of a
+/// boat.
 #[must_use]
 pub fn is_client_address(text: &str) -> bool {
     let Some((scheme, rest)) = text.split_once("://") else {
@@ -133,7 +134,8 @@ pub fn is_client_address(text: &str) -> bool {
     }
 }
 
-/// Says that an address, with or without a scheme, may be one of another machine; names other than `localhost` may.
+/// True if an address, with or without a scheme, may belong to another machine, as names other than
+/// `localhost` may.
 #[must_use]
 pub fn is_far(address: &str) -> bool {
     let address = address.split_once("://").map_or(address, |(_, rest)| rest);
@@ -145,11 +147,11 @@ pub fn is_far(address: &str) -> bool {
     }
 }
 
-/// What stands in the place of a secret.
+/// Placeholder for a secret.
 pub const STRUCK: &str = "(redacted)";
 
-/// Whether a setting or a property of this name holds a secret itself, and not a file that holds one:
-/// `sasl.password`, `ssl.key.pem`, `token`; not `key_file`, `token_bytes_max`.
+/// True if a setting or property of this name holds a secret itself, rather than the path of a file
+/// with one: `sasl.password`, `ssl.key.pem`, `token`; not `key_file`, `token_bytes_max`.
 #[must_use]
 pub fn names_secret(name: &str) -> bool {
     const WORDS: [&str; 6] = [
@@ -160,14 +162,14 @@ pub fn names_secret(name: &str) -> bool {
         "jaas",
         "token",
     ];
-    // Addresses and numbers.
+    // Paths, numbers and URLs.
     const PUBLIC: [&str; 3] = ["_file", "_max", ".endpoint.url"];
     let name = name.to_ascii_lowercase();
     let is_public = PUBLIC.iter().any(|end| name.ends_with(end));
     !is_public && (name == "key" || WORDS.iter().any(|word| name.contains(word)))
 }
 
-/// A URL without its user info and query; any other text as it is.
+/// Strips user info and query off a URL; leaves any other text as it is.
 #[must_use]
 pub fn strike(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else {
@@ -186,12 +188,12 @@ pub fn strike(text: &str) -> String {
     format!("{scheme}://{authority}{path}")
 }
 
-/// An address that may hold a user or a token: shown without them, wherever it is shown.
+/// An address that may hold a user or a token: displayed without them, everywhere.
 #[derive(Clone)]
 pub struct Link(SecretString);
 
 impl Link {
-    /// The whole, for whoever dials it.
+    /// The whole address, for dialling it.
     #[must_use]
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
@@ -250,7 +252,7 @@ impl JsonSchema for Link {
     }
 }
 
-/// The schema of a duration as settings write it: `500ms`, `10s`, `60days`.
+/// Schema of a duration as settings write it: `500ms`, `10s`, `60days`.
 pub struct Span;
 
 /// The `format` of a [`Span`].

@@ -1,26 +1,28 @@
-//! Signing a user out at the desk: time for each step, and answers after which another station is asked. Steps go on
-//! where the request for them breaks off, and all of them end before the operator's terminal stops waiting.
+//! Sign-out of a user from the desk: time for each step, and answers that send the request to
+//! another station. Steps go on when their request breaks off, and all of them end before the
+//! operator's terminal stops waiting.
 
 use std::time::Duration;
 
 use crate::Code;
 
-/// Time for an entry in the log of operations: one before anything is done, one about its end.
+/// Time for an entry in the log of operations: one before any step, one about the end.
 pub const LOG_WITHIN: Duration = Duration::from_secs(5);
 
 /// Time for one station to answer, and for discovery to name them.
 pub const STATION_WITHIN: Duration = Duration::from_secs(5);
 
-/// Time for one step, revocation or kick, at however many stations.
+/// Time for one step, revocation or kick, at any number of stations.
 pub const STEP_WITHIN: Duration = Duration::from_secs(15);
 
-/// Patience of an operator's terminal, beyond all steps and both entries.
+/// Patience of an operator's terminal, longer than all steps and both entries.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
-/// Users that one desk signs out at a time; further ones are to be tried again.
+/// Users that one desk signs out at a time; further requests must retry.
 pub const AT_ONCE_MAX: usize = 16;
 
-/// True where another station may answer otherwise: this one cannot now, or is of a version that does not know the call.
+/// True if another station may answer otherwise: this one cannot now, or its version does not know
+/// the call.
 pub const fn asks_another(code: Code) -> bool {
     code.retryable() || matches!(code, Code::Unsupported)
 }

@@ -1,8 +1,9 @@
-//! Session tickets: the word of a station that a user has signed in, which a boat shows with every call for the session.
-//! A boat whose certificate was stolen speaks for its own clients alone, and not for long.
+//! Session tickets: a station's proof that a user has signed in, which a boat presents with every
+//! call for the session. A thief of a boat's certificate can act for that boat's clients only, and
+//! not for long.
 //!
-//! A ticket bears what a call does not say, and a MAC over that, the session, its user, and the name in the certificate
-//! of the boat that the session is of: HMAC-SHA256 (RFC 2104), cut to 16 bytes.
+//! A ticket holds the facts that a call lacks, and a MAC over these, the session, its user, and the
+//! name in the certificate of the session's boat: HMAC-SHA256 (RFC 2104), cut to 16 bytes.
 
 mod keys;
 mod refresh;
@@ -21,24 +22,25 @@ pub use self::refresh::{REFRESH_PAUSE, TokenOf, check_refresh, refresh_in};
 pub use self::resume::{RESUME_LIFE, RESUME_TICKET_BYTES, ResumeTicket, falls_back};
 use crate::{Code, Hidden, Platform, Refusal, SessionId, Timestamp, UserId};
 
-/// Life of a ticket; that of its token, where this is shorter.
+/// Life of a ticket, or of its token, if shorter.
 pub const LIFE: Duration = Duration::from_secs(15 * 60);
 
-/// Time after its end in which a ticket may still be renewed, where the mailbox has its session.
+/// Time after its end in which a ticket may still be renewed, if the mailbox has its session.
 pub const RENEWABLE: Duration = Duration::from_secs(24 * 3600);
 
-/// Time before the end of a ticket from which on a call with it has the boat renew it at once: the slow pass over all
-/// sessions was late.
+/// Time before a ticket's end from which a call with it makes the boat renew it at once: the slow
+/// pass over all sessions was late.
 pub const RENEW_BEFORE: Duration = Duration::from_secs(60);
 
-/// Longest time of a pass over all sessions of a boat, so that one that fails leaves time for the next.
+/// Longest time of a pass over all sessions of a boat, so that a failed one leaves time for the
+/// next.
 pub const PASS_MAX: Duration = Duration::from_secs(5 * 60);
 
-/// Pause before a call is made again whose ticket is to be renewed first.
+/// Pause before the retry of a call whose ticket needs renewal first.
 pub const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// Bytes of a ticket: key, platform, end of the ticket and of the token in seconds (4 each), issue of the token in
-/// milliseconds (6), MAC (16). All numbers are big endian.
+/// Bytes of a ticket: key, platform, end of the ticket and of the token in seconds (4 each), issue
+/// of the token in milliseconds (6), MAC (16). All numbers are big endian.
 pub const TICKET_BYTES: usize = 32;
 
 const MAC_BYTES: usize = 16;
@@ -46,7 +48,7 @@ const SIGNED_BYTES: usize = TICKET_BYTES - MAC_BYTES;
 /// Sets these MACs apart from others under the same keys.
 const LABEL: &[u8] = b"packetboat session ticket 1";
 
-/// A ticket as it is carried.
+/// A ticket in its wire form.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Ticket([u8; TICKET_BYTES]);
 
@@ -81,13 +83,14 @@ impl Ticket {
         millis_of(&self.0[10..16])
     }
 
-    /// A call with it is about to be refused, and a later one is to be had.
+    /// True if calls with it will soon be refused, and a later ticket is available.
     pub fn is_due(&self, now: Timestamp) -> bool {
         let expires_at = self.expires_at();
         expires_at < self.token_ends_at() && expires_at <= now + RENEW_BEFORE
     }
 
-    /// The one to show from now on. A renewal that is late must not undo the refresh of the token that overtook it.
+    /// The ticket to present from now on. A late renewal must not undo a token refresh that
+    /// overtook it.
     #[must_use]
     pub fn replaced_by(self, next: Ticket) -> Ticket {
         match next.token_issued_at() < self.token_issued_at() {
@@ -126,7 +129,7 @@ fn in_seconds(time: Timestamp) -> [u8; 4] {
     seconds.to_be_bytes()
 }
 
-/// A session, and what its token said.
+/// A session, with the facts of its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignIn {
     pub user: UserId,
@@ -138,31 +141,31 @@ pub struct SignIn {
     pub ends_at: Timestamp,
 }
 
-/// A call for a session, and who makes it.
+/// A call for a session, with its caller.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
     pub user: UserId,
-    /// Unset in calls of older boats that do not say.
+    /// Unset in calls of older boats without it.
     pub session: Option<SessionId>,
-    /// Unset where the call does not say.
+    /// Unset if the call lacks it.
     pub platform: Option<Platform>,
     pub ticket: Option<Ticket>,
-    /// Name in the boat's certificate. Unset where it has shown none, or all boats have the same.
+    /// Name in the boat's certificate. Unset if the boat has shown none, or all boats share one.
     pub boat: Option<&'a str>,
 }
 
-/// Reason to do nothing for a session.
+/// Reason to refuse a call for a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TicketError {
     Missing,
-    /// A ticket of another session, user, platform or boat, or of nobody.
+    /// A ticket of another session, user, platform or boat, or a made-up one.
     Forged,
     UnknownKey(KeyId),
     Expired,
 }
 
 impl TicketError {
-    /// For a counter.
+    /// Label of a counter.
     pub const fn name(self) -> &'static str {
         match self {
             TicketError::Missing => "missing",
@@ -172,7 +175,8 @@ impl TicketError {
         }
     }
 
-    /// The answer to the session: its client comes again, and an assertion meanwhile renews the ticket or has it sign in.
+    /// Answer to the session: its client retries, and meanwhile an assertion renews the ticket or
+    /// makes it sign in.
     pub fn refusal(self) -> Refusal {
         let retry = |text: String| Refusal::new(Code::Unavailable, text).retry_after(RETRY_AFTER);
         match self {
@@ -189,26 +193,26 @@ impl TicketError {
     }
 }
 
-/// Outcome of asking for a new ticket.
+/// Outcome of a request for a new ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
-    /// No ticket is asked for.
+    /// No ticket is required.
     Unproved,
     Proved(SignIn),
-    /// The ticket has ended: a new one is given only where the mailbox still has this very session.
+    /// The ticket has ended: a new one only if the mailbox still has this very session.
     Late(SignIn),
 }
 
 /// Makes tickets and judges them.
 #[derive(Clone, Debug)]
 pub struct Tickets {
-    /// The first signs, all check. None: there are no tickets.
+    /// The first key signs, all check. Empty if there are no tickets.
     keys: Vec<Key>,
     is_required: bool,
 }
 
 impl Tickets {
-    /// Neither made nor asked for: a boat is believed.
+    /// Neither issues nor requires tickets: boats are trusted.
     pub const fn off() -> Tickets {
         Tickets {
             keys: Vec::new(),
@@ -216,7 +220,8 @@ impl Tickets {
         }
     }
 
-    /// Tickets of these keys. Unless they are required, a call passes without a good one, but not with a forged one.
+    /// Tickets of these keys. Unless required, a call passes without a good one, but not with a
+    /// forged one.
     pub fn new(keys: &KeyFile, is_required: bool) -> Tickets {
         Tickets {
             keys: keys.keys(),
@@ -224,7 +229,7 @@ impl Tickets {
         }
     }
 
-    /// A ticket of a session at this boat.
+    /// Issues a ticket for a session at this boat.
     pub fn sign(&self, sign_in: &SignIn, boat: Option<&str>, now: Timestamp) -> Option<Ticket> {
         let key = self.keys.first()?;
         let expires_at = sign_in.ends_at.min(now + LIFE);
@@ -241,10 +246,10 @@ impl Tickets {
         Some(Ticket(bytes))
     }
 
-    /// May this boat act for the session?
+    /// Checks that this boat may act for the session.
     ///
     /// # Errors
-    /// No ticket says so.
+    /// No ticket proves it.
     pub fn check(&self, claim: &Claim<'_>, now: Timestamp) -> Result<(), TicketError> {
         let judged = self.judge(claim).and_then(|proof| match proof {
             Some(_) if claim.is_over(now) => Err(TicketError::Expired),
@@ -253,10 +258,10 @@ impl Tickets {
         self.unless_lenient(judged, ())
     }
 
-    /// May the session go on, with a new ticket?
+    /// Checks that the session may go on, with a new ticket.
     ///
     /// # Errors
-    /// The session has to sign in again.
+    /// The session must sign in again.
     pub fn renew(&self, claim: &Claim<'_>, now: Timestamp) -> Result<Renewal, TicketError> {
         let judged = self.judge(claim).and_then(|proof| {
             let Some(sign_in) = proof else {
@@ -292,7 +297,7 @@ impl Tickets {
         }
     }
 
-    /// The sign-in that a ticket proves, whenever it ended. `None`: nothing is asked for.
+    /// Sign-in that a ticket proves, even after its end. `None` if no proof is required.
     fn judge(&self, claim: &Claim<'_>) -> Result<Option<SignIn>, TicketError> {
         if self.keys.is_empty() {
             return Ok(None);
@@ -333,7 +338,8 @@ impl Claim<'_> {
     }
 }
 
-/// Over all that a ticket is about. The name comes last, as the only part without a fixed length.
+/// MAC over everything that a ticket covers. The name comes last, as the only part without a fixed
+/// length.
 fn mac(
     key: &Key,
     ticket: &[u8; TICKET_BYTES],

@@ -1,4 +1,4 @@
-//! Time as the rules see it: milliseconds, given from outside.
+//! Time as the rules see it: milliseconds, from outside.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Milliseconds since the Unix epoch, as some clock outside said it.
+/// Milliseconds since the Unix epoch, by some outside clock.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -24,23 +24,23 @@ impl Timestamp {
         self.0
     }
 
-    /// The time from `earlier` to `self`, or zero where `earlier` is the later one.
+    /// Time from `earlier` to `self`; zero if `earlier` is the later one.
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0).max(0) as u64)
     }
 }
 
-/// One moment on two clocks. Deadlines are kept by the timer, which never steps; the wall's time is what is written
-/// down. Only times of the same clock are compared.
+/// One moment on two clocks. Deadlines use the monotonic timer; records use the wall clock. Only
+/// times of the same clock are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// The time of day: it steps where somebody sets it.
+    /// Time of day: steps when somebody sets the clock.
     pub wall: Timestamp,
-    /// Since some beginning, always forward.
+    /// Time since some start, always forward.
     pub timer: Timestamp,
 }
 
-/// Where the time of day is the only clock, as in a simulated world.
+/// For worlds in which the time of day is the only clock, as in simulation.
 impl From<Timestamp> for Moment {
     fn from(now: Timestamp) -> Moment {
         Moment {

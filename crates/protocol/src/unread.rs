@@ -1,7 +1,7 @@
-//! How many messages somebody has not read, from positions alone: no counter is kept, so none can be wrong.
+//! Number of unread messages, from positions alone: without a stored counter, none can be wrong.
 //!
-//! Each place of a conversation knows how many messages up to it were not the owner's own. Then what lies
-//! between two places is a difference, and only recalled messages remain to be taken away.
+//! Each position of a conversation knows how many messages up to it were not the owner's own. So
+//! the count between two positions is a difference, less the recalled messages.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Seq;
 
-/// A place, as one of the users of the conversation counts: `incoming` messages up to it, itself included,
-/// were written by others.
+/// A position in one user's counting: `incoming` messages up to it, itself included, are from
+/// others.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -19,13 +19,13 @@ pub struct Tally {
     pub incoming: u64,
 }
 
-/// How far a user is done with a conversation: what was read, or cleared from the list, whichever is further.
+/// Position up to which a user is done with a conversation: read or cleared, whichever is further.
 pub fn base(read: Tally, cleared: Tally) -> Tally {
     read.max(cleared)
 }
 
-/// Messages between the base and the end that others wrote and nobody recalled. `recalled`: positions of
-/// others' messages that were recalled, at least those above the base.
+/// Messages from others between the base and the end, without recalled ones. `recalled` are the
+/// positions of others' recalled messages, at least those above the base.
 pub fn unread(end: Tally, base: Tally, recalled: &BTreeSet<Seq>) -> u64 {
     if end.seq <= base.seq {
         return 0;
@@ -36,13 +36,14 @@ pub fn unread(end: Tally, base: Tally, recalled: &BTreeSet<Seq>) -> u64 {
         .saturating_sub(gone)
 }
 
-/// How far a member is done with a group: what was read, cleared, or there before they came, whichever is further.
+/// Position up to which a member is done with a group: read, cleared, or joined, whichever is
+/// further.
 pub fn base_in_group(read: Seq, cleared: Seq, since: Seq) -> Seq {
     read.max(cleared).max(since)
 }
 
-/// Messages of a group between the base and its end that others wrote and nobody recalled. `own`: how many of
-/// those are the member's own; `recalled` as above.
+/// Messages of a group from others between the base and its end, without recalled ones. `own` is
+/// the number of the member's own among them; `recalled` as above.
 pub fn in_group(end: Seq, base: Seq, own: u64, recalled: &BTreeSet<Seq>) -> u64 {
     let between = Tally {
         seq: end,
@@ -62,18 +63,18 @@ mod tests {
 
     use super::*;
 
-    /// What two users do in a conversation; `side` is who.
+    /// Action in a conversation of two users; `side` is the actor.
     #[derive(Clone, Debug)]
     enum Deed {
         Send {
             side: usize,
         },
-        /// Up to this share of what stands.
+        /// Reads up to this share of the conversation.
         Read {
             side: usize,
             share: u8,
         },
-        /// The conversation goes from the list, up to where it ends.
+        /// Clears the conversation, up to its end.
         Clear {
             side: usize,
         },
@@ -91,7 +92,7 @@ mod tests {
         ]
     }
 
-    /// Every message by itself: its writer, who has it behind them, and whether it was recalled.
+    /// Every message by itself: its writer, its state with each side, and its recall.
     #[derive(Default)]
     struct Counted {
         messages: Vec<(usize, [bool; 2], bool)>,
@@ -106,10 +107,10 @@ mod tests {
         }
     }
 
-    /// What the server keeps of it.
+    /// The server's state.
     #[derive(Default)]
     struct Kept {
-        /// Of each position, for each side.
+        /// Incoming count at each position, for each side.
         incoming: Vec<[u64; 2]>,
         writers: Vec<usize>,
         read: [Tally; 2],
@@ -163,7 +164,7 @@ mod tests {
                     Deed::Read { side, share } => {
                         let to = place_of(share, end);
                         counted.messages[..to as usize].iter_mut().for_each(|m| m.1[side] = true);
-                        // A register that only grows: a late device moves nothing back.
+                        // The register only grows: a late device moves nothing back.
                         kept.read[side] = kept.read[side].max(kept.tally(to, side));
                     }
                     Deed::Clear { side } => {
@@ -198,7 +199,7 @@ mod tests {
         );
     }
 
-    /// What the three members of a group do.
+    /// Action in a group of three members.
     #[derive(Clone, Debug)]
     enum GroupDeed {
         Send {
@@ -214,7 +215,7 @@ mod tests {
         Recall {
             share: u8,
         },
-        /// They leave and come again: what was there before is not theirs to read.
+        /// Leaves and joins again: earlier messages are not theirs to read.
         Rejoin {
             who: usize,
         },
@@ -237,7 +238,7 @@ mod tests {
         fn the_difference_in_a_group_is_what_counters_would_show(
             deeds in vec(group_deed(), 0..120),
         ) {
-            // Writer, who is done with it, recalled.
+            // Writer, members done with it, recalled.
             let mut counted: Vec<(usize, [bool; 3], bool)> = Vec::new();
             let (mut read, mut cleared) = ([Seq::ZERO; 3], [Seq::ZERO; 3]);
             let mut since = [Seq::ZERO; 3];

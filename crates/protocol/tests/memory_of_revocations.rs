@@ -20,7 +20,7 @@ fn a_million_revocations_fit_into_128_mib() {
     let before = resident();
     let mut set = Revocations::default();
     for number in 0..REVOCATIONS_MAX as i64 {
-        // Users in no order, times in theirs.
+        // Users in random order, times in ascending order.
         let user = number.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64) & i64::MAX;
         let at = Timestamp::from_millis(1_800_000_000_000 + number * 100);
         let revocation = UserRevocation {

@@ -1,6 +1,6 @@
 //! A station's public HTTP port: `GET /v1/edges`, addresses of boats that take clients.
 //!
-//! A look at discovery every few seconds, whoever asks; no request waits for one.
+//! Reads discovery every few seconds, independent of requests; no request waits for it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -18,6 +18,7 @@ use backend::discovery::Registry;
 use backend::rate_limit::{AddressKey, Rate, RateLimit};
 use bytes::Bytes;
 use metrics::{Counter, counter};
+use operator::http::{Handshakes, Places, Port};
 use protocol::edges::{self, LIST_AGE_MAX, LIST_FRESH};
 use protocol::proxy::{TrustedNetworks, forwarded_for};
 use station::http::Config;
@@ -25,8 +26,6 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
-
-use crate::http::{Handshakes, Places, Port};
 
 const TWICE: NonZeroU32 = NonZeroU32::new(2).expect("positive");
 
@@ -36,7 +35,7 @@ const LIFE: Duration = Duration::from_secs(60);
 /// Time for discovery to answer.
 const DISCOVERY_WITHIN: Duration = Duration::from_secs(2);
 
-/// The newest list that discovery gave, as it is answered.
+/// Newest list from discovery, in the form of an answer.
 #[derive(Clone)]
 struct List {
     body: Bytes,
@@ -47,26 +46,26 @@ struct Door {
     list: watch::Receiver<Option<List>>,
     balancers: TrustedNetworks,
     requests: RateLimit<AddressKey>,
-    answers: Answers,
+    answers: RequestCounters,
 }
 
-/// Requests by what they were answered.
-struct Answers {
+/// Counters of requests, by their answer.
+struct RequestCounters {
     listed: Counter,
     unknown: Counter,
     refused: Counter,
 }
 
-/// A port at work; it ends when this is dropped.
+/// A port at work, which ends when dropped.
 pub struct EdgePort {
     pub address: SocketAddr,
     _stop: DropGuard,
 }
 
-/// Serves, where the settings name a port.
+/// Serves the list, if the settings name a port.
 ///
 /// # Errors
-/// An address that cannot be had, or certificates that cannot be used.
+/// An address that cannot be bound, or certificates that cannot be used.
 pub async fn start(config: &Config, registry: Arc<dyn Registry>) -> Result<Option<EdgePort>> {
     let Some(listen) = config.listen else {
         return Ok(None);
@@ -82,7 +81,8 @@ pub async fn start(config: &Config, registry: Arc<dyn Registry>) -> Result<Optio
     let looks = look(registry, lists);
     tokio::spawn(stop.clone().run_until_cancelled_owned(looks));
     let balancers = TrustedNetworks::new(config.proxy_networks.clone());
-    // Twice the requests: who is too fast is mostly told so.
+    // Twice the rate of requests, so that a client that is too fast mostly gets an answer that says
+    // so.
     let arrivals = Rate::per_second(
         config.requests_per_address.saturating_mul(TWICE),
         config.requests_per_address_burst.saturating_mul(TWICE),
@@ -97,7 +97,7 @@ pub async fn start(config: &Config, registry: Arc<dyn Registry>) -> Result<Optio
         tls,
         router: routes(config, list, balancers),
         places,
-        // Files that are left are for operators and probes.
+        // Spare files are for operators and probes.
         spares: 0,
         life: Some(LIFE),
     };
@@ -108,7 +108,7 @@ pub async fn start(config: &Config, registry: Arc<dyn Registry>) -> Result<Optio
     }))
 }
 
-/// Looks at discovery for ever; a look that fails leaves the list as it is.
+/// Looks at discovery forever; a look that fails leaves the list as it is.
 async fn look(registry: Arc<dyn Registry>, lists: watch::Sender<Option<List>>) {
     let mut looks = interval(LIST_FRESH);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -117,7 +117,7 @@ async fn look(registry: Arc<dyn Registry>, lists: watch::Sender<Option<List>>) {
         looks.tick().await;
         let cause = match timeout(DISCOVERY_WITHIN, registry.loads()).await {
             Ok(Ok(loads)) => {
-                // Written once, however many ask.
+                // Serialized once, for all requests.
                 if let Ok(body) = serde_json::to_vec(&edges::edges(&loads)) {
                     let (body, as_of) = (body.into(), Instant::now());
                     lists.send_replace(Some(List { body, as_of }));
@@ -150,7 +150,7 @@ fn routes(
         list,
         balancers,
         requests: RateLimit::new("edges_per_address", rate),
-        answers: Answers {
+        answers: RequestCounters {
             listed: answers("listed"),
             unknown: answers("unknown"),
             refused: answers("refused"),
@@ -167,7 +167,7 @@ async fn answer(
     headers: HeaderMap,
 ) -> Response {
     let mut response = door.answer(peer.ip(), &headers);
-    // Pages of every origin may ask; nothing here is anybody's.
+    // Pages of every origin may ask: nothing here is private.
     let anybody = HeaderValue::from_static("*");
     (response.headers_mut()).insert(ACCESS_CONTROL_ALLOW_ORIGIN, anybody);
     response
@@ -211,7 +211,7 @@ impl Door {
     }
 }
 
-/// An answer to be asked again for, in whole seconds.
+/// Answer that asks for a retry later, in whole seconds.
 fn later(status: StatusCode, wait: Duration, text: &'static str) -> Response {
     let seconds = wait.as_millis().div_ceil(1000).max(1);
     let headers = [

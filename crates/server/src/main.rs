@@ -1,4 +1,4 @@
-//! `packetboat`: parse, settle the settings, run the command, say how it ended.
+//! `packetboat`: parses the command line, runs the command, reports how it ended.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use server::cli::{self, Cli};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // Whoever speaks TLS below takes the process's provider.
+    // All TLS below uses the provider of the process.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let cli = Cli::parse();
     let ended = cli::run(cli);

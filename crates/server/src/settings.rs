@@ -1,7 +1,9 @@
-//! Settings: command line over environment over file over variables of OpenTelemetry over default. Unknown keys are errors.
+//! Settings: command line over environment over file over variables of OpenTelemetry over default.
+//! Unknown keys are errors.
 
 mod bounds;
 mod check;
+mod doctor;
 pub mod environment;
 mod files;
 pub mod lifted;
@@ -19,8 +21,9 @@ use backend::discovery::Role;
 use figment::Figment;
 use figment::error::{Actual, Kind};
 use figment::providers::{Env, Format, Serialized, Toml};
+use operator::admin;
 #[cfg(feature = "cluster")]
-use protocol::doctor::Link;
+use operator::doctor::Link;
 #[cfg(feature = "cluster")]
 use protocol::settings::is_far;
 use protocol::settings::{Problems, strike};
@@ -32,18 +35,18 @@ pub use limits::limits_page;
 pub use schema::schema;
 pub use text::{page, template};
 
-use crate::{admin, compose, telemetry};
+use crate::{compose, telemetry};
 use variables::Variables;
 
 /// `PACKETBOAT_BOAT__WEBSOCKET=127.0.0.1:9100` sets `websocket` in section `boat`.
 const PREFIX: &str = "PACKETBOAT_";
 
-/// All settings of the program, a section a part.
+/// All settings of the program, one section for each part.
 #[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Insistence on what an installation needs that others depend on: parts that other machines have
-    /// are spoken to with TLS. What is only warned of otherwise is refused.
+    /// Strict checks for production: links to parts on other machines must use TLS. Violations that
+    /// are otherwise only warned about are refused.
     pub production: bool,
     pub log: telemetry::Config,
     pub health: admin::HealthConfig,
@@ -58,7 +61,7 @@ pub struct Settings {
     /// Section `timeline`: the newest messages of groups, in Redis.
     #[cfg(feature = "cluster")]
     pub timeline: backend::timeline::TimelineConfig,
-    /// Section `cache`: copies of what history has, in Redis.
+    /// Section `cache`: copies of data in history, in Redis.
     #[cfg(feature = "cluster")]
     pub cache: backend::cache::CacheConfig,
     #[cfg(feature = "cluster")]
@@ -71,14 +74,14 @@ pub struct Settings {
     pub horn: horn::Config,
 }
 
-/// What is wrong with the settings: the key, the place it came from, and what was expected.
+/// Error in the settings: the key, its source, and the expected value.
 #[derive(Debug, Error)]
 pub enum SettingsError {
     #[error("the settings cannot be used: {0}")]
     Unusable(Box<figment::Error>),
     #[error("the settings file {0} cannot be read")]
     NoFile(String),
-    /// Without the line itself, which may hold a secret.
+    /// A syntax error, without the line itself, which may hold a secret.
     #[error("the settings file {file} is not TOML: line {line}: {reason}")]
     Syntax {
         file: String,
@@ -90,7 +93,7 @@ pub enum SettingsError {
 }
 
 impl Settings {
-    /// Reads file and environment; checks what can be checked without starting anything.
+    /// Reads file and environment; runs the checks that need nothing started.
     pub fn load(file: Option<&Path>) -> Result<Settings, SettingsError> {
         if let Some(file) = file {
             check_syntax(file)?;
@@ -115,7 +118,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Each part, and the collector, with what is between this process and it.
+    /// Links from this process to each part, and to the collector.
     #[cfg(feature = "cluster")]
     pub fn links(&self) -> [Link; 5] {
         let link = |part, section, is_tls, addresses: &[String]| Link {
@@ -145,18 +148,18 @@ impl Settings {
         ]
     }
 
-    /// All problems at once, so that they are mended in one go.
+    /// Reports all problems at once, so that they are mended in one go.
     fn check(&self) -> Result<(), SettingsError> {
         refuse(&self.problems())
     }
 
-    /// The files, too, that settings name: for `config check`, which all of them concern.
+    /// Checks all files that settings name: for `config check`, which is about every service.
     pub fn check_files(&self) -> Result<(), SettingsError> {
         refuse(&self.file_problems())
     }
 
-    /// For all services in one process, which show no certificates: nobody else may reach their addresses, unless a mesh
-    /// looks after it.
+    /// Checks settings of all services in one process, which show no certificates: nobody else may
+    /// reach their addresses, unless a mesh protects them.
     pub fn check_all(&self) -> Result<(), SettingsError> {
         if !self.identity.required {
             return Ok(());
@@ -177,8 +180,8 @@ impl Settings {
         }
     }
 
-    /// Once more after the command line, with what only a process of its own needs: an address that others can
-    /// reach.
+    /// Checks once more after the command line, and for what only a process of its own needs: an
+    /// address that others can reach.
     #[cfg(feature = "cluster")]
     pub fn check_member(&self, role: Role) -> Result<(), SettingsError> {
         self.check()?;
@@ -199,7 +202,7 @@ impl Settings {
         }
     }
 
-    /// All settings as TOML, secrets struck out.
+    /// Prints all settings as TOML, secrets struck out.
     pub fn print(&self) -> anyhow::Result<String> {
         let mut value = toml::Value::try_from(self)?;
         secret::redact(&mut value);
@@ -207,7 +210,7 @@ impl Settings {
     }
 }
 
-/// Lays the settings of a file and of the environment over others.
+/// Lays the settings of a file and of the environment over `below`.
 fn overlay(below: Figment, file: Option<&Path>) -> Figment {
     let figment = match file {
         Some(file) => below.merge(Toml::file_exact(file)),
@@ -220,7 +223,7 @@ fn overlay(below: Figment, file: Option<&Path>) -> Figment {
     figment.merge(environment)
 }
 
-/// Reads the file once by itself: what figment says of a line that it cannot read quotes the line.
+/// Parses the file once by itself: the error of figment would quote the line that it cannot read.
 fn check_syntax(path: &Path) -> Result<(), SettingsError> {
     let file = path.display().to_string();
     let Ok(text) = std::fs::read_to_string(path) else {
@@ -238,7 +241,8 @@ fn check_syntax(path: &Path) -> Result<(), SettingsError> {
     })
 }
 
-/// A value of a wrong type is named in the error: as a URL without its user info and query.
+/// Strikes secrets from an error, which names a value of a wrong type: a URL loses its user info
+/// and query.
 fn without_secrets(mut error: figment::Error) -> figment::Error {
     let struck = |actual| match actual {
         Actual::Str(text) => Actual::Str(strike(&text)),
@@ -247,7 +251,8 @@ fn without_secrets(mut error: figment::Error) -> figment::Error {
     error.kind = match error.kind {
         Kind::InvalidType(actual, expected) => Kind::InvalidType(struck(actual), expected),
         Kind::InvalidValue(actual, expected) => Kind::InvalidValue(struck(actual), expected),
-        // It reads an older TOML than `check_syntax`, and quotes the line below its first words.
+        // Figment reads an older TOML than `check_syntax`, and quotes the line below its first
+        // words.
         Kind::Message(text) if text.starts_with("TOML parse error") => {
             Kind::Message(text.lines().next().unwrap_or_default().to_owned())
         }

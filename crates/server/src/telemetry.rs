@@ -24,10 +24,10 @@ pub use otlp::Config as OtlpConfig;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// Lines for people.
+    /// Text for people.
     #[default]
     Pretty,
-    /// A JSON object a line, for machines.
+    /// One JSON object per line, for machines.
     Json,
 }
 
@@ -35,9 +35,9 @@ pub enum Format {
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Form of a log line.
+    /// Format of log lines.
     pub format: Format,
-    /// Filter such as `info` or `info,boat=debug`. Read again on SIGHUP.
+    /// Log filter, such as `info` or `info,boat=debug`. Read again on SIGHUP.
     pub level: String,
     pub otlp: otlp::Config,
 }
@@ -52,7 +52,8 @@ impl Default for Config {
     }
 }
 
-/// Sends log lines to stderr from here on, and spans to the collector where one is set; once a process.
+/// Sends log lines to stderr from here on, and spans to the collector if one is set; once a
+/// process.
 pub fn start_logs(config: &Config) -> Result<()> {
     let filter = filter(&config.level)?;
     let collector = otlp::start(&config.otlp)?;
@@ -78,7 +79,7 @@ fn filter(level: &str) -> Result<EnvFilter> {
     EnvFilter::try_new(level).with_context(|| format!("log.level {level:?} is no filter"))
 }
 
-/// Another `log.level` from here on.
+/// Applies another `log.level` from here on.
 ///
 /// # Errors
 /// A level that is no filter: nothing changes.
@@ -86,13 +87,13 @@ pub fn set_level(level: &str) -> Result<()> {
     lines::set_level(filter(level)?)
 }
 
-/// From a tenth of a millisecond to ten seconds.
+/// Histogram buckets, from a tenth of a millisecond to ten seconds.
 const SECONDS: [f64; 16] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0,
 ];
 
-/// Between two rounds of upkeep.
+/// Pause between two rounds of upkeep.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 fn prometheus() -> Result<PrometheusBuilder> {
@@ -101,8 +102,8 @@ fn prometheus() -> Result<PrometheusBuilder> {
         .context("buckets")
 }
 
-/// Collects the metrics of this process from here on; `render()` of the handle is what `/metrics` says. Needs a
-/// runtime: what nobody scrapes is put into buckets all the same.
+/// Collects the metrics of this process from here on; `render()` of the handle gives the text of
+/// `/metrics`. Needs a runtime, on which samples go into buckets even if nobody scrapes.
 pub fn start_metrics(service: &'static str) -> Result<PrometheusHandle> {
     let recorder = prometheus()?.install_recorder();
     let handle = recorder.context("starting the metrics")?;
@@ -115,7 +116,7 @@ pub fn start_metrics(service: &'static str) -> Result<PrometheusHandle> {
     Ok(handle)
 }
 
-/// The recorder keeps every sample of a histogram until somebody puts it into its bucket.
+/// Puts samples into buckets regularly: the recorder keeps every sample of a histogram until then.
 async fn keep_up(handle: PrometheusHandle) {
     let mut round = tokio::time::interval(UPKEEP);
     round.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -128,7 +129,8 @@ async fn keep_up(handle: PrometheusHandle) {
     }
 }
 
-/// Hands over what is still on its way to the collector and to stderr; at the end of the process.
+/// Hands over spans, numbers and lines still on their way to the collector and to stderr; at the
+/// end of the process.
 pub fn end() {
     otlp::end();
     lines::end();
@@ -145,7 +147,7 @@ mod tests {
         pages.parse::<u64>().expect("a number") * 4096
     }
 
-    // A process that nobody scraped kept sixteen bytes of each sample for ever.
+    // A process that nobody scraped kept sixteen bytes of each sample forever.
     #[tokio::test(start_paused = true)]
     async fn samples_that_nobody_scrapes_take_no_memory() {
         let recorder = prometheus().expect("builds").build_recorder();
@@ -156,7 +158,7 @@ mod tests {
             (0..50_000).for_each(|_| seconds.record(0.001));
             tokio::time::sleep(UPKEEP).await;
         };
-        // What one round needs is taken, and used again by the next.
+        // Warm-up: one round allocates the memory that the next uses again.
         for _ in 0..4 {
             round().await;
         }

@@ -1,67 +1,67 @@
-//! Step 3 of a message's way: decide, name, and put into the log; answer when the log has it.
+//! Step 3 of a message's way: decide, name, and append to the log; answer once the log has it.
 //!
-//! Nothing slower than the rate limits, the dedupe key, who is in a group where that is not known, and one publish
-//! call is on this path (S1-18).
-//! A crash between any two steps is harmless: before the publish nothing was promised; after it the
-//! key still says *pending*, and the client's resend is published again under the same id.
+//! Nothing slower than the rate limits, the dedupe key, a membership check if the answer is not
+//! known, and one publish call is on this path (S1-18). A crash between any two steps is harmless:
+//! before the publish nothing was promised; after it the key still says *pending*, and the client's
+//! resend is published again under the same id.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::station::SendItem;
-use api::task::{MessageTask, Origin};
 use api::trace::{self, Spans};
 use backend::clock::Clock;
 use backend::mailbox::MailboxStore;
 use backend::queue::NewRecord;
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
-use protocol::admission::{Doubt, SendLimits, Verdict, admit, judge, needs_membership, options_of};
+use protocol::admission::{
+    Doubt, SendLimits, SendOrder, Verdict, admit, judge, message_of, needs_membership, task_of,
+};
 use protocol::bounds::Bounds;
+use protocol::delivery::Origin;
 use protocol::frame::{Accepted, Send};
 use protocol::mailbox::{DedupeAnswer, DedupeKey, FirstSend};
 use protocol::presence::BoatLife;
 use protocol::trace::{Span, Step};
-use protocol::{
-    Code, ConversationId, Message, MessageId, Refusal, SessionId, TraceContext, UserId,
-};
+use protocol::{Code, ConversationId, MessageId, Refusal, TraceContext, UserId};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::background::Background;
-use crate::changing::ChangeDoor;
+use crate::change_check::ChangeCheck;
 use crate::ids::MessageIds;
 use crate::limits::Limits;
 use crate::membership::Membership;
 use crate::metrics::AcceptMetrics;
 use crate::publisher::{Published, Publisher};
+use crate::read_markers::ReadMarker;
 use crate::records::Records;
-use crate::seen::SeenUpTo;
+use crate::workers::WorkQueue;
 
-/// What becomes of one send.
-pub(crate) type Outcome = Result<Accepted, Refusal>;
+/// Outcome of one send.
+pub(crate) type SendOutcome = Result<Accepted, Refusal>;
 
-/// Sends that the log took, to be told to the mailbox.
-pub(crate) type Resolved = Vec<(DedupeKey, FirstSend)>;
+/// Sends that the log took, for the mailbox to resolve.
+pub(crate) type DedupeResolution = Vec<(DedupeKey, FirstSend)>;
 
 /// Accepts messages.
-pub(crate) struct Accept {
+pub(crate) struct SendAcceptor {
     pub(crate) limits: SendLimits,
     pub(crate) dedupe_deadline: Duration,
     pub(crate) rates: Arc<Limits>,
     pub(crate) ids: MessageIds,
-    /// As many sends may be on their way into the log.
+    /// Permits for sends on their way into the log.
     pub(crate) room: Semaphore,
     pub(crate) mailbox: Arc<dyn MailboxStore>,
     pub(crate) log: Publisher,
     pub(crate) records: Records,
     pub(crate) bounds: Bounds,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) resolved: Background<Resolved>,
-    pub(crate) seen: Background<SeenUpTo>,
-    pub(crate) changes: ChangeDoor,
-    /// For all changes of a batch.
+    pub(crate) resolved: WorkQueue<DedupeResolution>,
+    pub(crate) seen: WorkQueue<ReadMarker>,
+    pub(crate) changes: ChangeCheck,
+    /// Time for all changes of a batch.
     pub(crate) change_deadline: Duration,
     pub(crate) membership: Arc<Membership>,
     pub(crate) metrics: AcceptMetrics,
@@ -70,36 +70,37 @@ pub(crate) struct Accept {
 
 /// A send that may be published.
 struct Admitted {
-    /// Its place in the batch.
+    /// Index of the send in the batch.
     index: usize,
     conversation: ConversationId,
 }
 
-/// One record to be published, and whose answers depend on it.
-struct Pending {
+/// One record to publish, and the sends whose answers depend on it.
+struct PendingSend {
     id: MessageId,
     doubt: Doubt,
-    /// Places in the batch; more than one where a send_id came twice in it.
+    /// Indices in the batch; several if a send_id came twice in it.
     indices: Vec<usize>,
     conversation: ConversationId,
 }
 
-/// How long clients should wait where the station has too much to do.
+/// Hint to clients of a station that has too much to do.
 const SHED_RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Changes of a batch that are judged at the same time.
+/// Changes of a batch judged at the same time.
 const CHANGES_AT_ONCE: usize = 32;
 
-impl Accept {
-    /// Accepts a batch; one outcome a send, in order. Each session's sends enter the log in their order. Sends of users
-    /// of different mailbox servers do not wait for each other, and none waits for the stores that judge the changes of
-    /// others.
-    pub(crate) async fn accept(&self, life: &BoatLife, batch: Vec<SendItem>) -> Vec<Outcome> {
+impl SendAcceptor {
+    /// Accepts a batch; returns one outcome per send, in order. Each session's sends enter the log
+    /// in their order. Sends of users of different mailbox servers do not wait for each other, and
+    /// none waits for the stores that judge the changes of others.
+    pub(crate) async fn accept(&self, life: &BoatLife, batch: Vec<SendItem>) -> Vec<SendOutcome> {
         let changing: BTreeSet<UserId> = batch
             .iter()
             .filter(|item| is_change(&item.send))
             .map(|item| item.user)
             .collect();
-        // Asked once a user: servers may change places in between, and a session's sends stay together.
+        // Asked once per user: servers may change places in between, and a session's sends stay
+        // together.
         let mut waits_for = BTreeMap::new();
         for SendItem { user, .. } in &batch {
             let server = || (self.mailbox.server(*user), changing.contains(user));
@@ -110,7 +111,7 @@ impl Accept {
         let (places, batch): (Vec<usize>, Vec<SendItem>) = batch.into_iter().unzip();
         let parts = batch.chunk_by(|one, next| waits_for[&one.user] == waits_for[&next.user]);
         let outcomes = join_all(parts.map(|part| self.accept_part(life, part))).await;
-        let mut outcomes: Vec<(usize, Outcome)> = places
+        let mut outcomes: Vec<(usize, SendOutcome)> = places
             .into_iter()
             .zip(outcomes.into_iter().flatten())
             .collect();
@@ -118,7 +119,7 @@ impl Accept {
         outcomes.into_iter().map(|(_, outcome)| outcome).collect()
     }
 
-    async fn accept_part(&self, life: &BoatLife, batch: &[SendItem]) -> Vec<Outcome> {
+    async fn accept_part(&self, life: &BoatLife, batch: &[SendItem]) -> Vec<SendOutcome> {
         let began = Instant::now();
         let outcomes = self.decide_and_publish(life, batch).await;
         self.metrics.record(&outcomes, began.elapsed());
@@ -126,7 +127,7 @@ impl Accept {
         outcomes
     }
 
-    fn record_spans(&self, batch: &[SendItem], outcomes: &[Outcome], took: Duration) {
+    fn record_spans(&self, batch: &[SendItem], outcomes: &[SendOutcome], took: Duration) {
         for (item, outcome) in batch.iter().zip(outcomes) {
             let Some(parent) = self.spans.sampled(item.send.trace) else {
                 continue;
@@ -147,7 +148,7 @@ impl Accept {
         }
     }
 
-    async fn decide_and_publish(&self, life: &BoatLife, batch: &[SendItem]) -> Vec<Outcome> {
+    async fn decide_and_publish(&self, life: &BoatLife, batch: &[SendItem]) -> Vec<SendOutcome> {
         let count = u32::try_from(batch.len()).unwrap_or(u32::MAX);
         let Ok(_room) = self.room.try_acquire_many(count) else {
             let busy = Refusal::new(Code::Unavailable, "too many sends are on their way")
@@ -177,7 +178,7 @@ impl Accept {
         outcomes.into_vec()
     }
 
-    /// The decisions that need nothing but the send itself and its sender's rate.
+    /// Makes the decisions that need only the send itself and its sender's rate.
     fn admit_all(&self, batch: &[SendItem], outcomes: &mut Outcomes<'_>) -> Vec<Admitted> {
         let mut admitted = Vec::with_capacity(batch.len());
         for (index, item) in batch.iter().enumerate() {
@@ -188,8 +189,8 @@ impl Accept {
                     continue;
                 }
             };
-            if outcomes.is_blocked(index, conversation) {
-                outcomes.refuse(index, conversation, earlier_failed());
+            if let Err(refusal) = outcomes.check_order(index, conversation) {
+                outcomes.refuse(index, conversation, refusal);
             } else if let Err(refusal) = self.rates.send(item.user, item.platform) {
                 outcomes.refuse(index, conversation, refusal);
             } else {
@@ -202,7 +203,7 @@ impl Accept {
         admitted
     }
 
-    /// What the dedupe keys say; `None` where the mailbox does not answer in time, for accepting goes on
+    /// Asks the dedupe keys; `None` if the mailbox does not answer in time, for accepting goes on
     /// without it.
     async fn ask_dedupe(
         &self,
@@ -226,14 +227,14 @@ impl Accept {
         known
     }
 
-    /// Lets go on what is for no group, may have been published before, or is of who is in it.
+    /// Keeps sends that are for no group, may have been published before, or come from a member.
     async fn judge_members(
         &self,
         batch: &[SendItem],
-        pending: Vec<Pending>,
+        pending: Vec<PendingSend>,
         outcomes: &mut Outcomes<'_>,
-    ) -> Vec<Pending> {
-        let key = |send: &Pending| {
+    ) -> Vec<PendingSend> {
+        let key = |send: &PendingSend| {
             let item = &batch[send.indices[0]];
             let group = needs_membership(&item.send).filter(|_| send.doubt.is_first())?;
             Some((group, item.user))
@@ -243,7 +244,7 @@ impl Accept {
             return pending;
         }
         let refused = self.membership.refused(&asked).await;
-        let is_let_in = |send: &Pending| {
+        let is_let_in = |send: &PendingSend| {
             let Some(refusal) = key(send).and_then(|key| refused.get(&key)) else {
                 return true;
             };
@@ -253,14 +254,14 @@ impl Accept {
         pending.into_iter().filter(is_let_in).collect()
     }
 
-    /// Lets go on what is no change, may have been published before, or is one that may be; what is not known in time is
-    /// the writer's to judge.
+    /// Keeps sends that are no change, may have been published before, or are a permitted change. A
+    /// change not judged in time is left to the writer.
     async fn judge_changes(
         &self,
         batch: &[SendItem],
-        pending: Vec<Pending>,
+        pending: Vec<PendingSend>,
         outcomes: &mut Outcomes<'_>,
-    ) -> Vec<Pending> {
+    ) -> Vec<PendingSend> {
         let until = Instant::now() + self.change_deadline;
         let judged: Vec<_> = (pending.iter())
             .map(|send| self.judge_change(batch, send, until))
@@ -284,35 +285,36 @@ impl Accept {
     async fn judge_change(
         &self,
         batch: &[SendItem],
-        send: &Pending,
+        send: &PendingSend,
         until: Instant,
     ) -> Option<Refusal> {
         let item = &batch[send.indices[0]];
         if !send.doubt.is_first() || !is_change(&item.send) {
             return None;
         }
-        let message = message_of(item, send.id);
+        let message = message_of(item.user, item.device.clone(), &item.send, send.id);
         let refused = self.changes.refused(&message, send.conversation);
         timeout_at(until, refused).await.ok().flatten()
     }
 
-    /// Lets go on what its conversation has a token for. Strangers, whose resends come so far unjudged, must not take
-    /// them from those who are in; neither must wishes, which anybody may have.
+    /// Keeps sends whose conversation has a token for them. Strangers, whose resends come this far
+    /// unjudged, must not take tokens from members; neither must group commands, which anybody may
+    /// send.
     async fn pace(
         &self,
         batch: &[SendItem],
-        pending: Vec<Pending>,
+        pending: Vec<PendingSend>,
         outcomes: &mut Outcomes<'_>,
-    ) -> Vec<Pending> {
-        let key = |send: &Pending| {
+    ) -> Vec<PendingSend> {
+        let key = |send: &PendingSend| {
             let item = &batch[send.indices[0]];
             Some((needs_membership(&item.send)?, item.user))
         };
         let resent = pending.iter().filter(|send| !send.doubt.is_first());
         let resent: Vec<_> = resent.filter_map(key).collect();
         let strangers = self.membership.refused(&resent).await;
-        // Earlier ones of the same session; what was refused before this step may have come later.
-        let mut held = BTreeSet::new();
+        // Earlier sends of the same session; a send refused before this step may have come later.
+        let mut order = SendOrder::default();
         let mut passed = Vec::with_capacity(pending.len());
         for send in pending {
             let pays = match send.conversation {
@@ -321,18 +323,19 @@ impl Accept {
                 }
                 ConversationId::Private { .. } | ConversationId::System(_) => true,
             };
-            let order = (batch[send.indices[0]].session, send.conversation);
-            let refusal = match held.contains(&order) {
-                true => Some(earlier_failed()),
-                false if pays => self.rates.send_to(send.conversation).err(),
-                false => None,
-            };
-            match refusal {
-                Some(refusal) => {
-                    held.insert(order);
+            let session = batch[send.indices[0]].session;
+            let paced = order
+                .check(session, send.conversation)
+                .and_then(|()| match pays {
+                    true => self.rates.send_to(send.conversation),
+                    false => Ok(()),
+                });
+            match paced {
+                Err(refusal) => {
+                    order.refused(session, send.conversation, &refusal);
                     outcomes.refuse_all(&send, &refusal);
                 }
-                None => passed.push(send),
+                Ok(()) => passed.push(send),
             }
         }
         passed
@@ -342,7 +345,7 @@ impl Accept {
         &self,
         life: &BoatLife,
         batch: &[SendItem],
-        pending: &[Pending],
+        pending: &[PendingSend],
         outcomes: &mut Outcomes<'_>,
     ) {
         if pending.is_empty() {
@@ -358,7 +361,7 @@ impl Accept {
             .into_iter()
             .zip(traces)
             .map(|(answer, trace)| taken_or_refused(answer, trace));
-        let mut resolved = Resolved::new();
+        let mut resolved = DedupeResolution::new();
         for (send, answer) in pending.iter().zip(acknowledged) {
             for &index in &send.indices {
                 match &answer {
@@ -366,10 +369,11 @@ impl Accept {
                         outcomes.set(index, Ok(accepted(&batch[index], send.id)));
                         self.note_seen(&batch[index], send.conversation);
                     }
-                    Err(_) if outcomes.is_blocked(index, send.conversation) => {
-                        outcomes.refuse(index, send.conversation, earlier_failed());
+                    Err(refusal) => {
+                        let order = outcomes.check_order(index, send.conversation);
+                        let refusal = order.err().unwrap_or_else(|| refusal.clone());
+                        outcomes.refuse(index, send.conversation, refusal);
                     }
-                    Err(refusal) => outcomes.refuse(index, send.conversation, refusal.clone()),
                 }
             }
             if answer.is_ok() {
@@ -387,7 +391,7 @@ impl Accept {
 
     fn note_seen(&self, item: &SendItem, conversation: ConversationId) {
         if let Some(seq) = item.send.seen_seq {
-            self.seen.offer(SeenUpTo {
+            self.seen.offer(ReadMarker {
                 user: item.user,
                 conversation,
                 seq,
@@ -395,50 +399,26 @@ impl Accept {
         }
     }
 
-    fn record_of(&self, life: &BoatLife, item: &SendItem, pending: &Pending) -> NewRecord {
-        let message = message_of(item, pending.id);
-        let age = pending.doubt.age();
-        let task = MessageTask {
-            message,
-            origin: Some(Origin {
-                session: item.session,
-                life: life.clone(),
-            }),
-            maybe_repeat: pending.doubt == Doubt::MaybeRepeat,
-            unsure: age.is_some(),
-            age: age.unwrap_or_default(),
-            letter: None,
-            bounds: self.bounds,
+    fn record_of(&self, life: &BoatLife, item: &SendItem, pending: &PendingSend) -> NewRecord {
+        let message = message_of(item.user, item.device.clone(), &item.send, pending.id);
+        let origin = Origin {
+            session: item.session,
+            life: life.clone(),
         };
+        let task = task_of(message, origin, pending.doubt, self.bounds);
         let trace = item.send.trace.map(accepting);
         self.records
             .message(pending.conversation, task, trace, self.clock.now())
     }
 }
 
-/// A change of a message, which stores judge; a wish is the writer's.
+/// True for a change of a message, which stores judge; a group command is the writer's.
 fn is_change(send: &Send) -> bool {
     let change = send.content.change.as_ref();
     change.is_some_and(|change| change.subject.is_some())
 }
 
-/// The message that a send becomes.
-fn message_of(item: &SendItem, id: MessageId) -> Message {
-    let send = &item.send;
-    Message {
-        id,
-        from: item.user,
-        to: send.to,
-        // The id's own time: a repeat under the same id bears the same.
-        accepted_at: id.timestamp(),
-        device: item.device.clone(),
-        send_id: send.send_id,
-        options: options_of(send),
-        content: send.content.clone(),
-    }
-}
-
-/// What each send is if it is new.
+/// First send that each one would be, if it is new.
 fn offer(admitted: &[Admitted], ids: Vec<MessageId>) -> Vec<FirstSend> {
     let offer = |(send, id): (&Admitted, MessageId)| FirstSend {
         id,
@@ -447,16 +427,16 @@ fn offer(admitted: &[Admitted], ids: Vec<MessageId>) -> Vec<FirstSend> {
     admitted.iter().zip(ids).map(offer).collect()
 }
 
-/// Judges each admitted send by its key; those that the log has already, and those that bear the name of
-/// another message, are answered here.
+/// Judges each admitted send by its key. Answers the sends that the log has already, and those
+/// whose send_id belongs to another message.
 fn judge_all(
     batch: &[SendItem],
     admitted: &[Admitted],
     offered: &[FirstSend],
     known: &[Option<DedupeAnswer>],
     outcomes: &mut Outcomes<'_>,
-) -> Vec<Pending> {
-    let mut pending: Vec<Pending> = Vec::with_capacity(admitted.len());
+) -> Vec<PendingSend> {
+    let mut pending: Vec<PendingSend> = Vec::with_capacity(admitted.len());
     let mut by_id: BTreeMap<MessageId, usize> = BTreeMap::new();
     for ((send, &offered), &known) in admitted.iter().zip(offered).zip(known) {
         let item = &batch[send.index];
@@ -474,7 +454,7 @@ fn judge_all(
         match by_id.get(&id).map(|&at| &mut pending[at]) {
             None => {
                 by_id.insert(id, pending.len());
-                pending.push(Pending {
+                pending.push(PendingSend {
                     id,
                     doubt,
                     indices: vec![send.index],
@@ -487,12 +467,12 @@ fn judge_all(
     pending
 }
 
-/// The outcomes of a batch, and where order forbids going on: after a send that may be tried again,
-/// later ones of its session to its conversation wait for it.
+/// Outcomes of a batch, and the order of its sends: after one that may be retried, later ones of its
+/// session to its conversation wait for it.
 struct Outcomes<'a> {
     batch: &'a [SendItem],
-    outcomes: Vec<Option<Outcome>>,
-    blocked: BTreeSet<(SessionId, ConversationId)>,
+    outcomes: Vec<Option<SendOutcome>>,
+    order: SendOrder,
 }
 
 impl<'a> Outcomes<'a> {
@@ -500,37 +480,33 @@ impl<'a> Outcomes<'a> {
         Outcomes {
             batch,
             outcomes: vec![None; batch.len()],
-            blocked: BTreeSet::new(),
+            order: SendOrder::default(),
         }
     }
 
-    fn set(&mut self, index: usize, outcome: Outcome) {
+    fn set(&mut self, index: usize, outcome: SendOutcome) {
         self.outcomes[index] = Some(outcome);
     }
 
     fn refuse(&mut self, index: usize, conversation: ConversationId, refusal: Refusal) {
-        if refusal.code.retryable() {
-            self.blocked
-                .insert((self.batch[index].session, conversation));
-        }
+        let session = self.batch[index].session;
+        self.order.refused(session, conversation, &refusal);
         self.set(index, Err(refusal));
     }
 
     /// Refuses a send and its repeats in the same batch.
-    fn refuse_all(&mut self, send: &Pending, refusal: &Refusal) {
+    fn refuse_all(&mut self, send: &PendingSend, refusal: &Refusal) {
         for &index in &send.indices {
             self.refuse(index, send.conversation, refusal.clone());
         }
     }
 
-    fn is_blocked(&self, index: usize, conversation: ConversationId) -> bool {
-        !self.blocked.is_empty()
-            && self
-                .blocked
-                .contains(&(self.batch[index].session, conversation))
+    /// Checks that no earlier send has to be repeated before this one.
+    fn check_order(&self, index: usize, conversation: ConversationId) -> Result<(), Refusal> {
+        self.order.check(self.batch[index].session, conversation)
     }
 
-    fn into_vec(self) -> Vec<Outcome> {
+    fn into_vec(self) -> Vec<SendOutcome> {
         let unanswered = || Refusal::new(Code::Unavailable, "the log did not answer");
         self.outcomes
             .into_iter()
@@ -554,19 +530,12 @@ fn accepted(item: &SendItem, id: MessageId) -> Accepted {
     }
 }
 
-fn earlier_failed() -> Refusal {
-    Refusal::new(
-        Code::EarlierSendFailed,
-        "an earlier message of yours to this conversation failed: resend that one first",
-    )
-}
-
 fn too_slow() -> Refusal {
     let text = "the log did not acknowledge in time: resend under the same send_id";
     Refusal::new(Code::DeadlineExceeded, text)
 }
 
-/// The context of taking in what came under `parent`; its record goes on from here.
+/// Context of accepting a send that came under `parent`; its record continues from here.
 fn accepting(parent: TraceContext) -> TraceContext {
     parent.step(Step::Accept, &[])
 }

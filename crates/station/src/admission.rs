@@ -1,4 +1,4 @@
-//! Sessions: who may come in, who had to leave for it, and where users are (S1-59, S1-60).
+//! Sessions: admission, displacement, and where users are connected (S1-59, S1-60).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use api::station::{
     Admission, Connect, Kickout, OnlineSession, OnlineUser, Reassert, ReassertOutcome, Reasserted,
 };
 use backend::clock::Clock;
-use backend::devices::{DeviceStore, Seen};
+use backend::devices::{DeviceSeen, DeviceStore};
 use backend::groups::GroupStore;
 use backend::mailbox::MailboxStore;
 use protocol::access::Caller;
@@ -19,26 +19,27 @@ use protocol::{Code, GroupId, Refusal, Timestamp, UserId};
 use tokio::time::{Instant, timeout_at};
 
 use crate::auth::Authenticator;
-use crate::background::Background;
-use crate::boats::Boats;
+use crate::boat_clients::BoatClients;
 use crate::deadline::{in_time, unavailable, within};
-use crate::kickout::{Kick, Kicks};
+use crate::kickout::{KickoutQueue, KickoutRequest};
 use crate::limits::Limits;
 use crate::metrics::AdmissionMetrics;
 use crate::revocations::RevocationDoor;
 use crate::tickets::{TicketDoor, name_of};
+use crate::workers::WorkQueue;
 
-/// For the devices' store, whose answer changes nothing: where it is slow, sign-ins must not wait with it.
+/// Time for the devices' store, whose answer changes nothing: a slow one must not delay sign-ins.
 const SEEN_WITHIN: Duration = Duration::from_millis(500);
 
 /// Verdict on a session before the mailbox is asked.
 enum Verdict {
     Ended(ReassertOutcome),
-    /// With what its ticket proves.
+    /// Asserted, with the sign-in that its ticket proves.
     Asserted(Option<SignIn>),
 }
 
-/// A later sign-in must not be thrown out by one that comes back by itself.
+/// Outcome of a late session without an entry. A session that comes back by itself must not throw
+/// out a later sign-in.
 fn without_entry(
     sign_in: &SignIn,
     others: &[SessionEntry],
@@ -53,7 +54,7 @@ fn without_entry(
     }
 }
 
-/// True where the session lives, as far as the mailbox says.
+/// True if the session lives, as far as the mailbox says.
 fn goes_on(outcome: &ReassertOutcome) -> bool {
     matches!(
         outcome,
@@ -67,13 +68,13 @@ pub(crate) struct Admissions {
     pub(crate) authenticator: Arc<dyn Authenticator>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) mailbox: Arc<dyn MailboxStore>,
-    /// As the mailbox has it.
+    /// Capacity, as the mailbox has it.
     pub(crate) capacity: SessionCapacity,
     pub(crate) devices: Arc<dyn DeviceStore>,
     pub(crate) groups: Arc<dyn GroupStore>,
-    pub(crate) boats: Arc<Boats>,
-    pub(crate) kicks: Kicks,
-    pub(crate) ended: Background<Kick>,
+    pub(crate) boats: Arc<BoatClients>,
+    pub(crate) kicks: KickoutQueue,
+    pub(crate) ended: WorkQueue<KickoutRequest>,
     pub(crate) revocations: Arc<RevocationDoor>,
     pub(crate) tickets: Arc<TicketDoor>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -83,8 +84,9 @@ pub(crate) struct Admissions {
 }
 
 impl Admissions {
-    /// Registers a session and tells those to go whose place it takes. Repeating it changes nothing. Where the
-    /// mailbox does not answer, the session is admitted all the same: it sends, and reads from history.
+    /// Registers a session, and kicks out the sessions whose place it takes. A repeat changes
+    /// nothing. If the mailbox does not answer, the session is admitted all the same: it sends, and
+    /// reads from history.
     pub(crate) async fn connect(
         &self,
         connect: Connect,
@@ -123,7 +125,7 @@ impl Admissions {
             denied: self.boats.denied(),
             now,
         };
-        let seen = Seen {
+        let seen = DeviceSeen {
             user,
             platform: connect.platform,
             device: connect.device,
@@ -140,7 +142,8 @@ impl Admissions {
         let registered = match registered {
             Ok(Ok(registered)) => registered,
             Ok(Err(too_many)) => return Err(self.limits.sessions(too_many)),
-            // T-R1: nobody is kept out by a mailbox that is away. The boat registers the session when it is back.
+            // T-R1: a mailbox that is away keeps nobody out. The boat registers the session when
+            // the mailbox is back.
             Err(_) => {
                 self.metrics.degraded.increment(1);
                 return Ok(Admission {
@@ -162,12 +165,13 @@ impl Admissions {
             let count = registered.displaced.len() as u64;
             self.metrics.displaced.increment(count);
             self.ended
-                .offer(Kick::displaced(user, registered.displaced));
+                .offer(KickoutRequest::displaced(user, registered.displaced));
         }
         if !registered.replaced.is_empty() {
             let count = registered.replaced.len() as u64;
             self.metrics.replaced.increment(count);
-            self.ended.offer(Kick::replaced(user, registered.replaced));
+            self.ended
+                .offer(KickoutRequest::replaced(user, registered.replaced));
         }
         Ok(Admission {
             user,
@@ -186,7 +190,7 @@ impl Admissions {
         })
     }
 
-    /// Removes exactly these registrations. Answers the places of those that are to be tried again.
+    /// Removes exactly these registrations. Returns the indices of those to be tried again.
     pub(crate) async fn disconnect(
         &self,
         sessions: Vec<SessionKey>,
@@ -197,7 +201,7 @@ impl Admissions {
             let Err(error) = answer else {
                 continue;
             };
-            // What cannot be read is not read the next time, either: whoever pushes there finds out.
+            // An unreadable entry stays unreadable: the next push to it finds out.
             if error.kind != backend::Kind::Corrupt {
                 unanswered.push(place);
             }
@@ -206,14 +210,14 @@ impl Admissions {
         Ok(unanswered)
     }
 
-    /// A boat says again what it holds; one answer a session, in order. A ticket that proves nothing ends its session
-    /// alone.
+    /// Takes a boat's assertions of the sessions it holds; returns one answer per session, in
+    /// order. A ticket that proves nothing ends its session alone.
     pub(crate) async fn reassert(
         &self,
         sessions: Vec<Reassert>,
         boat: Option<&Caller>,
     ) -> Vec<Reasserted> {
-        // All are of one boat; seldom of two of its lives.
+        // All are of one boat, and seldom of two of its lives.
         for (index, session) in sessions.iter().enumerate() {
             if index == 0 || sessions[index - 1].key.life != session.key.life {
                 self.boats.hear(&session.key.life);
@@ -232,7 +236,8 @@ impl Admissions {
             };
             judged.push((place, session, verdict));
         }
-        // A boat waits for the answer. Late tickets cost a question more, which keeps back nobody else.
+        // A boat waits for the answer. Late tickets cost one more question, which delays nobody
+        // else.
         let until = Instant::now() + self.deadline;
         let (mut answers, late) = tokio::join!(
             self.assert(judged, boat, until),
@@ -243,7 +248,7 @@ impl Admissions {
         answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
-    /// Asserts those whose verdict says so. Answers each, with its place.
+    /// Asserts the sessions whose verdict says so. Returns an answer for each, with its index.
     async fn assert(
         &self,
         judged: Vec<(usize, Reassert, Verdict)>,
@@ -285,8 +290,8 @@ impl Admissions {
         answers
     }
 
-    /// Asserts sessions whose ticket has ended, where the mailbox still has them; also those of lives that are over, as a
-    /// boat may have begun another one meanwhile.
+    /// Asserts sessions with an expired ticket, if the mailbox still has them; also those of ended
+    /// lives, as their boat may have begun another one meanwhile.
     async fn assert_late(
         &self,
         late: Vec<(usize, Reassert, SignIn)>,
@@ -334,7 +339,8 @@ impl Admissions {
         }
     }
 
-    /// Where each of these users is connected, as far as it is known. Sessions of boats that are gone do not count.
+    /// Sessions of each of these users, as far as known. Sessions of boats that are gone do not
+    /// count.
     pub(crate) async fn online(&self, users: Vec<UserId>) -> Result<Vec<OnlineUser>, Refusal> {
         let answers = self.sessions(&users).await?;
         let session = |entry: SessionEntry| OnlineSession {
@@ -351,8 +357,9 @@ impl Admissions {
         Ok(users.into_iter().zip(answers).map(online).collect())
     }
 
-    /// Which members of a group are connected, of the `limit` members behind `after`; and the last of these, where there
-    /// are more. The relation is not kept anywhere: it is the group's members, and where each of them is.
+    /// Connected members of a group, among the `limit` members after `after`, and the last of these
+    /// if there are more. The relation is stored nowhere: it is the group's members, joined with
+    /// their sessions.
     pub(crate) async fn online_members(
         &self,
         group: GroupId,
@@ -368,8 +375,8 @@ impl Admissions {
         Ok((online, next))
     }
 
-    /// Ends the sessions that a user has now, all or those of one platform. Answered when the log has
-    /// the task, with their number.
+    /// Ends the sessions that a user has now, all or those of one platform. Returns their number
+    /// once the log has the task.
     pub(crate) async fn kick_out(&self, kickout: Kickout) -> Result<usize, Refusal> {
         let answers: Result<Vec<_>, Refusal> =
             self.sessions(&[kickout.user]).await?.into_iter().collect();
@@ -381,7 +388,7 @@ impl Admissions {
         if count == 0 {
             return Ok(0);
         }
-        let kick = Kick {
+        let kick = KickoutRequest {
             user: kickout.user,
             sessions,
             refusal: Refusal::new(Code::KickedOut, kickout.text),
@@ -390,7 +397,7 @@ impl Admissions {
         Ok(count)
     }
 
-    /// One answer a user, in order.
+    /// One answer per user, in order.
     async fn sessions(
         &self,
         users: &[UserId],

@@ -1,4 +1,4 @@
-//! Who is it? A token answers, and the station believes it only after proof.
+//! Authentication: a token names a user, and the station believes it only after proof.
 
 mod assertions;
 mod config;
@@ -28,24 +28,24 @@ pub use signing::{Secret, Signer, UNSAFE_DEVELOPMENT_SECRET};
 pub use token_door::TokenDoor;
 pub use tokens::SignedTokens;
 
-/// The audience that a token names where the settings name no other.
+/// Audience of tokens unless the settings name another one.
 pub const AUDIENCE: &str = "packetboat";
 
-/// What a token proved.
+/// Identity that a token proved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct Principal {
     pub user: UserId,
-    /// Set where the token is for one platform only.
+    /// Set if the token is for one platform only.
     pub platform: Option<Platform>,
-    /// Set where the token is for one device only.
+    /// Set if the token is for one device only.
     pub device: Option<DeviceId>,
-    /// Before every revocation where the token does not say.
+    /// Before every revocation if the token does not say.
     pub issued_at: Timestamp,
-    /// When the token ends; the session ends with it.
+    /// End of the token, and with it of the session.
     pub expires_at: Timestamp,
 }
 
-impl Identity {
+impl Principal {
     /// Refuses a device or platform that the token was not made for.
     pub fn permits(&self, platform: Platform, device: &DeviceId) -> Result<(), Refusal> {
         if self.platform.is_some_and(|only| only != platform) {
@@ -58,8 +58,8 @@ impl Identity {
     }
 }
 
-/// Says whose a token is. A refusal is `TokenExpired` where a new token helps, `Unauthenticated` where
-/// this one will never do, `Unavailable` where nobody could be asked.
+/// Finds out whose a token is. A refusal is `TokenExpired` if a new token helps, `Unauthenticated`
+/// if this one will never do, and `Unavailable` if nobody could be asked.
 #[async_trait]
 pub trait Authenticator: Send + Sync {
     async fn authenticate(
@@ -67,10 +67,10 @@ pub trait Authenticator: Send + Sync {
         token: &str,
         client: &Client<'_>,
         now: Timestamp,
-    ) -> Result<Identity, Refusal>;
+    ) -> Result<Principal, Refusal>;
 }
 
-/// A client that signs in, as it says of itself, and its address.
+/// A client that signs in: its own description, and its address.
 #[derive(Clone, Copy, Debug)]
 pub struct Client<'a> {
     pub platform: Platform,
@@ -78,7 +78,7 @@ pub struct Client<'a> {
     pub address: &'a str,
 }
 
-/// What a token says; times in seconds since 1970, as RFC 7519 has them.
+/// Claims of a token; times in seconds since 1970, as RFC 7519 has them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
     /// The user's number, as text.
@@ -95,7 +95,7 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// For `user` on any device, from `now` on, as the default settings ask.
+    /// Claims for `user` on any device, from `now` on, as the default settings ask.
     pub fn new(user: UserId, now: Timestamp, lifetime: Duration) -> Claims {
         let begin = now.millis() / 1000;
         let seconds = i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX);
@@ -111,20 +111,20 @@ impl Claims {
         }
     }
 
-    /// Only for this platform.
+    /// Restricts the token to this platform.
     pub fn for_platform(mut self, platform: Platform) -> Claims {
         self.platform = Some(platform.name().into());
         self
     }
 
-    /// Only for this device.
+    /// Restricts the token to this device.
     pub fn for_device(mut self, device: &DeviceId) -> Claims {
         self.device = Some(device.as_str().into());
         self
     }
 }
 
-/// Why there is no key.
+/// Errors of loading keys.
 #[derive(Debug, Error)]
 pub enum KeyError {
     #[error("{path} cannot be read: {source}")]

@@ -9,7 +9,8 @@ use protocol::settings::{Problems, is_http_address};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{auth, http, pages, sessions, tickets};
+use crate::read::page_cache;
+use crate::{auth, http, sessions, tickets};
 
 /// Section `station`: admission of sessions, acceptance of messages, answers to questions.
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
@@ -20,127 +21,131 @@ pub struct Config {
     /// Address of gRPC, for boats. Unset: inside this process only.
     #[schemars(extend("examples" = ["127.0.0.1:9100"]))]
     pub listen: Option<SocketAddr>,
-    /// Address at which boats call this station, `http://host:port`, or `https://` with an identity. Unset: `listen` as it was
-    /// bound.
+    /// Address at which boats call this station: `http://host:port`, or `https://` with an
+    /// identity. Unset: the bound address of `listen`.
     #[schemars(extend("examples" = ["http://10.0.0.8:9100"]))]
     pub advertise: Option<String>,
-    /// Answers to reflection on `listen`: backends and desks may ask what there is to call.
+    /// Serves gRPC reflection on `listen`, so that backends and desks can list the calls.
     pub reflection: bool,
     pub auth: auth::Config,
     pub tickets: tickets::Config,
     pub sessions: sessions::Config,
     pub http: http::Config,
-    /// Bytes of the largest body of a message; a larger one is refused as `too_large`.
+    /// Maximum size of a message's body in bytes; a larger one is refused as `too_large`.
     #[schemars(range(max = 16_777_216))]
     pub body_bytes_max: usize,
-    /// Bytes of the largest record that is placed; a larger one is a dead letter, so at least 4 KiB
-    /// more than `body_bytes_max`. Carriers judge a message by what its station said of it.
+    /// Maximum size of a placed record in bytes; a larger one becomes a dead letter, so at least 4
+    /// KiB more than `body_bytes_max`. Carriers apply the limits of the station that accepted the
+    /// message.
     #[schemars(range(max = 104_857_600))]
     pub record_bytes_max: usize,
-    /// Members of the largest group.
+    /// Maximum number of members of a group.
     pub group_size_max: usize,
-    /// Sign-ins a minute that one user may keep up at this station; further ones are refused as
-    /// `rate_limited`, for two seconds at least.
+    /// Sustained rate of one user's sign-ins at this station, per minute. Further ones are refused
+    /// as `rate_limited`, for at least two seconds.
     pub user_sign_ins_per_minute: NonZeroU32,
-    /// Sign-ins that one user may make at once after a rest.
+    /// Burst of one user's sign-ins after a quiet period.
     pub user_sign_ins_burst: NonZeroU32,
-    /// Sends a second that one user's devices may keep up at this station; further ones are refused
-    /// as `rate_limited`.
+    /// Sustained rate of sends from one user's devices at this station, per second. Further ones
+    /// are refused as `rate_limited`.
     pub user_sends_per_second: NonZeroU32,
-    /// Sends that one user's devices may make at once after a rest.
+    /// Burst of sends from one user's devices after a quiet period.
     pub user_sends_burst: NonZeroU32,
-    /// Sends a second that one user's bots may keep up at this station; further ones are refused as
-    /// `rate_limited`.
+    /// Sustained rate of sends from one user's bots at this station, per second. Further ones are
+    /// refused as `rate_limited`.
     pub bot_sends_per_second: NonZeroU32,
-    /// Sends that one user's bots may make at once after a rest.
+    /// Burst of sends from one user's bots after a quiet period.
     pub bot_sends_burst: NonZeroU32,
-    /// Sends a second to one conversation of two users; further ones are refused as `rate_limited`. Of three stations
-    /// or more each takes twice its share.
+    /// Sustained rate of sends to one conversation of two users, per second. Further ones are
+    /// refused as `rate_limited`. With three or more stations, each allows twice its share.
     pub private_sends_per_second: NonZeroU32,
-    /// Sends to one conversation of two users at once after a rest.
+    /// Burst of sends to one conversation of two users after a quiet period.
     pub private_sends_burst: NonZeroU32,
-    /// Sends a second to one group, whoever sends them; further ones are refused as `rate_limited`. Of three stations
-    /// or more each takes twice its share.
+    /// Sustained rate of sends to one group from all its senders, per second. Further ones are
+    /// refused as `rate_limited`. With three or more stations, each allows twice its share.
     pub group_sends_per_second: NonZeroU32,
-    /// Sends to one group at once after a rest.
+    /// Burst of sends to one group after a quiet period.
     pub group_sends_burst: NonZeroU32,
-    /// Questions a second that one user may keep up at this station; further ones are refused as
-    /// `rate_limited`.
+    /// Sustained rate of one user's questions at this station, per second. Further ones are refused
+    /// as `rate_limited`.
     pub user_questions_per_second: NonZeroU32,
-    /// Questions that one user may ask at once after a rest.
+    /// Burst of one user's questions after a quiet period.
     pub user_questions_burst: NonZeroU32,
-    /// Pages a second that one user may have read from history, and not from the copies above it;
-    /// further ones are refused as `rate_limited`.
+    /// Sustained rate of pages that one user reads from history rather than from the copies above
+    /// it, per second. Further ones are refused as `rate_limited`.
     pub user_history_reads_per_second: NonZeroU32,
-    /// Pages that one user may have read from history at once after a rest.
+    /// Burst of pages that one user reads from history after a quiet period.
     pub user_history_reads_burst: NonZeroU32,
-    /// Pages that are being read from history at once, for all users; further ones are refused as
-    /// `unavailable`.
+    /// Maximum number of pages being read from history at a time, for all users. Further ones are
+    /// refused as `unavailable`.
     pub history_reads_max: usize,
-    /// Sends on their way into the log at once; further ones are refused as `unavailable`. At least
-    /// one batch goes in any case.
+    /// Maximum number of sends in flight to the log. Further ones are refused as `unavailable`. At
+    /// least one batch always goes.
     pub sends_in_flight_max: usize,
-    /// Items of one batched call; a larger call is refused whole.
+    /// Maximum number of items in one batched call. A larger call is refused as a whole.
     pub batch_items_max: usize,
-    /// Time for the log to acknowledge; then sends are refused as `deadline_exceeded`, and whether
-    /// the log has them is unknown. Less than `boat.station_timeout`, so that boats hear the
-    /// answer.
+    /// Time for the log to acknowledge. Then sends are refused as `deadline_exceeded`, and it is
+    /// unknown whether the log has them. Must be less than `boat.station_timeout`, so that boats
+    /// hear the answer.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub publish_deadline: Duration,
-    /// Time for the mailbox to say whether a send is a repeat; then it is taken for new, and a
+    /// Time for the mailbox to say whether a send is a repeat. Then it is taken for new, and a
     /// resend is marked unsure.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub dedupe_deadline: Duration,
-    /// Time for stores and discovery to answer anything else; then the call is refused as
-    /// `unavailable`, and a reservation of ids is asked for again.
+    /// Time for stores and discovery to answer any other call. Then the call is refused as
+    /// `unavailable`, and a reservation of ids is requested again.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub store_deadline: Duration,
-    /// Time for the store of groups to say whether a sender is in one; then the send goes on to the
-    /// writer, who judges it in any case.
+    /// Time for the group store to say whether a sender is a member. Then the send goes on to the
+    /// writer, which checks membership in any case.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub members_deadline: Duration,
-    /// Time for reading the newest messages of a group from beside history; then history is read.
+    /// Time to read the newest messages of a group from the timeline. Then history is read.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub timeline_deadline: Duration,
-    /// Time for a boat to take notices. Then they are pushed again, up to five times in a quarter of a minute; sync makes
-    /// up for what is lost after that.
+    /// Time for a boat to take notices. Then they are pushed again, up to five times in a quarter
+    /// of a minute. Sync makes up for notices lost after that.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub notice_deadline: Duration,
-    /// Reservation of ids ahead of the clock: a station accepts messages for this long while
-    /// discovery is away; then it refuses them as `unavailable`.
+    /// Length of the reservation of ids ahead of the clock. While discovery is away, a station
+    /// accepts messages for this long; then it refuses them as `unavailable`.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub reserve_ahead: Duration,
-    /// Rows of one page of history, mail or a conversation list.
+    /// Maximum number of rows in one page of history, mail or a conversation list.
     #[schemars(range(max = 10_000))]
     pub page_max: usize,
-    /// Section `station.pages`: pages that are kept in this process.
-    pub pages: pages::Config,
-    /// Bytes of message bodies in one page: it ends before the message that would not fit, and
-    /// holds at least one.
+    /// Section `station.pages`: pages of history cached in this process. Beyond its size limit a
+    /// kind drops the least frequently used pages; 0 keeps none.
+    pub pages: page_cache::Config,
+    /// Maximum size of the message bodies in one page, in bytes. A page ends before the message
+    /// that would not fit, and holds at least one.
     #[schemars(range(max = 67_108_864))]
     pub page_bytes_max: usize,
-    /// Look back of the conversation list before the version that a client has: more than twice the
-    /// bound on clock differences and the time of a write. The same as `carrier.list_margin`.
+    /// Time that the conversation list looks back before a client's version. Must be more than
+    /// twice the bound on clock differences and the time of a write, and equal to
+    /// `carrier.list_margin`.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub list_margin: Duration,
-    /// Age at which a message can no longer be recalled or edited by its sender.
+    /// Age from which a sender can no longer recall or edit a message.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub change_within: Duration,
-    /// Kickouts, receipts and other work after the answer that may wait, each in its own queue; of
-    /// more, the newest are dropped and counted, and sync or the boats' sweep makes up for them.
+    /// Maximum number of kickouts, receipts and other tasks that wait after an answer, in each of
+    /// their queues. Beyond it the newest are dropped and counted; sync or the boats' sweep makes
+    /// up for them.
     pub background_max: usize,
-    /// Attempts to kick a displaced session out; then the boats' sweep does it.
+    /// Number of attempts to kick out a displaced session; then the boats' sweep does it.
     pub kickout_attempts: u32,
-    /// Push of receipts to senders at once. Off: senders ask for them.
+    /// Pushes receipts to senders at once. Off: senders ask for them.
     pub push_receipts: bool,
     /// Time for calls in flight to end when the station stops.
     #[serde(with = "humantime_serde")]
@@ -149,7 +154,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Lifts the limits of a user and of a conversation for a load, whose users are faster than people.
+    /// Lifts the limits of a user and of a conversation for a load test, whose users are faster
+    /// than people.
     pub fn lift_limits(&mut self, to: NonZeroU32) {
         for limit in [
             &mut self.user_sign_ins_per_minute,
@@ -169,7 +175,7 @@ impl Config {
         }
     }
 
-    /// What travels with each message that is accepted.
+    /// Bounds that travel with each accepted message.
     pub fn bounds(&self) -> Bounds {
         Bounds {
             record_bytes: self.record_bytes_max,
@@ -226,7 +232,7 @@ impl Default for Config {
             notice_deadline: Duration::from_secs(1),
             reserve_ahead: Duration::from_secs(600),
             page_max: 100,
-            pages: pages::Config::default(),
+            pages: page_cache::Config::default(),
             page_bytes_max: 1024 * 1024,
             list_margin: Duration::from_secs(10),
             change_within: bounds.change_within,
@@ -239,7 +245,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What cannot work.
+    /// Settings that cannot work.
     #[must_use]
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();

@@ -1,4 +1,4 @@
-//! Stores that fail or take too long, as refusals that may be tried again.
+//! Failed or slow stores, as refusals that may be retried.
 
 use std::future::Future;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use protocol::{Code, Refusal};
 use tokio::time::timeout;
 
-/// Waits for a store for so long and no longer.
+/// Waits for a store, at most until the deadline.
 pub(crate) async fn within<T>(
     deadline: Duration,
     asked: impl Future<Output = backend::Result<T>>,
@@ -14,7 +14,7 @@ pub(crate) async fn within<T>(
     in_time(deadline, asked).await?.map_err(unavailable)
 }
 
-/// The same where the answer says by itself what failed.
+/// Same for an answer that says itself what failed.
 pub(crate) async fn in_time<T>(
     deadline: Duration,
     asked: impl Future<Output = T>,
@@ -22,8 +22,8 @@ pub(crate) async fn in_time<T>(
     timeout(deadline, asked).await.map_err(|_| too_late())
 }
 
-/// Waits for discovery for so long and no longer: then it is unavailable, and whether it was done is
-/// unknown.
+/// Waits for discovery, at most until the deadline: then it is unavailable, and whether the call
+/// was done is unknown.
 pub(crate) async fn answered_within<T>(
     deadline: Duration,
     asked: impl Future<Output = backend::Result<T>>,
@@ -34,7 +34,7 @@ pub(crate) async fn answered_within<T>(
     })
 }
 
-/// The store said no. What it said is for operators; the client can only ask again.
+/// Refusal for a store that failed. Its error is for operators; the client can only ask again.
 pub(crate) fn unavailable(error: backend::Error) -> Refusal {
     metrics::counter!("station_store_failures_total", "seam" => error.seam).increment(1);
     tracing::warn!(seam = error.seam, %error, source = %error.source, "a store failed");

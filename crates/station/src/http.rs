@@ -9,27 +9,30 @@ use protocol::settings::Problems;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Section `station.http`: `GET /v1/edges`, from which clients learn the addresses of boats.
+/// Section `station.http`: `GET /v1/edges`, which lists the addresses of boats for clients.
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Address of the port, for clients. Unset: there is none. Off loopback it needs `tls`.
+    /// Address of the port, for clients. Unset: no port. Off loopback it requires `tls`.
     #[schemars(extend("examples" = ["0.0.0.0:9101"]))]
     pub listen: Option<SocketAddr>,
+    /// Section `station.http.tls`: TLS of the port.
     pub tls: HttpTlsConfig,
-    /// Networks of balancers that speak HTTP before this port, `10.0.0.0/8`. From these
-    /// X-Forwarded-For is obligatory, and names the client; from others it is never read.
+    /// Networks of balancers that speak HTTP in front of this port, such as `10.0.0.0/8`. Requests
+    /// from them must carry X-Forwarded-For, which names the client; from other networks it is
+    /// never read.
     #[schemars(with = "Vec<String>")]
     pub proxy_networks: Vec<IpNet>,
-    /// Connections of the port, at most a quarter of the files that the process may open; further
-    /// ones wait in the kernel.
+    /// Maximum number of connections to the port, capped at a quarter of the files that the process
+    /// may open. Further ones wait in the kernel.
     pub connections_max: usize,
-    /// Connections from one address; further ones are closed. Balancers have no bound of their own.
+    /// Maximum number of connections from one address; further ones are closed. Balancers have no
+    /// limit of their own.
     pub connections_per_address_max: usize,
-    /// Requests a second that one address may keep up; further ones are answered 429, and of twice
-    /// as many connections those beyond are closed.
+    /// Sustained rate of requests from one address, per second. Further ones are answered 429. The
+    /// rate of new connections is limited to twice as many; those beyond are closed.
     pub requests_per_address: NonZeroU32,
-    /// Requests that one address may make at once after a rest.
+    /// Burst of requests from one address after a quiet period.
     pub requests_per_address_burst: NonZeroU32,
 }
 
@@ -49,13 +52,14 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Leaves three quarters of the files that this process may open for calls and parts: strangers hold the others.
+    /// Leaves three quarters of the files that this process may open to calls and backends:
+    /// strangers hold the others.
     pub fn fit_files(&mut self, files: u64) {
         let most = usize::try_from(files / 4).unwrap_or(usize::MAX).max(1);
         self.connections_max = self.connections_max.min(most);
     }
 
-    /// Settings that cannot work, by names of this section; files of `tls` that cannot be used included.
+    /// Settings that cannot work, by names of this section, including unusable files of `tls`.
     #[must_use]
     pub(crate) fn problems(&self) -> Problems {
         let mut problems = Problems::default();

@@ -1,5 +1,5 @@
-//! The number of this installation, which clients know it by: kept by discovery and by the store, and put back
-//! into the one that lost it.
+//! Number of this installation, by which clients know it: stored in discovery and in the store, and
+//! restored to the one that lost it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use crate::deadline::answered_within as within;
 use crate::start::StartError;
 
-/// How often the copies are read at a start, where others change them meanwhile.
+/// Reads of the copies at a start, if others change them meanwhile.
 const ROUNDS: usize = 3;
 
 pub(crate) struct Installation {
@@ -25,7 +25,7 @@ pub(crate) struct Installation {
 }
 
 impl Installation {
-    /// The number that both have, or are given; `drawn` where the installation is new.
+    /// Agrees on the number that both have, or are given; `drawn` if the installation is new.
     pub(crate) async fn agree(&self, drawn: u64) -> Result<u64, StartError> {
         let mut moved = Error::unavailable("installation", "its number changes; try again");
         for _ in 0..ROUNDS {
@@ -37,9 +37,9 @@ impl Installation {
                     to_store,
                 } => match self.put(number, to_discovery, to_store).await {
                     Ok(stands) if stands == number => return Ok(number),
-                    // Somebody else was first.
+                    // Another station was first.
                     Ok(_) => {}
-                    // One has it, and the other is given it later.
+                    // One of them has the number, and the other gets it later.
                     Err(_) if !(to_discovery && to_store) => return Ok(number),
                     Err(error) => moved = error,
                 },
@@ -56,7 +56,7 @@ impl Installation {
         Err(moved.into())
     }
 
-    /// Puts the number back wherever it is missing, for ever.
+    /// Restores the number wherever it is missing, for ever.
     pub(crate) async fn keep(&self, number: u64) {
         loop {
             sleep(COMPARE_EVERY).await;
@@ -94,7 +94,8 @@ impl Installation {
         )
     }
 
-    /// The store first: discovery is the one that loses it. Answers the number that stands.
+    /// Puts the number into the store first, as discovery is the one that loses it. Returns the
+    /// number that stands.
     async fn put(&self, number: u64, to_discovery: bool, to_store: bool) -> backend::Result<u64> {
         let mut stands = number;
         if to_store {

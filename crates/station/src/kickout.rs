@@ -1,7 +1,7 @@
-//! Kickouts: published in the background, tried again within bounds.
+//! Kickouts: published in the background, retried within bounds.
 //!
-//! Nobody waits for one (S1-22). One that is lost is made up for: a displaced session is registered
-//! nowhere, so that its boat's next sweep finds it.
+//! Nobody waits for a kickout (S1-22). A lost one is made good: a displaced session is registered
+//! nowhere, so its boat's next sweep finds it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,28 +16,28 @@ use tokio::time::sleep;
 
 use crate::records::Records;
 
-/// Sessions of one user that are to end.
+/// Sessions of one user to be ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Kick {
+pub(crate) struct KickoutRequest {
     pub(crate) user: UserId,
     pub(crate) sessions: Vec<SessionKey>,
     pub(crate) refusal: Refusal,
 }
 
-impl Kick {
-    /// The older sessions of a platform, after another device signed in.
-    pub(crate) fn displaced(user: UserId, sessions: Vec<SessionKey>) -> Kick {
+impl KickoutRequest {
+    /// Ends the older sessions of a platform, after another device signed in.
+    pub(crate) fn displaced(user: UserId, sessions: Vec<SessionKey>) -> KickoutRequest {
         let text = "signed in elsewhere on the same platform";
-        Kick {
+        KickoutRequest {
             user,
             sessions,
             refusal: Refusal::new(Code::Displaced, text),
         }
     }
 
-    /// The older sessions of a device, after it signed in again.
-    pub(crate) fn replaced(user: UserId, sessions: Vec<SessionKey>) -> Kick {
-        Kick {
+    /// Ends the older sessions of a device, after it signed in again.
+    pub(crate) fn replaced(user: UserId, sessions: Vec<SessionKey>) -> KickoutRequest {
+        KickoutRequest {
             user,
             sessions,
             refusal: signed_in_again(),
@@ -47,7 +47,7 @@ impl Kick {
 
 /// Publishes kickouts.
 #[derive(Clone)]
-pub(crate) struct Kicks {
+pub(crate) struct KickoutQueue {
     pub(crate) producer: Arc<dyn Producer>,
     pub(crate) records: Records,
     pub(crate) clock: Arc<dyn Clock>,
@@ -59,9 +59,9 @@ pub(crate) struct Kicks {
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-impl Kicks {
-    /// One try, for callers that wait for the answer.
-    pub(crate) async fn publish(&self, kick: Kick) -> Result<(), Refusal> {
+impl KickoutQueue {
+    /// Publishes one kickout once, for callers that wait for the answer.
+    pub(crate) async fn publish(&self, kick: KickoutRequest) -> Result<(), Refusal> {
         match self.publish_once(vec![self.record(kick)]).await.is_empty() {
             true => Ok(()),
             false => Err(Refusal::new(
@@ -71,8 +71,8 @@ impl Kicks {
         }
     }
 
-    /// Publishes all, those that fail again and again with growing pauses, until they are given up.
-    pub(crate) async fn publish_all(self, kicks: Vec<Kick>) {
+    /// Publishes all, and retries those that fail, with growing pauses, until it gives them up.
+    pub(crate) async fn publish_all(self, kicks: Vec<KickoutRequest>) {
         let mut left: Vec<_> = kicks.into_iter().map(|kick| self.record(kick)).collect();
         let mut pause = FIRST_PAUSE;
         for attempt in 1..=self.attempts.max(1) {
@@ -92,13 +92,14 @@ impl Kicks {
         );
     }
 
-    fn record(&self, kick: Kick) -> NewRecord {
+    fn record(&self, kick: KickoutRequest) -> NewRecord {
         let now = self.clock.now();
         self.records
             .kickout(kick.user, kick.sessions, kick.refusal, now)
     }
 
-    /// Answers what was not acknowledged. A kickout names exact sessions, so that twice is as once.
+    /// Returns the records that were not acknowledged. A kickout names exact sessions, so a second
+    /// one does no more.
     async fn publish_once(&self, records: Vec<NewRecord>) -> Vec<NewRecord> {
         let published = self.producer.publish_within(records.clone(), self.deadline);
         let answers = published.await;

@@ -1,15 +1,17 @@
-//! Rates of users and conversations, and reads of history at a time: each with its code and its counter.
+//! Rates of users and of conversations, and concurrent reads of history: each with its code and its
+//! counter.
 //!
-//! A user has its rates at every station, so that with several it may reach a multiple: a shared count would cost
-//! each send a round trip. Of a conversation's rate each station takes twice its share, for its senders do not spread
-//! evenly: together they take double at most.
+//! A user has a rate at every station, and with several stations may reach a multiple of it: a
+//! shared count would cost each send a round trip. A station takes twice its share of a
+//! conversation's rate, because senders do not spread evenly: all stations together take double at
+//! most.
 
 use std::hash::Hash;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backend::discovery::Roster;
+use backend::discovery::Directory;
 use backend::rate_limit::{Rate, RateLimit};
 use metrics::Counter;
 use protocol::mailbox::TooManySessions;
@@ -18,18 +20,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::config::Config;
 
-/// A device whose sign-ins come too fast waits for this long at least.
+/// Shortest pause for a device whose sign-ins come too fast.
 const SIGN_IN_PAUSE: Duration = Duration::from_secs(2);
 
-/// The pause of a reader where history has too much to do.
+/// Pause for a reader while history has too much to do.
 const READ_PAUSE: Duration = Duration::from_secs(1);
 
 /// One send, in halves.
 const SEND: NonZeroU32 = NonZeroU32::new(2).expect("positive");
 
-/// The station's part of docs/operations/limits.md.
+/// Limits of docs/operations/limits.md that a station enforces.
 pub(crate) struct Limits {
-    /// Sign-ins of a user's devices, and apart from them those of its bots.
+    /// Sign-ins of a user's devices, and separately those of their bots.
     sign_ins: RateLimit<(UserId, bool)>,
     user_sends: RateLimit<UserId>,
     bot_sends: RateLimit<UserId>,
@@ -40,11 +42,11 @@ pub(crate) struct Limits {
     reads: Arc<Semaphore>,
     reads_refused: Counter,
     sessions_refused: Counter,
-    stations: watch::Receiver<Roster>,
+    stations: watch::Receiver<Directory>,
 }
 
 impl Limits {
-    pub(crate) fn new(config: &Config, stations: watch::Receiver<Roster>) -> Limits {
+    pub(crate) fn new(config: &Config, stations: watch::Receiver<Directory>) -> Limits {
         let sign_ins =
             Rate::per_minute(config.user_sign_ins_per_minute, config.user_sign_ins_burst);
         Limits {
@@ -94,7 +96,7 @@ impl Limits {
         self.sign_ins.check((user, is_bot)).map_err(refuse)
     }
 
-    /// The mailbox counts the sessions.
+    /// Counts a refusal by the mailbox, which counts the sessions.
     pub(crate) fn sessions(&self, too_many: TooManySessions) -> Refusal {
         self.sessions_refused.increment(1);
         too_many.into()
@@ -109,7 +111,8 @@ impl Limits {
         of_sender.check(user).map_err(refuse)
     }
 
-    /// A send of somebody who may send there: others take nothing from those who may.
+    /// Takes a send to a conversation by a user who may send there: others take nothing from its
+    /// rate.
     pub(crate) fn send_to(&self, conversation: ConversationId) -> Result<(), Refusal> {
         let in_conversation = match conversation {
             ConversationId::Group(_) => &self.group_sends,
@@ -126,7 +129,7 @@ impl Limits {
         self.questions.check(user).map_err(refuse)
     }
 
-    /// A place among the reads of history, held until the read is done.
+    /// Takes a permit for a read of history, held until the read is done.
     pub(crate) fn read(&self, user: UserId) -> Result<OwnedSemaphorePermit, Refusal> {
         let refuse = |wait| too_much("you read too much of the past at once", wait);
         self.user_reads.check(user).map_err(refuse)?;
@@ -142,7 +145,7 @@ fn by_second<K: Hash>(limit: &'static str, count: NonZeroU32, burst: NonZeroU32)
     RateLimit::new(limit, Rate::per_second(count, burst))
 }
 
-/// A rate in halves of a send.
+/// A rate counted in halves of a send.
 fn by_halves<K: Hash>(limit: &'static str, count: NonZeroU32, burst: NonZeroU32) -> RateLimit<K> {
     by_second(
         limit,
@@ -151,8 +154,8 @@ fn by_halves<K: Hash>(limit: &'static str, count: NonZeroU32, burst: NonZeroU32)
     )
 }
 
-/// Halves of a send that one costs beside so many stations: all of the rate is a single one's, or of two each; of n each
-/// has two n-ths.
+/// Cost of a send beside this many stations, in halves: one station, or each of two, has all of the
+/// rate; each of n has two n-ths.
 fn send_cost(stations: usize) -> NonZeroU32 {
     let stations = u32::try_from(stations).ok().and_then(NonZeroU32::new);
     stations.map_or(SEND, |stations| stations.max(SEND))
@@ -186,7 +189,7 @@ mod tests {
         ConversationId::private(user(one), user(other)).expect("two users")
     }
 
-    /// As many as go at once, and the refusal of the next.
+    /// Number of calls that pass at once, and the refusal of the next.
     fn drain<T>(mut check: impl FnMut() -> Result<T, Refusal>) -> (u32, Refusal) {
         let mut passed = 0;
         loop {
@@ -197,7 +200,7 @@ mod tests {
         }
     }
 
-    /// As many as go in a minute where each waits for as long as it is told.
+    /// Number of calls that pass in a minute if each waits for as long as it is asked to.
     async fn passed_by_waiting(mut check: impl FnMut() -> Result<(), Refusal>) -> u32 {
         let (end, mut passed) = (Instant::now() + Duration::from_secs(60), 0);
         while Instant::now() < end {
@@ -235,7 +238,7 @@ mod tests {
             Ok(()),
             "a neighbour"
         );
-        // Bots that come again and again leave their user's devices alone.
+        // Bots that sign in again and again leave their user's devices alone.
         let (passed, _) = drain(|| limits.sign_in(user(3), Platform::Bot));
         assert_eq!(passed, 20);
         assert_eq!(limits.sign_in(user(3), Platform::Ios), Ok(()));
@@ -280,13 +283,13 @@ mod tests {
             },
             address: String::new(),
         };
-        // Burst and sends a minute, of all and of each.
+        // Burst, and sends a minute: of all stations, and of each.
         for (stations, set, burst, a_minute) in [
             (1, 400, 400, 3000),
             (2, 400, 400, 3000),
             (4, 400, 200, 1500),
             (6, 400, 133, 1000),
-            // A share of less than one send at once is one.
+            // A share of less than one send counts as one.
             (6, 2, 1, 1000),
             (50, 2, 1, 120),
             (50, 1, 1, 120),
@@ -305,7 +308,7 @@ mod tests {
         }
     }
 
-    // A bot that is busy leaves its user's own devices alone, and the other way round.
+    // A busy bot leaves its user's own devices alone, and the other way round.
     #[tokio::test(start_paused = true)]
     async fn a_user_and_their_bot_have_rates_of_their_own() {
         let (limits, refusals) = limits();

@@ -1,4 +1,4 @@
-//! What waits for a device: pages of it, and its end when the device has it.
+//! Mailbox of a device: pages of waiting mail, and its removal once the device has it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,34 +13,35 @@ use backend::mailbox::MailboxStore;
 use futures_util::stream::{self, StreamExt};
 use protocol::frame::ServerFrame;
 use protocol::history::PrivateRow;
-use protocol::ledger::{Event, LedgerEntry};
+use protocol::ledger::{LedgerEntry, LedgerEvent};
 use protocol::mailbox::MailCursor;
 use protocol::message::Target;
-use protocol::sync::{fitting, page_limit};
-use protocol::{MessageId, Refusal};
+use protocol::reading::{fitting, page_limit};
+use protocol::{MessageId, Refusal, UserId};
 use tokio::time::timeout;
 
-use crate::background::Background;
-use crate::current::Current;
 use crate::deadline::{in_time, unavailable, within};
+use crate::read::Reader;
+use crate::workers::WorkQueue;
 
 /// Reads and empties mailboxes.
-pub(crate) struct MailRoom {
+pub(crate) struct MailReader {
     pub(crate) mailbox: Arc<dyn MailboxStore>,
     pub(crate) history: Arc<dyn HistoryStore>,
-    pub(crate) current: Current,
+    pub(crate) reader: Arc<Reader>,
     pub(crate) ledger: Arc<dyn LedgerStore>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) deadline: Duration,
     pub(crate) page_max: usize,
     pub(crate) page_bytes_max: usize,
-    pub(crate) trims: Background<Target>,
+    pub(crate) trims: WorkQueue<Target>,
 }
 
-/// Users whose expired mail is removed at a time.
+/// Users whose expired mail is removed at the same time.
 const TRIMS_TOGETHER: usize = 16;
 
-/// Removes expired mail of these. What fails is removed after their next drain, or with the mailbox's own time.
+/// Removes expired mail of these targets. A failure is made good after their next drain, or by the
+/// mailbox's own expiry.
 pub(crate) async fn trim_all(
     mailbox: Arc<dyn MailboxStore>,
     clock: Arc<dyn Clock>,
@@ -58,13 +59,13 @@ pub(crate) async fn trim_all(
             }
         }
     });
-    // Behind a store that hangs, the rest waits no longer than one of them.
+    // Behind a store call that hangs, all of them together wait no longer than one.
     let _ = timeout(deadline, trimming).await;
 }
 
-impl MailRoom {
-    /// Waiting messages, oldest first, as frames. Removes nothing but entries that can no longer be
-    /// delivered at all; behind the last page, what expired (S1-57).
+impl MailReader {
+    /// Waiting messages, oldest first, as frames. Removes only entries that can no longer be
+    /// delivered at all, and, after the last page, expired mail (S1-57).
     pub(crate) async fn page(&self, request: MailPageRequest) -> Result<MailPage, Refusal> {
         let target = Target {
             user: request.user,
@@ -96,7 +97,7 @@ impl MailRoom {
                 items.insert(cursor, MailItem { id: row.id, frame });
             }
         }
-        self.make_current(&mut items).await?;
+        self.apply_changes(target.user, &mut items).await?;
         let sizes = items.values().map(|item| item.frame.len());
         let fit = fitting(sizes, self.page_bytes_max);
         let mut next = page.next;
@@ -112,10 +113,11 @@ impl MailRoom {
         })
     }
 
-    /// What was edited or recalled meanwhile is fetched so: a device that knows nothing of its conversation cannot ask
-    /// what became of it.
-    async fn make_current(
+    /// Applies edits and recalls made meanwhile: a device that knows nothing of the conversation
+    /// cannot ask for its changes.
+    async fn apply_changes(
         &self,
+        user: UserId,
         items: &mut BTreeMap<MailCursor, MailItem>,
     ) -> Result<(), Refusal> {
         let read = |item: &MailItem| codec::decode_server(item.frame.clone(), usize::MAX);
@@ -126,7 +128,7 @@ impl MailRoom {
                 messages.push(placed);
             }
         }
-        let marked = self.current.mark_all(&mut messages).await?;
+        let marked = self.reader.apply_changes(user, &mut messages).await?;
         for (cursor, placed) in cursors.into_iter().zip(messages) {
             if marked.contains(&(placed.conversation, placed.position.seq))
                 && let Some(item) = items.get_mut(&cursor)
@@ -138,10 +140,11 @@ impl MailRoom {
         Ok(())
     }
 
-    /// Entries without a body, from history. What history does not have either is gone for good (its
-    /// time was over): the entry goes, and is counted. So does one of a group: an entry does not say of which, and
-    /// looking for its id in each group of the user would cost more than the page. It is not lost: the device
-    /// compares the group's places with its own, and reads it there.
+    /// Reads entries without a body from history. A message that history does not have either is
+    /// gone for good (its time was over): its entry is removed, and counted. So is an entry of a
+    /// group: it does not name the group, and looking for its id in each group of the user would
+    /// cost more than the page. It is not lost: the device compares the group's places with its
+    /// own, and reads it there.
     async fn reread(
         &self,
         target: Target,
@@ -173,8 +176,8 @@ impl MailRoom {
         Ok(rows.into_iter().flatten().collect())
     }
 
-    /// Removes what devices have stored; the ledger hears of what really waited. Answers the places of those that the
-    /// mailbox did not answer.
+    /// Removes mail that devices have stored, and writes the mail that really waited to the ledger.
+    /// Returns the indices of acknowledgements that the mailbox did not answer.
     pub(crate) async fn acknowledge(&self, acks: Vec<MailAck>) -> Result<Vec<usize>, Refusal> {
         let now = self.clock.now();
         let acked = acks
@@ -189,7 +192,7 @@ impl MailRoom {
                     message,
                     at: now,
                     target: Some(target_of(ack)),
-                    event: Event::Fetched {
+                    event: LedgerEvent::Fetched {
                         session: ack.session,
                     },
                 })),
@@ -200,7 +203,8 @@ impl MailRoom {
             }
         }
         if !fetched.is_empty() {
-            // The mail is gone from the box: a ledger that misses its end must not bring it back.
+            // The mail is gone from the mailbox: a ledger that misses its end must not bring it
+            // back.
             let appended = within(self.deadline, self.ledger.append(fetched)).await;
             if appended.is_err() {
                 metrics::counter!("station_ledger_lost_total").increment(1);

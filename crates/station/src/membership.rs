@@ -1,8 +1,8 @@
-//! Who is in which group, as the doors believe it.
+//! Members of groups, as far as a station checks them before the log.
 //!
-//! The group's writer judges every record at its place in the log, so a door may be a few seconds behind: who was
-//! removed a moment ago is let in here, and refused there. It must not be behind the other way: that somebody is *not*
-//! in a group is never remembered.
+//! The group's writer judges every record at its place in the log, so a station may be a few
+//! seconds behind: it lets a member pass who was removed a moment ago, and the writer refuses. It
+//! must not be behind the other way: that a user is *not* in a group is never remembered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,40 +11,39 @@ use std::time::Duration;
 use backend::groups::GroupStore;
 use futures_util::stream::{self, StreamExt};
 use parking_lot::Mutex;
-use protocol::group::{Member, Settings};
-use protocol::{Code, GroupId, Refusal, UserId};
+use protocol::admission::MEMBER_BELIEVED_FOR;
+use protocol::group::{GroupSettings, Member};
+use protocol::reading::{not_a_member, stranger};
+use protocol::{GroupId, Refusal, UserId};
 use tokio::time::Instant;
 
 use crate::deadline::within;
 
-/// How long somebody who was in a group is believed to be.
-const BELIEVED: Duration = Duration::from_secs(3);
-
-/// Members that are remembered; beyond, those of longest ago are asked for again.
+/// Members remembered; beyond, the oldest are asked for again.
 const KNOWN_MAX: usize = 131_072;
 
-/// Questions to the store at a time, where each is about another group.
+/// Questions to the store at the same time, each about another group.
 const TOGETHER: usize = 16;
 
 type Key = (GroupId, UserId);
 
-/// Asks who is in a group.
+/// Asks for members of groups.
 pub(crate) struct Membership {
     groups: Arc<dyn GroupStore>,
-    /// At a door, where what is not answered is let in.
+    /// Deadline of a check before the log, which lets pass if there is no answer.
     door_deadline: Duration,
     deadline: Duration,
-    known: Mutex<Known>,
+    known: Mutex<MemberMemory>,
 }
 
-/// Two ages of members: when the young ones are many, the old ones are forgotten at once.
+/// Two generations of members: once the young ones are many, the old ones are forgotten at once.
 #[derive(Default)]
-struct Known {
+struct MemberMemory {
     young: BTreeMap<Key, Instant>,
     old: BTreeMap<Key, Instant>,
 }
 
-impl Known {
+impl MemberMemory {
     fn has(&self, key: &Key, now: Instant) -> bool {
         let until = self.young.get(key).or_else(|| self.old.get(key));
         until.is_some_and(|until| *until > now)
@@ -72,8 +71,9 @@ impl Membership {
         }
     }
 
-    /// Why these are not let in, each with its refusal; the others are. One question for all that are not known.
-    /// Where the store does not answer they are let in, for the writer judges them again.
+    /// Refusals of these users, for those who are no members; the others may pass. One question for
+    /// all who are not known. If the store does not answer they may pass, as the writer judges them
+    /// again.
     pub(crate) async fn refused(&self, asked: &[Key]) -> BTreeMap<Key, Refusal> {
         let unknown = self.unknown(asked);
         if unknown.is_empty() {
@@ -84,13 +84,13 @@ impl Membership {
             metrics::counter!("station_members_unasked_total").increment(unknown.len() as u64);
             return BTreeMap::new();
         };
-        let until = Instant::now() + BELIEVED;
+        let until = Instant::now() + MEMBER_BELIEVED_FOR;
         let mut refused = BTreeMap::new();
         let mut strangers = BTreeSet::new();
         for (key, member) in unknown.into_iter().zip(members) {
             match member {
                 Some((_, member)) if member.role.is_some() => self.known.lock().learn(key, until),
-                Some(_) => drop(refused.insert(key, not_in())),
+                Some(_) => drop(refused.insert(key, not_a_member())),
                 None => drop(strangers.insert(key)),
             }
         }
@@ -106,21 +106,21 @@ impl Membership {
         refused
     }
 
-    /// What somebody is in a group, as it is now.
+    /// Current membership of a user in a group.
     ///
     /// # Errors
-    /// `Forbidden` for who is not in it, `NotFound` where there is none; the store's.
+    /// `Forbidden` for a user who is no member, `NotFound` if there is no such group; the store's.
     pub(crate) async fn of(
         &self,
         user: UserId,
         group: GroupId,
-    ) -> Result<(Settings, Member), Refusal> {
+    ) -> Result<(GroupSettings, Member), Refusal> {
         let asked = [(group, user)];
         let members = within(self.deadline, self.groups.members_of(&asked)).await?;
         match members.into_iter().next().flatten() {
             Some((settings, member)) if member.role.is_some() => Ok((settings, member)),
-            Some(_) => Err(not_in()),
-            None => Err(self.strange(group).await.unwrap_or_else(not_in)),
+            Some(_) => Err(not_a_member()),
+            None => Err(self.strange(group).await.unwrap_or_else(not_a_member)),
         }
     }
 
@@ -132,19 +132,13 @@ impl Membership {
         unknown.into_iter().collect()
     }
 
-    /// What is said to who never was in it; `None` where the store does not say whether there is such a group.
+    /// Refusal for a user who never was a member; `None` if the store does not say whether the
+    /// group exists.
     async fn strange(&self, group: GroupId) -> Option<Refusal> {
         let somebody = self.groups.present(group, None, 1);
         let somebody = within(self.door_deadline, somebody).await.ok()?;
-        Some(match somebody.is_empty() {
-            true => Refusal::new(Code::NotFound, "there is no such group"),
-            false => not_in(),
-        })
+        Some(stranger(Some(!somebody.is_empty())))
     }
-}
-
-fn not_in() -> Refusal {
-    Refusal::new(Code::Forbidden, "you are not in this group")
 }
 
 #[cfg(test)]
@@ -157,15 +151,15 @@ mod tests {
             let group = GroupId::new(1).expect("positive");
             (group, UserId::new(n + 1).expect("positive"))
         };
-        let mut known = Known::default();
+        let mut known = MemberMemory::default();
         let now = Instant::now();
         for n in 0..(KNOWN_MAX as i64 * 2) {
-            known.learn(key(n), now + BELIEVED);
+            known.learn(key(n), now + MEMBER_BELIEVED_FOR);
         }
         assert!(known.young.len() + known.old.len() <= KNOWN_MAX);
         let last = key(KNOWN_MAX as i64 * 2 - 1);
         assert!(known.has(&last, now));
         assert!(!known.has(&key(0), now));
-        assert!(!known.has(&last, now + BELIEVED));
+        assert!(!known.has(&last, now + MEMBER_BELIEVED_FOR));
     }
 }

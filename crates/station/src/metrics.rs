@@ -1,13 +1,13 @@
-//! What a station counts. Handles are made once; hot paths only add.
+//! Metrics of a station. Handles are made once; hot paths only add.
 
 use std::time::Duration;
 
 use metrics::{Counter, Histogram, counter, histogram};
 use protocol::Code;
 
-use crate::accept::Outcome;
+use crate::accept::SendOutcome;
 
-/// Of accepting sends.
+/// Metrics of accepting sends.
 pub(crate) struct AcceptMetrics {
     accepted: Counter,
     refused: Vec<Counter>,
@@ -29,7 +29,7 @@ impl AcceptMetrics {
         }
     }
 
-    pub(crate) fn record(&self, outcomes: &[Outcome], took: Duration) {
+    pub(crate) fn record(&self, outcomes: &[SendOutcome], took: Duration) {
         let accepted = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         self.accepted.increment(accepted as u64);
         for refusal in outcomes.iter().filter_map(|outcome| outcome.as_ref().err()) {
@@ -38,15 +38,15 @@ impl AcceptMetrics {
                 counter.increment(1);
             }
         }
-        // A sample a send: each of them waited for the whole batch.
+        // One sample per send: each of them waited for the whole batch.
         self.seconds.record_many(took.as_secs_f64(), outcomes.len());
     }
 }
 
-/// Of sessions.
+/// Metrics of sessions.
 pub(crate) struct AdmissionMetrics {
     pub(crate) connected: Counter,
-    /// Without a token.
+    /// Resumed without a token.
     pub(crate) resumed: Counter,
     pub(crate) displaced: Counter,
     pub(crate) replaced: Counter,
@@ -71,7 +71,7 @@ impl AdmissionMetrics {
         }
     }
 
-    /// Whether a user who was asked for has a session.
+    /// Counts a lookup of a user with or without a session.
     pub(crate) fn looked_up(&self, online: bool) {
         if online {
             self.found.increment(1);
@@ -85,7 +85,7 @@ impl AdmissionMetrics {
     }
 }
 
-/// Of receipts.
+/// Metrics of receipts.
 #[derive(Clone)]
 pub(crate) struct ReceiptMetrics {
     pub(crate) recorded: Counter,
@@ -135,7 +135,7 @@ mod tests {
             ..AcceptMetrics::new()
         };
         let refused = || Err(Refusal::new(Code::Unavailable, "away"));
-        let outcomes: Vec<Outcome> = (0..20).map(|_| refused()).collect();
+        let outcomes: Vec<SendOutcome> = (0..20).map(|_| refused()).collect();
         metrics.record(&outcomes, Duration::from_millis(3));
         assert_eq!(samples.0.load(Ordering::Relaxed), 20);
     }

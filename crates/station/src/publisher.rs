@@ -1,4 +1,5 @@
-//! Publishing sends: each partition by itself, behind a breaker, so that one that is away delays nobody else.
+//! Publishes sends: each partition by itself, behind a breaker, so that an unavailable one delays
+//! no other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,14 +14,14 @@ use protocol::Timestamp;
 use protocol::breaker::{Breakers, Passage, SILENCE};
 use tokio::time::{Instant, sleep_until};
 
-/// What the log said of a record.
+/// Answer of the log for a record.
 #[derive(Debug)]
 pub(crate) enum Published {
     Appended,
     Failed(backend::Error),
-    /// Nothing, in time: the record may have been appended, or may be yet.
+    /// No answer in time: the record may have been appended, or may be yet.
     Silent,
-    /// The partition is away, and its sender is to wait so long.
+    /// The partition is away, and its sender should wait for this long.
     Away(Duration),
 }
 
@@ -33,8 +34,8 @@ pub(crate) struct Publisher {
     away: Counter,
 }
 
-/// The records of one partition, on their way: their places in the publish, and what becomes of them.
-type Call = BoxFuture<'static, (Partition, Vec<usize>, Vec<Option<backend::Result<u64>>>)>;
+/// A call for the records of one partition: their indices in the publish, and their outcomes.
+type PublishCall = BoxFuture<'static, (Partition, Vec<usize>, Vec<Option<backend::Result<u64>>>)>;
 
 impl Publisher {
     pub(crate) fn new(producer: Arc<dyn Producer>, deadline: Duration) -> Publisher {
@@ -51,8 +52,8 @@ impl Publisher {
         since(self.zero)
     }
 
-    /// One answer a record, in order, by the deadline at the latest. A partition that does not answer while others
-    /// do is not waited for.
+    /// Publishes records; returns one answer per record, in order, by the deadline at the latest. A
+    /// partition that does not answer while others do is not waited for.
     pub(crate) async fn publish(&self, records: Vec<NewRecord>) -> Vec<Published> {
         let mut answers: Vec<Published> = records.iter().map(|_| Published::Silent).collect();
         let mut calls = FuturesUnordered::new();
@@ -108,7 +109,12 @@ impl Publisher {
         answers
     }
 
-    fn call(&self, partition: Partition, places: Vec<usize>, records: Vec<NewRecord>) -> Call {
+    fn call(
+        &self,
+        partition: Partition,
+        places: Vec<usize>,
+        records: Vec<NewRecord>,
+    ) -> PublishCall {
         let (producer, deadline) = (self.producer.clone(), self.deadline);
         Box::pin(async move {
             let answered = producer.publish_within(records, deadline).await;
@@ -120,8 +126,9 @@ impl Publisher {
         take(&self.breakers, self.zero, partition, answered);
     }
 
-    /// What nobody waits for any more may still say that a partition is back.
-    fn observe(&self, mut calls: FuturesUnordered<Call>) {
+    /// Listens to calls that nobody waits for any more, as they may still show that a partition is
+    /// back.
+    fn observe(&self, mut calls: FuturesUnordered<PublishCall>) {
         let (breakers, zero) = (self.breakers.clone(), self.zero);
         tokio::spawn(async move {
             while let Some((partition, _, answered)) = calls.next().await {
@@ -155,7 +162,7 @@ fn published(answer: Option<backend::Result<u64>>) -> Published {
     }
 }
 
-/// The records of each partition with their places, each partition's in order.
+/// Records by partition with their indices, in order within each partition.
 fn by_partition(records: Vec<NewRecord>) -> Vec<(Partition, Vec<usize>, Vec<NewRecord>)> {
     let mut parts: BTreeMap<Partition, (Vec<usize>, Vec<NewRecord>)> = BTreeMap::new();
     for (place, record) in records.into_iter().enumerate() {

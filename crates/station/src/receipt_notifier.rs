@@ -1,8 +1,9 @@
-//! ack:N: what became of messages, for live sessions of their senders, and what was read, for other devices of the
-//! reader.
+//! ack:N: statuses of messages, for live sessions of their senders, and read places, for other
+//! devices of the reader.
 //!
-//! A push that fails is repeated for a quarter of a minute; what is lost then is learned by asking for the status
-//! (S3-18). A push that comes twice harms nobody: a status only moves forward.
+//! A failed push is repeated for a quarter of a minute; receipts lost after that are learned by
+//! asking for the status (S3-18). A push that comes twice harms nobody: a status only moves
+//! forward.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,20 +17,21 @@ use bytes::Bytes;
 use protocol::frame::ServerFrame;
 use protocol::history::RowStatus;
 use protocol::presence::BoatLife;
-use protocol::receipt::{Receipt, ReceiptKind};
+use protocol::receipt::{Receipt, ReceiptKind, ReceiptNotice, ReceiptNotices};
 use protocol::{MessageId, SessionId, UserId};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::boats::Boats;
+use crate::boat_clients::BoatClients;
 use crate::metrics::ReceiptMetrics;
 
 /// Receipts of one frame: well below what a frame may hold.
 const RECEIPTS_PER_FRAME: usize = 500;
 
-/// Pauses before each repeat. A boat without its lease is over sooner than their sum, and a Redis has its new master.
+/// Pauses before each repeat. Their sum is longer than a boat without a lease takes to be over, or
+/// a Redis to get a new master.
 const PAUSES: [Duration; 5] = [
     Duration::from_millis(500),
     Duration::from_secs(1),
@@ -38,34 +40,19 @@ const PAUSES: [Duration; 5] = [
     Duration::from_secs(8),
 ];
 
-/// The first pause of a doubtful notice: a store that fails is not asked at once, and three times at most.
+/// First pause of a doubtful notice: a store that fails is not asked at once, and three times at
+/// most.
 const DOUBTFUL_FROM: usize = 2;
 
-/// Notices that wait for a repeat; what is above it is not repeated.
+/// Notices that wait for a repeat; further ones are not repeated.
 const REPEATS_MAX: usize = 65_536;
-
-/// A receipt for the sender of a message, or for the reader's other devices.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ReceiptNotice {
-    pub(crate) to: UserId,
-    pub(crate) receipt: Receipt,
-}
-
-/// Notices of one call of receipts.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Notices {
-    pub(crate) recorded: Vec<ReceiptNotice>,
-    /// The write of their status failed, or was too late, and may stand all the same: nobody else would push them,
-    /// since a repeat of the receipt finds the status where it is.
-    pub(crate) doubtful: Vec<ReceiptNotice>,
-}
 
 /// Pushes receipts.
 #[derive(Clone)]
 pub(crate) struct ReceiptNotifier {
     pub(crate) mailbox: Arc<dyn MailboxStore>,
     pub(crate) history: Arc<dyn HistoryStore>,
-    pub(crate) boats: Arc<Boats>,
+    pub(crate) boats: Arc<BoatClients>,
     pub(crate) deadline: Duration,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
@@ -73,42 +60,17 @@ pub(crate) struct ReceiptNotifier {
     repeats: Arc<Semaphore>,
 }
 
-/// One call to one boat.
+/// A call to one boat.
 #[derive(Default)]
 struct BoatCall {
     users: Vec<UserId>,
     notices: Vec<Notice>,
 }
 
-impl Notices {
-    fn recorded(recorded: Vec<ReceiptNotice>) -> Notices {
-        Notices {
-            recorded,
-            doubtful: Vec::new(),
-        }
-    }
-
-    fn doubtful(doubtful: Vec<ReceiptNotice>) -> Notices {
-        Notices {
-            recorded: Vec::new(),
-            doubtful,
-        }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.recorded.len() + self.doubtful.len()
-    }
-
-    fn extend(&mut self, other: Notices) {
-        self.recorded.extend(other.recorded);
-        self.doubtful.extend(other.doubtful);
-    }
-}
-
 impl ReceiptNotifier {
     pub(crate) fn new(
         (mailbox, history): (Arc<dyn MailboxStore>, Arc<dyn HistoryStore>),
-        boats: Arc<Boats>,
+        boats: Arc<BoatClients>,
         deadline: Duration,
         (tasks, stop): (TaskTracker, CancellationToken),
         metrics: ReceiptMetrics,
@@ -125,16 +87,16 @@ impl ReceiptNotifier {
         }
     }
 
-    /// Pushes what is recorded; waits for Redis, not for boats.
-    pub(crate) async fn notify_all(self, batches: Vec<Notices>) {
-        let mut all = Notices::default();
+    /// Pushes recorded receipts; waits for Redis, not for boats.
+    pub(crate) async fn notify_all(self, batches: Vec<ReceiptNotices>) {
+        let mut all = ReceiptNotices::default();
         batches.into_iter().for_each(|batch| all.extend(batch));
-        let Notices { recorded, doubtful } = all;
-        self.repeat(Notices::doubtful(doubtful), DOUBTFUL_FROM);
+        let ReceiptNotices { recorded, doubtful } = all;
+        self.repeat(ReceiptNotices::doubtful(doubtful), DOUBTFUL_FROM);
         self.push(recorded, 0).await;
     }
 
-    /// Sessions of all users in one question, then one call for each boat.
+    /// Asks for the sessions of all users at once, then makes one call to each boat.
     async fn push(&self, notices: Vec<ReceiptNotice>, attempt: usize) {
         if notices.is_empty() {
             return;
@@ -179,7 +141,7 @@ impl ReceiptNotifier {
                 let Some(missing) = missing else {
                     return this.repeat_of(&receipts, &users, attempt);
                 };
-                // A session that is missing has ended: its device asks for statuses when it signs in.
+                // A missing session has ended: its device asks for statuses when it signs in.
                 let missing = missing.min(count);
                 this.metrics.pushed.increment((count - missing) as u64);
                 this.metrics.push_failed.increment(missing as u64);
@@ -198,11 +160,11 @@ impl ReceiptNotifier {
             receipts.map(move |&receipt| ReceiptNotice { to, receipt })
         };
         let notices = users.iter().flat_map(of_user).collect();
-        self.repeat(Notices::recorded(notices), attempt);
+        self.repeat(ReceiptNotices::recorded(notices), attempt);
     }
 
-    /// After a pause, in a task of its own.
-    fn repeat(&self, notices: Notices, attempt: usize) {
+    /// Repeats notices after a pause, in a task of its own.
+    fn repeat(&self, notices: ReceiptNotices, attempt: usize) {
         let count = notices.len();
         if count == 0 {
             return;
@@ -221,15 +183,15 @@ impl ReceiptNotifier {
                 this.metrics.push_failed.increment(count as u64);
                 return;
             }
-            let Notices { recorded, doubtful } = this.in_registers(notices).await;
+            let ReceiptNotices { recorded, doubtful } = this.in_registers(notices).await;
             drop(room);
-            this.repeat(Notices::doubtful(doubtful), attempt + 1);
+            this.repeat(ReceiptNotices::doubtful(doubtful), attempt + 1);
             this.push(recorded, attempt + 1).await;
         });
     }
 
-    /// Doubtful notices whose status stands count as recorded.
-    async fn in_registers(&self, mut notices: Notices) -> Notices {
+    /// Moves doubtful notices whose status stands to the recorded ones.
+    async fn in_registers(&self, mut notices: ReceiptNotices) -> ReceiptNotices {
         if notices.doubtful.is_empty() {
             return notices;
         }
@@ -257,7 +219,7 @@ fn stands(status: &RowStatus, kind: ReceiptKind) -> bool {
     }
 }
 
-/// Encoded once for all sessions of a user.
+/// Encodes frames once for all sessions of a user.
 fn frames_of(receipts: &[Receipt]) -> Vec<Bytes> {
     receipts
         .chunks(RECEIPTS_PER_FRAME)

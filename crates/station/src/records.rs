@@ -1,10 +1,11 @@
 //! Records of the topic `message`, each in the one partition that its key belongs to.
 
-use api::task::{KickoutTask, MessageTask, Task, Work};
+use api::task::Value;
 use backend::queue::{NewRecord, Partition, Queue};
 use bytes::Bytes;
 use protocol::keys::{Topic, control_key, partition_of, record_key};
 use protocol::presence::SessionKey;
+use protocol::record::{KickoutTask, MessageTask, Task, Work};
 use protocol::{ConversationId, Refusal, Timestamp, TraceContext, UserId};
 
 /// Knows how many partitions there are, which never changes.

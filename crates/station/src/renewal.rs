@@ -1,4 +1,4 @@
-//! Sessions that go on: with a new token, and at another boat without one.
+//! Sessions that go on: with a new token, or at another boat without one.
 
 use api::station::{Connect, RefreshToken, Refreshment, ResumeSession};
 use metrics::counter;
@@ -11,8 +11,8 @@ use crate::auth::Client;
 use crate::tickets::name_of;
 
 impl Admissions {
-    /// The proof that a client brings: a token, or the ticket of a boat that it had to leave, which costs no provider and
-    /// no signature.
+    /// Checks the proof that a client brings: a token, or the resume ticket of a boat that it had
+    /// to leave, which costs no provider and no signature.
     pub(crate) async fn prove(&self, connect: &Connect, now: Timestamp) -> Result<SignIn, Refusal> {
         let sign_in = match &connect.resume {
             Some(ticket) => {
@@ -102,10 +102,10 @@ impl Admissions {
         })
     }
 
-    /// Tickets for clients that are about to leave their boat; one a session, in order.
+    /// Makes tickets for clients that are about to leave their boat; one per session, in order.
     ///
     /// # Errors
-    /// None is good, and a session's ticket is forged.
+    /// No session is proved, and a ticket is forged.
     pub(crate) fn resume_tickets(
         &self,
         sessions: &[ResumeSession],

@@ -1,5 +1,5 @@
-//! Revocations of tokens: read from the store before the station is ready, then again every few seconds. Sign-ins and
-//! assertions are checked against them, and boats ask for them.
+//! Revocations of tokens: read from the store before the station is ready, then again every few
+//! seconds. Sign-ins and assertions are checked against them, and boats ask for them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use futures_util::stream;
 use metrics::gauge;
 use parking_lot::{Mutex, RwLock};
 use protocol::revocation::{
-    Cursor, Insertion, PAGE, POLL, PageStart, Revocation, Revocations, STALE_FROM, refusal,
-    stale_refusal,
+    Insertion, PAGE, POLL, PageStart, Revocation, RevocationCursor, Revocations, STALE_FROM,
+    refusal, stale_refusal,
 };
 use protocol::{Refusal, Timestamp, UserId};
 use tokio::task::yield_now;
@@ -23,9 +23,9 @@ use crate::deadline::within;
 
 /// Rows of one question to the store.
 const ROWS: usize = 1000;
-/// Hours that are read at a time.
+/// Hours read at the same time.
 const HOURS_AT_ONCE: usize = 8;
-/// Time for all of the first read: a million of them in one hour take half of it at 60 ms a question.
+/// Time for the whole first read: a million rows in one hour take half of it at 60 ms a question.
 const FIRST_WITHIN: Duration = Duration::from_secs(120);
 
 pub(crate) struct RevocationDoor {
@@ -36,8 +36,8 @@ pub(crate) struct RevocationDoor {
     retention: Duration,
     strict: bool,
     set: RwLock<Revocations>,
-    cursor: Mutex<Cursor>,
-    /// The beginning of the last read that succeeded.
+    cursor: Mutex<RevocationCursor>,
+    /// Begin of the last read that succeeded.
     read_at: Mutex<Instant>,
 }
 
@@ -62,8 +62,8 @@ impl RevocationDoor {
         }
     }
 
-    /// Reads everything that may matter, before anybody is let in: a station that does not know it lets in whom another one
-    /// has shown out.
+    /// Reads every revocation that may matter, before anybody is admitted: without them a station
+    /// would admit users whom another one has signed out.
     ///
     /// # Errors
     /// A store that is away, or too slow.
@@ -78,7 +78,7 @@ impl RevocationDoor {
         })
     }
 
-    /// Reads again and again, for ever. A read that fails is made up for by the next.
+    /// Reads again and again, for ever. A failed read is made good by the next.
     pub(crate) async fn follow(&self) {
         loop {
             sleep(POLL.draw(self.entropy.next())).await;
@@ -89,7 +89,8 @@ impl RevocationDoor {
         }
     }
 
-    /// Reads what is new since the last time; at first everything that may matter.
+    /// Reads revocations that are new since the last read; the first read takes all that may
+    /// matter.
     pub(crate) async fn read(&self) -> backend::Result<()> {
         let (began, now) = (Instant::now(), self.clock.now());
         let window = self.cursor.lock().window(now, self.retention);
@@ -108,7 +109,7 @@ impl RevocationDoor {
         Ok(())
     }
 
-    /// The latest time of those of an hour.
+    /// Reads the revocations of an hour, and returns the latest time among them.
     async fn read_hour(&self, hour: i64, since: Timestamp) -> backend::Result<Option<Timestamp>> {
         let (mut from, mut latest) = (PageStart::of(since), None);
         loop {
@@ -149,7 +150,7 @@ impl RevocationDoor {
         self.read_at.lock().elapsed()
     }
 
-    /// May somebody come in with a token of this time?
+    /// Refuses a token of this time if it is revoked, or, in strict mode, if it may be.
     pub(crate) fn check(&self, user: UserId, issued_at: Timestamp) -> Result<(), Refusal> {
         if self.set.read().refuses(user, issued_at) {
             metrics::counter!("station_tokens_revoked_total").increment(1);
@@ -162,12 +163,14 @@ impl RevocationDoor {
         }
     }
 
-    /// A session that an older station admitted has no time of issue, and passes.
+    /// True if the token is revoked. A session that an older station admitted has no time of issue,
+    /// and passes.
     pub(crate) fn refuses(&self, user: UserId, issued_at: Option<Timestamp>) -> bool {
         issued_at.is_some_and(|issued_at| self.set.read().refuses(user, issued_at))
     }
 
-    /// Writes one down, and answers the time before which tokens are refused. Known here at once.
+    /// Stores a revocation, and returns the time before which tokens are refused. This station
+    /// knows it at once.
     pub(crate) async fn revoke(&self, revoke: Revoke) -> Result<Timestamp, Refusal> {
         let now = self.clock.now();
         let revocation = Revocation {
@@ -185,9 +188,9 @@ impl RevocationDoor {
         Ok(revocation.before)
     }
 
-    /// For boats.
+    /// A page of revocations, for boats.
     pub(crate) fn page(&self, from: PageStart) -> RevokedPage {
-        // Before the set: what is read meanwhile is a gift.
+        // Taken before the set: revocations read meanwhile do no harm.
         let complete_until = self.cursor.lock().complete_until();
         let users = self.set.read().page(from, PAGE);
         RevokedPage {

@@ -8,13 +8,15 @@ use protocol::settings::Problems;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Section `station.sessions`: sessions that a user may have at a time. The same for all stations.
+/// Section `station.sessions`: maximum number of sessions of a user. Must be the same for all
+/// stations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Sessions of a user on a platform, by its name: `ios`, `web` … At most 64; 16 of `bot` and 1 of any other that is
-    /// not named. A sign-in beyond it ends the oldest session as `displaced`; one of `bot` is refused as
-    /// `too_many_sessions`. A smaller number than before ends sessions at the next sign-in.
+    /// Maximum number of sessions of a user on a platform, by its name: `ios`, `web` … At most 64;
+    /// a platform that is not named has 1, and `bot` 16. A sign-in beyond it ends the oldest
+    /// session as `displaced`; a further `bot` is refused as `too_many_sessions`. Lowering it ends
+    /// surplus sessions at the next sign-in.
     pub per_platform: BTreeMap<String, u32>,
 }
 
@@ -44,7 +46,8 @@ impl Config {
         problems
     }
 
-    /// Capacity of each platform; the usual one where [`problems`](Self::problems) refuses what is set.
+    /// Capacity of each platform; the default one if [`problems`](Self::problems) refuses the
+    /// setting.
     #[must_use]
     pub fn capacity(&self) -> SessionCapacity {
         let set = |capacity: SessionCapacity, (name, &sessions): (&String, &u32)| {

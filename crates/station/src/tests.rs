@@ -1,4 +1,4 @@
-//! The station over its real gRPC surface, on embedded parts in memory and paused time.
+//! The station over its real gRPC surface, on embedded backends in memory and paused time.
 
 mod bad_input;
 mod changes;

@@ -1,4 +1,5 @@
-//! Tickets of sessions: made where a user signs in, asked for with every call of a boat, renewed with its assertions.
+//! Tickets of sessions: made at sign-in, checked with every call of a boat, renewed with its
+//! assertions.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,29 +28,27 @@ use thiserror::Error;
 use tokio::time::Instant;
 use tracing::warn;
 
-/// Pause between two lines of the log for the same reason about refused tickets: a boat that lies may do it all the time.
+/// Pause between two log lines about refused tickets for the same reason: a lying boat may cause
+/// them all the time.
 const WARN_PAUSE: Duration = Duration::from_secs(10);
 
-/// Section `station.tickets`: proof that a boat speaks for its own clients.
+/// Section `station.tickets`: proof that a boat acts for its own clients.
 #[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// File with the keys of session tickets, the same for all stations, read again where it changes:
-    /// `packetboat keys new` makes it. Unset: boats are believed, but where station and boat are one
-    /// process, whose key is made at its start.
+    /// File with the keys of session tickets, the same for all stations, read again when it
+    /// changes. `packetboat keys new` creates it. Unset: boats are trusted without tickets, unless
+    /// station and boat are one process, which makes a key at its start.
     #[schemars(extend("examples" = ["/etc/packetboat/tickets/keys"]))]
     pub keys_file: Option<PathBuf>,
-    /// Refusal of calls without a good ticket. Off: only forged tickets are refused, while boats that
-    /// know nothing of them are about. Set it when every boat is new and sessions of before have
-    /// signed in again, which is after the life of a token.
+    /// Refuses calls without a good ticket. Off: only forged tickets are refused, for the time that
+    /// boats without tickets are about. Enable it once every boat is new and all earlier sessions
+    /// have signed in again, which is after the life of a token.
     pub required: bool,
 }
 
 impl Config {
-    /// Reads the file of keys, where there is one.
-    ///
-    /// # Errors
-    /// A file that cannot be read, or holds no keys.
+    /// Reads the file of keys, if there is one.
     pub fn check_file(&self) -> Result<(), TicketKeysError> {
         self.keys_file
             .as_ref()
@@ -69,7 +68,7 @@ impl Config {
     }
 }
 
-/// Trouble with the file of keys.
+/// Errors of the file of keys.
 #[derive(Debug, Error)]
 pub enum TicketKeysError {
     #[error("the keys of tickets in {path} cannot be read")]
@@ -87,11 +86,13 @@ pub(crate) struct TicketDoor {
     file: Option<(PathBuf, Mutex<[u8; 32]>)>,
     is_required: bool,
     clock: Arc<dyn Clock>,
-    /// By reason: one that is frequent hides no other.
+    /// Time of the last warning by reason: a frequent one hides no other.
     warned_at: Mutex<BTreeMap<&'static str, Instant>>,
 }
 
 impl TicketDoor {
+    /// Opens the file of keys.
+    ///
     /// # Errors
     /// A file that cannot be read, or holds no keys.
     pub(crate) fn open(
@@ -107,7 +108,8 @@ impl TicketDoor {
                 (tickets, Some((path.clone(), Mutex::new(digest))))
             }
             None if is_one_process => {
-                // The next start has another one: tickets of this key are then of an unknown one, not forged.
+                // The next start has another key: tickets of this one are then of an unknown key,
+                // not forged.
                 let keys = KeyFile::new(entropy.next() as u8, random_key(entropy));
                 (Tickets::new(&keys, false), None)
             }
@@ -148,7 +150,7 @@ impl TicketDoor {
         self.tickets.load().sign(sign_in, boat, self.clock.now())
     }
 
-    /// May this boat act for the session?
+    /// Checks that this boat may act for the session.
     pub(crate) fn check(&self, of: &impl Proof, boat: Option<&Caller>) -> Result<(), TicketError> {
         let checked = self.tickets.load().check(&of.claim(boat), self.clock.now());
         checked.inspect_err(|error| self.note(*error, boat))

@@ -1,5 +1,5 @@
-//! TLS as a boat speaks it: bytes of a stranger, however they are cut, and those of a client that somebody on the way
-//! changes. The first byte says which, the second how.
+//! TLS as a boat speaks it: bytes of a stranger, however they are cut, and those of a client that
+//! an attacker changes on the way. The first byte says which, the second how.
 #![no_main]
 
 mod talk;
@@ -17,7 +17,8 @@ use rustls::ServerConfig;
 
 const ALPN: &[u8] = b"packetboat.v1";
 
-/// The product's own, with a certificate of a hundred years (openssl req -x509 -newkey ed25519): Ed25519 signs fast.
+/// The product's TLS configuration, with a certificate of a hundred years (openssl req -x509
+/// -newkey ed25519): Ed25519 signs fast.
 static SERVER: LazyLock<Arc<ServerConfig>> = LazyLock::new(|| {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tls");
     let files = CertificateFiles {
@@ -33,7 +34,7 @@ fn server() -> Tls {
     Tls::new(SERVER.clone()).expect("a connection")
 }
 
-/// The outcome of a stranger's bytes, in pieces of so many: an error, or none.
+/// Outcome of a stranger's bytes, in pieces of `piece`: an error, or none.
 fn receive(bytes: &[u8], piece: usize) -> Option<String> {
     let (mut tls, mut plain, mut failed) = (server(), BytesMut::new(), None);
     for chunk in bytes.to_vec().chunks_mut(piece) {

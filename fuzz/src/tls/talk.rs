@@ -1,4 +1,5 @@
-//! A client of rustls and the adapter. Between them stands somebody who cuts, changes, repeats and swaps.
+//! A rustls client and the adapter, with an attacker between them who cuts, changes, repeats and
+//! swaps.
 
 use std::io::{Read, Write};
 use std::ops::Range;
@@ -17,12 +18,12 @@ use rustls::{
     SupportedProtocolVersion,
 };
 
-/// Steps of one input.
+/// Upper bound of steps in one input.
 const STEPS_MAX: usize = 64;
-/// Renewals of keys with no word in between: beyond, it is an attack and ends.
+/// Key renewals without data in between: beyond, the adapter takes them for an attack and ends.
 const RENEWALS_MAX: usize = 16;
 
-/// The certificate is not what is tried here.
+/// Accepts any certificate, as certificates are not under test here.
 #[derive(Debug)]
 struct AnyCertificate;
 
@@ -61,7 +62,7 @@ impl ServerCertVerifier for AnyCertificate {
     }
 }
 
-/// One group, the fastest.
+/// Configuration with one key exchange group, the fastest.
 fn client_config(version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
     let provider = CryptoProvider {
         kx_groups: vec![aws_lc_rs::kx_group::X25519],
@@ -84,23 +85,24 @@ static CLIENTS: LazyLock<[Arc<ClientConfig>; 2]> =
 struct Talk {
     client: ClientConnection,
     tls: Tls,
-    /// Ciphertext of the client that is on its way.
+    /// Ciphertext of the client under way.
     pending: Vec<u8>,
-    /// Words of the client, and those of them that arrived.
+    /// Plaintext the client wrote; `plain` is the part that arrived.
     said: Vec<u8>,
     plain: BytesMut,
-    /// Words of the adapter, and those of them that arrived.
+    /// Plaintext the adapter wrote; `heard` is the part that arrived.
     answered: Vec<u8>,
     heard: Vec<u8>,
-    /// Somebody changed something on the way.
+    /// The attacker changed something.
     is_changed: bool,
-    /// The client says nothing more.
+    /// The client writes nothing more.
     has_ended: bool,
     has_failed: bool,
     renewals: usize,
 }
 
-/// `how`: the version, and whether the handshake is over before the steps begin. A step is an act and its place.
+/// Runs one input. `how`: the version, and whether the handshake completes before the steps. A step
+/// is an act and its place.
 pub fn run(how: u8, steps: &[u8]) {
     let mut talk = Talk::new(usize::from(how % 2));
     if how & 2 == 0 {
@@ -178,7 +180,7 @@ impl Talk {
             Ok(()) => self.answered.extend(words),
             Err(TlsError::Handshaking) => assert!(self.tls.is_handshaking()),
             Err(TlsError::Closed) => assert!(self.has_failed),
-            // A head that has not come whole is judged here first.
+            // An incomplete record head is judged here first.
             Err(error) => {
                 assert!(self.is_changed, "{error}");
                 self.has_failed = true;
@@ -194,14 +196,14 @@ impl Talk {
             self.client.send_close_notify();
             self.has_ended = true;
         } else if self.renewals < RENEWALS_MAX {
-            // TLS 1.2 has none.
+            // TLS 1.2 has no renewal.
             let _ = self.client.refresh_traffic_keys();
             self.renewals += 1;
         }
         self.flush();
     }
 
-    /// Whole records that are on their way. The first bytes may be the rest of one.
+    /// Whole records under way. The first bytes may be the rest of one.
     fn records(&self) -> Vec<Range<usize>> {
         let (mut records, mut from) = (Vec::new(), 0);
         while let Some(head) = self.pending[from..].first_chunk::<5>() {
@@ -234,7 +236,7 @@ impl Talk {
         }
     }
 
-    /// Until both are silent.
+    /// Delivers until both are silent.
     fn deliver_all(&mut self) {
         loop {
             self.deliver(usize::MAX);
@@ -244,7 +246,7 @@ impl Talk {
         }
     }
 
-    /// Some of what is on its way arrives, and all answers.
+    /// Delivers the first `count` bytes under way, and all answers.
     fn deliver(&mut self, count: usize) {
         let count = count.min(self.pending.len());
         let mut bytes: Vec<u8> = self.pending.drain(..count).collect();

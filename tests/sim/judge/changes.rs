@@ -1,16 +1,15 @@
-//! Changes: dense and in the order of the log, each accepted one done or refused, and every message what they
-//! make of it.
+//! Changes: dense and in the order of the log, each accepted one done or refused, and every message
+//! shown with its changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::change::Altered;
-use protocol::ledger::trace::Life;
+use protocol::change::Overlay;
+use protocol::ledger::trace::MessageLife;
 use protocol::{ConversationId, MessageId};
 use tests::app::Said;
 use tests::model::{Fate, Model};
 
 use crate::world::World;
-use crate::writer::Batch;
 
 impl World {
     pub(crate) fn judge_changes(&self, model: &Model) -> Result<(), String> {
@@ -19,9 +18,9 @@ impl World {
         self.judge_fates(model)
     }
 
-    /// The changes of each conversation are those that the log asks for, in its order, each once. Behind a crash
-    /// there may be some between them that changed nothing; one of those that is published again and changes
-    /// something may have its place from either.
+    /// Checks that the changes of each conversation are those the log asks for, in its order, once
+    /// each. After a crash of the carrier, changes without effect may stand between them; one that
+    /// is published again, now with effect, may have its rev from either record.
     fn judge_order(&self, model: &Model) -> Result<(), String> {
         let mut standing: BTreeMap<ConversationId, Vec<(u64, MessageId)>> = BTreeMap::new();
         for ((conversation, rev), row) in &self.disk.changes {
@@ -52,16 +51,15 @@ impl World {
         }
     }
 
-    /// History, with what is left of the changes, is what the log comes to.
+    /// Checks that history, with the overlays of its changes, equals the model of the log.
     fn judge_what_is_left(&self, model: &Model) -> Result<(), String> {
         for (conversation, talk) in &model.talks {
             for expected in talk.view() {
-                let none = Batch::default();
-                let placed = self.subject(*conversation, expected.from, expected.id, &none);
+                let placed = self.subject(*conversation, expected.from, expected.id);
                 let mut placed = placed.ok_or_else(|| format!("{} has no row", expected.id))?;
                 let key = (*conversation, placed.position.seq);
                 let altered = self.disk.altered.get(&key);
-                let marks = altered.and_then(|altered| Altered::show(altered, &mut placed));
+                let marks = altered.and_then(|altered| Overlay::show(altered, &mut placed));
                 let got = Said::of(&placed, marks);
                 if got != expected {
                     return Err(format!("history says {got:?}, the log {expected:?}"));
@@ -71,13 +69,14 @@ impl World {
         Ok(())
     }
 
-    /// What was accepted and stands for nothing itself was done, or the ledger says why not.
+    /// Checks that each accepted send that the writer may refuse was done, or that the ledger says
+    /// why not.
     fn judge_fates(&self, model: &Model) -> Result<(), String> {
         for id in self.judge.asked() {
             let fates = model.fates.get(&id);
             let fates = fates.ok_or_else(|| format!("{id} was accepted and is not in the log"))?;
             let entries = self.disk.ledger.get(&id).cloned().unwrap_or_default();
-            let life = Life::of(id, &entries);
+            let life = MessageLife::of(id, &entries);
             let told = match (&life.listed, life.change.as_ref().map(|change| &change.rev)) {
                 _ if life.placed.is_some() => Fate::Done,
                 _ if life.repeat_of.is_some() => Fate::Nothing,
@@ -89,9 +88,11 @@ impl World {
             };
             let is_right = match fates.contains(&Fate::Done) {
                 true => told == Fate::Done || self.is_clear(id) && told == Fate::Nothing,
-                // Whoever refused it may have died before it was written down; it is not judged twice.
+                // A carrier may have died before it wrote the refusal to the ledger, or a store failed
+                // it behind the head: whoever handles the record again does not judge again.
                 false => {
-                    let again = told != Fate::Refused && self.carrier.life > 1;
+                    let may_repeat = self.carrier.life > 1 || self.witness.failed.contains(&id);
+                    let again = told != Fate::Refused && may_repeat;
                     fates.contains(&told) || again
                 }
             };
@@ -102,28 +103,17 @@ impl World {
         Ok(())
     }
 
-    /// A later one may have cleared further before this one was written down.
+    /// True for a clear, of which the ledger may say that nothing changed: a later clear may have
+    /// gone further before this one was written down.
     fn is_clear(&self, id: MessageId) -> bool {
         let entries = self.disk.ledger.get(&id);
         let entries = entries.map(Vec::as_slice).unwrap_or_default();
-        let life = Life::of(id, entries);
+        let life = MessageLife::of(id, entries);
         life.change.is_some() && life.listed.is_none() && !self.is_among_changes(id)
     }
 
     fn is_among_changes(&self, id: MessageId) -> bool {
         let mut rows = self.disk.changes.values();
         rows.any(|row| row.changed.asked.id == id)
-    }
-
-    /// Every standing device shows what the log comes to. What its user took from the list before the device knew
-    /// it is not fetched.
-    pub(crate) fn judge_views(&self, model: &Model) -> Result<(), String> {
-        for index in self.standing_devices() {
-            let device = &self.devices[index];
-            for (conversation, talk) in &model.talks {
-                device.screen().check(*conversation, talk)?;
-            }
-        }
-        Ok(())
     }
 }

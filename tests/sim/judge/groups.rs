@@ -1,4 +1,4 @@
-//! Groups: nobody sees what was never theirs to read, and every member has all that was said since they came.
+//! Groups: members and messages are those of the log.
 
 use protocol::ConversationId;
 use tests::model::Model;
@@ -6,13 +6,13 @@ use tests::model::Model;
 use crate::world::World;
 
 impl World {
-    /// Who is in, and as what, is what the log comes to; one row a message.
+    /// Checks members, their roles and the rows against the log: one row for each message.
     pub(crate) fn judge_groups(&self, model: &Model) -> Result<(), String> {
         for (conversation, talk) in &model.talks {
             let ConversationId::Group(number) = conversation else {
                 continue;
             };
-            let rows = self.group_rows(*number);
+            let rows = self.disk.rows_of_group(*number);
             let rows: Vec<_> = rows.into_iter().map(|(seq, row)| (seq, row.id)).collect();
             let said = talk.view();
             let said: Vec<_> = said.iter().map(|said| (said.seq, said.id)).collect();

@@ -1,19 +1,19 @@
-//! Lists: what each device shows of a conversation in its list is what a count of the messages says.
+//! Lists: registers are those of the log, and each device's list is that of a count of the
+//! messages.
 
 use std::collections::BTreeSet;
 
 use protocol::{ConversationId, Seq};
-use tests::model::{Model, Talk};
+use tests::model::Model;
 
-use crate::device::Device;
 use crate::world::World;
 
 impl World {
-    /// What was cleared and arranged is what the log comes to; what was read on a device is read.
+    /// Checks against the log how far users cleared, what they hid and what they pinned.
     pub(crate) fn judge_registers(&self, model: &Model) -> Result<(), String> {
         for (conversation, talk) in &model.talks {
             for user in users_of(*conversation) {
-                let registers = self.registers(user, *conversation);
+                let registers = self.disk.registers_of(user, *conversation);
                 if registers.cleared.seq != talk.cleared(user) {
                     let (got, expected) = (registers.cleared.seq, talk.cleared(user));
                     return Err(format!(
@@ -39,7 +39,8 @@ impl World {
         Ok(())
     }
 
-    /// What was read on a device is read: in a group only while they are in. Not asked where a machine died whole: it may take the last of that with it.
+    /// Checks that each read position on a device is registered, in private conversations. Skipped
+    /// after a crash of the whole machine, which may lose the last reads.
     pub(crate) fn judge_reads(&self) -> Result<(), String> {
         for index in self.standing_devices() {
             let device = &self.devices[index];
@@ -47,7 +48,7 @@ impl World {
             let private = private.filter(|(of, _)| of.peer_of(device.user).is_some());
             for (conversation, kept) in private {
                 let read = kept.read.map_or(Seq::ZERO, |(seq, _)| seq);
-                if self.registers(device.user, *conversation).read < read {
+                if self.disk.registers_of(device.user, *conversation).read < read {
                     return Err(format!("{} has read {read}, and nobody knows", device.name));
                 }
             }
@@ -55,34 +56,14 @@ impl World {
         Ok(())
     }
 
-    /// After everybody came back: each device's list.
+    /// Checks each device's list, once all devices came back. Skipped where the machine lost reads
+    /// that devices still know.
     pub(crate) fn judge_lists(&self, model: &Model) -> Result<(), String> {
-        for index in self.standing_devices() {
-            let device = &self.devices[index];
-            for (conversation, talk) in &model.talks {
-                let crowd = talk.group.as_ref();
-                let is_in = crowd.is_some_and(|crowd| crowd.is_in(device.user));
-                if is_in || conversation.peer_of(device.user).is_some() {
-                    self.judge_row(device, *conversation, talk)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn judge_row(
-        &self,
-        device: &Device,
-        conversation: ConversationId,
-        talk: &Talk,
-    ) -> Result<(), String> {
         if self.reads_lost {
-            // The machine forgot what devices still know.
             return Ok(());
         }
-        let row = device.saved.list.get(&conversation);
-        let read = self.registers(device.user, conversation).read;
-        device.screen().check_row(conversation, talk, row, read)
+        let read = |user, conversation| self.disk.registers_of(user, conversation).read;
+        self.evidence().judge_lists(model, read)
     }
 }
 

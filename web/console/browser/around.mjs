@@ -1,4 +1,4 @@
-// Trace, audit, theme, and refusals in words.
+// Trace, audit, theme, and texts of refusals.
 
 import assert from 'node:assert/strict';
 
@@ -8,7 +8,7 @@ export async function around({ page, complaints, see, heading, place, button, pi
   step('trace of a letter that was redriven');
   await page.goto('/#/dead-letters?show=redriven');
   await page.locator('tbody tr', { hasText: 'p:1:2' }).first().click();
-  await heading('Why it died');
+  await heading('Failure');
   await page.locator('dd a code').first().click();
   await heading(`Message ${first}`);
   for (let looks = 0; (await page.getByText('not settled yet').count()) > 0 && looks < 20; looks += 1) {
@@ -25,7 +25,7 @@ export async function around({ page, complaints, see, heading, place, button, pi
   await page.reload();
   await heading(`Message ${first}`);
   await page.goto('/#/trace/192656276478504960');
-  await see('Nothing is known of it.');
+  await see('No such message');
 
   step('audit');
   await place('Audit');
@@ -33,7 +33,7 @@ export async function around({ page, complaints, see, heading, place, button, pi
   await see('in flight');
   await see('The continuous audit has closed');
   await picture('audit');
-  await page.getByRole('radio', { name: 'Chosen' }).check();
+  await page.getByRole('radio', { name: 'Custom' }).check();
   await page.getByLabel('Accepted from').waitFor();
   await button('Audit').last().click();
   await page.waitForURL(/since=\d+/);
@@ -49,7 +49,7 @@ export async function around({ page, complaints, see, heading, place, button, pi
   assert.deepEqual(complaints, []);
 
   step('refusals, in words');
-  // Chromium itself complains of an answer that is no 200.
+  // Chromium itself reports answers other than 200.
   await page.goto('/#/trace/abc');
   await see('neither a message id');
   await button('Try again').waitFor();

@@ -1,4 +1,4 @@
-// A night with many letters: causes, plan, redrive, discard, restore, and the log of it all.
+// Night with many letters: causes, plan, redrive, discard, restore, and the operations log.
 
 import assert from 'node:assert/strict';
 
@@ -6,18 +6,18 @@ import { step } from './walker.mjs';
 
 export async function night(walk, mend) {
   const { page, rows, see, heading, place, button, inDialog, focused, countRows, overhang, picture } = walk;
-  /** The row of a cause in the summary. */
-  const cause = (name) => page.getByRole('region', { name: 'What they died of' }).getByRole('listitem').filter({ hasText: name });
+  /** Row of a cause in the summary. */
+  const cause = (name) => page.getByRole('region', { name: 'Causes' }).getByRole('listitem').filter({ hasText: name });
 
   step('no task yet');
   await place('Tasks');
-  await see('Nothing was asked for.');
+  await see('No tasks');
   await picture('tasks-none');
 
   step('the list of dead letters, by keyboard');
   await place('Dead letters');
   await heading('Dead letters');
-  await heading('What they died of');
+  await heading('Causes');
   const all = await rows.count();
   assert.ok(all >= 8, `${all} letters`);
   await picture('letters');
@@ -32,30 +32,30 @@ export async function night(walk, mend) {
 
   step('one letter');
   await page.keyboard.press('Enter');
-  await heading('Why it died');
+  await heading('Failure');
   assert.match(page.url(), /#\/dead-letters\/message-/);
   await see('dlq-id');
   assert.equal(await page.locator('pre').count(), 0, 'nobody asked for the body');
   await picture('letter');
-  await button('Show it').click();
+  await button('Show body').click();
   await page.locator('pre').waitFor();
-  await button('Hide it').click();
+  await button('Hide body').click();
   assert.equal(await page.locator('pre').count(), 0);
 
   step('an edit that is looked at, and not kept');
-  await button('Edit …').click();
-  await inDialog('Show what it holds').click();
+  await button('Edit…').click();
+  await inDialog('Show body').click();
   const envelope = page.getByRole('dialog').getByRole('textbox');
   const held = await envelope.inputValue();
   assert.ok(held.includes('"retryCount"'), held);
   await envelope.fill(held.replace('"retryCount"', '"retryCuont"'));
-  await inDialog('Show difference').click();
+  await inDialog('Show diff').click();
   await see(/retryCuont/);
   assert.ok(walk.complaints.every((complaint) => complaint.includes('400')), walk.complaints.join('\n'));
   walk.complaints.length = 0;
   await envelope.fill(held.replace(/"data": "[^"]*"/, '"data": "aGVsbG8="'));
-  await inDialog('Show difference').click();
-  await inDialog('Keep this edit').waitFor();
+  await inDialog('Show diff').click();
+  await inDialog('Save edit').waitFor();
   await see('+      "data": "aGVsbG8=",');
   await see('A carrier would read it.');
   await picture('letter-edit');
@@ -76,9 +76,9 @@ export async function night(walk, mend) {
   await page.keyboard.press('Enter');
   await page.waitForURL(/conversation=/);
   await countRows(5);
-  await page.getByRole('combobox', { name: /^Died/ }).selectOption('before-day');
-  await see('No letter matches.');
-  await button('Clear the filter').click();
+  await page.getByRole('combobox', { name: /^Last failure/ }).selectOption('before-day');
+  await see('No matching letters');
+  await button('Clear filter').click();
   await countRows(all);
 
   step('a plan while the cause is there');
@@ -87,17 +87,17 @@ export async function night(walk, mend) {
   await page.waitForURL(/cause=too-large/);
   await countRows(6);
   await picture('letters-cause');
-  await large.getByRole('button', { name: 'Redrive …' }).click();
-  await heading('Redrive all of this cause?');
+  await large.getByRole('button', { name: 'Redrive…' }).click();
+  await heading('Redrive all letters of this cause?');
   await see('would die again');
-  await see('All of them would die again.');
+  await see('All letters would die again');
   await picture('plan-dying');
   await page.keyboard.press('Escape');
   await page.locator('dialog').waitFor({ state: 'detached' });
   assert.equal(await focused(), 'BUTTON', 'the focus goes back');
 
   step('a plan that is cut off');
-  // As if there were very many.
+  // Simulates very many letters.
   const shares = [
     { forecast: 'place', letters: 712, sample: ['message-4-2'] },
     { forecast: 'store', letters: 240, sample: ['message-7-0', 'message-7-1'] },
@@ -106,15 +106,15 @@ export async function night(walk, mend) {
     { forecast: { left_alone: 'bytes_gone' }, letters: 2, sample: ['message-7-4'] },
   ];
   await page.route('**/plan', (route) => route.fulfill({ json: { letters: 1000, forecasts: shares } }));
-  await button('Redrive all that match …').click();
-  await see('15 letters would die again.');
-  await inDialog('Redrive at most 1,000 letters').waitFor();
-  await see('6 letters match by now.');
-  await page.getByLabel('At most, the oldest first').fill('20000');
-  assert.ok(await inDialog(/^Redrive at most/).isDisabled());
-  await page.getByLabel('At most, the oldest first').fill('4000');
-  await inDialog('Redrive at most 4,000 letters').waitFor();
-  await see('It takes 80 s or longer.');
+  await button('Redrive all matching…').click();
+  await see('15 letters would die again');
+  await inDialog('Redrive up to 1,000 letters').waitFor();
+  await see('6 letters match now.');
+  await page.getByLabel('Limit (oldest first)').fill('20000');
+  assert.ok(await inDialog(/^Redrive up to/).isDisabled());
+  await page.getByLabel('Limit (oldest first)').fill('4000');
+  await inDialog('Redrive up to 4,000 letters').waitFor();
+  await see('Takes at least 80 s.');
   await picture('plan-cut-off');
   await page.setViewportSize({ width: 420, height: 860 });
   await picture('narrow-plan');
@@ -125,16 +125,16 @@ export async function night(walk, mend) {
   step('a redrive that dies again');
   await rows.first().focus();
   await page.keyboard.press('Space');
-  await button('Redrive 1 chosen …').click();
+  await button('Redrive 1 selected…').click();
   await heading('Redrive 1 letter?');
-  await see('All of them would die again.');
+  await see('All letters would die again');
   await inDialog('Redrive 1 letter').click();
   await heading('Redrive of 1 letter');
   await see('1 letter in');
   const again = page.getByRole('region', { name: 'Died again' });
   for (let looks = 0; (await again.getByRole('listitem').count()) === 0 && looks < 60; looks += 1) {
     await page.waitForTimeout(250);
-    await again.getByRole('button', { name: 'Look again' }).click();
+    await again.getByRole('button', { name: 'Refresh' }).click();
     await again.getByText(/none|1 letter/).first().waitFor();
   }
   assert.match(await again.getByRole('listitem').innerText(), /^message-/);
@@ -144,14 +144,14 @@ export async function night(walk, mend) {
   step('a plan after it is gone');
   await mend();
   await page.goto('/#/dead-letters');
-  await heading('What they died of');
-  await large.getByRole('button', { name: 'Redrive …' }).click();
+  await heading('Causes');
+  await large.getByRole('button', { name: 'Redrive…' }).click();
   await see('would get a place');
-  await page.getByLabel('Letters a second, at most').fill('0');
-  await see('1 to 1,000.');
+  await page.getByLabel('Letters per second').fill('0');
+  await see('Enter a whole number from 1 to 1,000.');
   assert.ok(await inDialog('Redrive 6 letters').isDisabled());
-  await page.getByLabel('Letters a second, at most').fill('1');
-  await page.getByLabel('Why').fill('the limit was raised');
+  await page.getByLabel('Letters per second').fill('1');
+  await page.getByLabel('Reason (recorded').fill('the limit was raised');
   await picture('plan');
 
   step('redrive of one cause, slowly, to its end');
@@ -160,8 +160,8 @@ export async function night(walk, mend) {
   const taskName = decodeURIComponent(new URL(page.url()).hash.split('/').at(-1));
   await heading('Redrive of 6 letters');
   await see('running');
-  await button('Pause …').click();
-  await page.getByLabel('Why').fill('a look first');
+  await button('Pause…').click();
+  await page.getByLabel('Reason (recorded').fill('a look first');
   await inDialog('Pause').click();
   await see(/Paused by .*: a look first/);
   await picture('task-paused');
@@ -170,8 +170,8 @@ export async function night(walk, mend) {
   await picture('task-running');
   await see('6 letters in');
   await heading('Died again');
-  await see('None by now.');
-  await page.getByText('on its way: it will be placed and delivered').click();
+  await see('None so far.');
+  await page.getByText('redriven: will be placed and delivered').click();
   await picture('task-over');
   await place('Tasks');
   await page.getByRole('row').getByText('6 of 6').waitFor();
@@ -179,22 +179,22 @@ export async function night(walk, mend) {
   step('discard of the rest, with a reason and the count');
   await place('Dead letters');
   const refused = cause('refused');
-  await refused.getByRole('button', { name: 'Discard …' }).waitFor();
+  await refused.getByRole('button', { name: 'Discard…' }).waitFor();
   const rest = all - 6;
   await countRows(rest);
-  await button('Discard all …').click();
-  await heading('Discard all of them?');
-  await page.getByLabel('Why').fill('nobody needs these taps');
+  await button('Discard all…').click();
+  await heading('Discard all letters?');
+  await page.getByLabel('Reason (recorded').fill('nobody needs these taps');
   assert.ok(await inDialog(/^Discard/).isDisabled(), 'nobody said how many');
-  await page.getByLabel('How many letters').fill(String(rest + 1));
+  await page.getByLabel('Number of letters').fill(String(rest + 1));
   assert.ok(await inDialog(/^Discard/).isDisabled(), 'it is another number');
-  await page.getByLabel('How many letters').fill(String(rest));
+  await page.getByLabel('Number of letters').fill(String(rest));
   await picture('discard');
   await inDialog(/^Discard/).click();
   await heading(`Discard of ${rest} letters`);
   await see(`${rest} letters in`);
   await place('Dead letters');
-  await see('Nothing is dead.');
+  await see('No dead letters');
   await picture('nothing');
 
   step('restore of one');
@@ -203,10 +203,10 @@ export async function night(walk, mend) {
   await picture('letters-discarded');
   await rows.first().focus();
   await page.keyboard.press('Space');
-  await see('1 letter chosen');
-  await button('Restore 1 chosen …').click();
+  await see('1 letter selected');
+  await button('Restore 1 selected…').click();
   await heading('Restore 1 letter?');
-  await page.getByLabel('Why').fill('this one after all');
+  await page.getByLabel('Reason (recorded').fill('this one after all');
   await inDialog('Restore 1 letter').click();
   await heading('Restore of 1 letter');
   await see('1 letter in');
@@ -214,15 +214,15 @@ export async function night(walk, mend) {
   step('redrive of it, by its name');
   await page.getByText('restored').click();
   await page.getByRole('link', { name: /^notification-/ }).click();
-  await heading('Why it died');
-  await button('Redrive …').click();
+  await heading('Failure');
+  await button('Redrive…').click();
   await heading('Redrive 1 letter?');
-  await see('would be told again');
+  await see('would be notified again');
   await inDialog('Redrive 1 letter').click();
   await heading('Redrive of 1 letter');
   await see('1 letter in');
   await page.goto('/#/dead-letters?show=all');
-  // One is there twice: it died again.
+  // One letter died again, so there is one more.
   await countRows(all + 1);
   await rows.first().focus();
   assert.ok(await rows.first().getByRole('checkbox').isDisabled(), 'it was redriven');
@@ -235,12 +235,12 @@ export async function night(walk, mend) {
   await see('a look first');
   await see('nobody needs these taps');
   await see('this one after all');
-  await see('read a body');
+  await see('read body');
   await picture('operations');
   const decided = await rows.count();
-  await button('Every line').click();
+  await button('All lines').click();
   await page.waitForFunction((count) => document.querySelectorAll('tbody tr').length > count, decided);
-  await see('chose');
+  await see('selected');
 
   step('a task by its address, and one of nothing');
   await page.goto(`/#/tasks/${taskName}`);
@@ -258,7 +258,7 @@ export async function night(walk, mend) {
   await picture('narrow-tasks');
   await page.goto('/#/dead-letters?show=all');
   await rows.first().waitFor();
-  await heading('What they died of');
+  await heading('Causes');
   assert.equal(await overhang(), 0, 'the letters scroll sideways');
   await picture('narrow');
   await page.setViewportSize({ width: 1360, height: 900 });

@@ -1,4 +1,4 @@
-// What the services count.
+// Metrics of the services.
 
 import { step } from './walker.mjs';
 
@@ -9,9 +9,9 @@ export async function overview({ page, heading, see, picture }, packetboat) {
   await heading('Overview');
   for (const service of ['Boat', 'Station', 'Carrier', 'Horn', 'Audit']) await heading(service);
   await see('ready');
-  // Numbers of two looks at least.
+  // Rates need two polls at least.
   await page.waitForFunction(() => /[1-9]/.test(document.querySelector('.tiles .value')?.textContent ?? ''));
-  // Some more of them, so that the pictures show lines.
+  // More polls, so that the pictures show lines.
   await page.waitForTimeout(8000);
   await picture('overview');
   await silent();

@@ -1,4 +1,4 @@
-// A real Packetboat on a directory of its own, and what people and operators do with it through the command line.
+// Real Packetboat in a directory of its own, with actions of users and operators by command line.
 
 import { execFile, spawn } from 'node:child_process';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
@@ -12,17 +12,17 @@ import { promisify } from 'node:util';
 const run = promisify(execFile);
 const SOON = 30_000;
 
-/** The program under test, from the root of the repository. */
+/** Program under test, relative to the root of the repository. */
 const root = resolve(import.meta.dirname, '../../..');
 const program = resolve(
   root,
   process.env.PACKETBOAT_PROGRAM ?? `${process.env.CARGO_TARGET_DIR ?? 'target'}/debug/packetboat`,
 );
 
-/** Nothing of the caller's own settings. */
+/** Environment without the caller's own settings. */
 const environment = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('PACKETBOAT_')));
 
-/** A webhook that refuses what it is told, until it does not. */
+/** Webhook that refuses requests until `refuses` is false. */
 export async function refusingWebhook() {
   const webhook = { refuses: true, url: '', close };
   function close() {
@@ -53,13 +53,13 @@ export class Packetboat {
     return `http://${this.#ports.admin}`;
   }
 
-  /** Ends and starts again, on the same data and ports. */
+  /** Restarts on the same data and ports. */
   async again(settings) {
     await this.#end();
     await this.#start(settings);
   }
 
-  /** The setting that lets only these sign in: a name with its token and its roles. */
+  /** Setting that admits only these operators, each with name, token and roles. */
   async operators(operators) {
     const tables = operators.map(async ({ name, token, roles }) => {
       const file = join(this.#folder, `${name}.token`);
@@ -83,7 +83,7 @@ export class Packetboat {
       'health.listen = "127.0.0.1:0"',
       `boat.websocket = "${websocket}"`,
       `boat.tcp = "${tcp}"`,
-      // Each command signs in anew, faster than people do.
+      // Commands sign in faster than people do.
       'station.user_sign_ins_burst = 1000000',
       'station.user_sends_burst = 1000000',
       ...settings,
@@ -114,18 +114,18 @@ export class Packetboat {
     };
   }
 
-  /** What a command prints; it may fail where nothing comes. */
+  /** Output of a command, which may fail if nothing arrives. */
   async #says(...words) {
     const { stdout } = await run(program, words, { env: this.#surroundings(), timeout: SOON }).catch((failed) => failed);
     return stdout;
   }
 
-  /** Signs in once, so that the user's desktop is known, and goes away. */
+  /** Signs in once, so that the user's desktop is known, and disconnects. */
   async visits(user) {
     await this.#says('listen', '--user', user, '--timeout', '0.7');
   }
 
-  /** The ids of messages, sent in this order. */
+  /** Sends messages in this order and returns their ids. */
   async sends(from, to, texts) {
     const ids = [];
     for (const text of texts) {
@@ -135,7 +135,7 @@ export class Packetboat {
     return ids;
   }
 
-  /** Two who talk, a few messages a second. Answers how to end it. */
+  /** Starts a chat with some messages per second. Returns a function that ends it. */
   chatter(from, to) {
     const options = { env: this.#surroundings(), stdio: ['pipe', 'ignore', 'inherit'] };
     const listener = spawn(program, ['listen', '--user', to], options);
@@ -154,7 +154,7 @@ export class Packetboat {
     };
   }
 
-  /** Waits for so many letters of a topic. */
+  /** Waits for `count` letters of a topic. */
   async letters(topic, count) {
     for (let waited = 0; waited < SOON; waited += 200) {
       const page = JSON.parse(await this.#says('dlq', 'list', '--topic', topic, '--output', 'json'));

@@ -1,5 +1,5 @@
-// An operator's way through the console, over a real Packetboat with real dead letters: a night with many letters in
-// small, then trace and audit, then the same desk where operators sign in.
+// Walk of an operator through the console, over a real Packetboat with real dead letters: a small night with
+// many letters, then trace and audit, then the same desk with sign-in.
 
 import { around } from './around.mjs';
 import { night } from './night.mjs';
@@ -26,10 +26,10 @@ try {
 
   walk = await walker(packetboat.admin);
   await overview(walk, packetboat);
-  /** What killed them ends. */
+  /** Removes the cause of the dead letters. */
   async function mend() {
     webhook.refuses = false;
-    // A page that is open would complain of a port that is gone.
+    // An open page would report errors while the port is down.
     await walk.page.goto('about:blank');
     await packetboat.again(settings);
   }

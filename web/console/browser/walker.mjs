@@ -1,4 +1,4 @@
-// One who goes through the console, and what they look for and press.
+// Driver of the console: what to look for and what to press.
 
 import { open } from './watched.mjs';
 
@@ -19,7 +19,7 @@ export async function walker(admin) {
     inDialog: (name) => page.getByRole('dialog').getByRole('button', { name }),
     focused: () => page.evaluate(() => document.activeElement?.getAttribute('aria-label') ?? document.activeElement?.tagName),
     countRows: (count) => page.waitForFunction((rows) => document.querySelectorAll('tbody tr').length === rows, count),
-    /** How far the page is wider than the window. */
+    /** Pixels by which the page is wider than the window. */
     overhang: () => page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth),
   };
 }

@@ -1,4 +1,4 @@
-// A page in a real browser that may not complain, and may not talk to anybody else.
+// Page in a real browser that collects console errors and requests to other origins.
 
 import { mkdir } from 'node:fs/promises';
 import { resolve } from 'node:path';
@@ -10,7 +10,7 @@ const pictures = resolve(import.meta.dirname, '../../screenshots');
 export async function open(admin) {
   const browser = await chromium.launch({
     executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
-    // Builders run as root, where Chromium's own sandbox does not start.
+    // CI runs as root, where Chromium's own sandbox does not start.
     args: process.getuid?.() === 0 ? ['--no-sandbox'] : [],
   });
   const context = await browser.newContext({
@@ -32,7 +32,7 @@ export async function open(admin) {
     if (new URL(request.url()).origin !== admin) complaints.push(`a request to ${request.url()}`);
   });
 
-  /** A picture in light and in dark. */
+  /** Takes a screenshot in light and one in dark. */
   async function picture(name) {
     for (const colorScheme of ['light', 'dark']) {
       await page.emulateMedia({ colorScheme });

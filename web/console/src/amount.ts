@@ -1,6 +1,6 @@
-// Numbers as they fit into a line.
+// Numbers in short form.
 
-/** `1,234`, `12.3 k`; small ones keep a digit behind the point. */
+/** Formats as `1,234` or `12.3 k`; small values keep one decimal. */
 export function amount(value: number): string {
   const size = Math.abs(value);
   if (size >= 1_000_000) return `${trimmed(value / 1_000_000)} M`;
@@ -9,7 +9,7 @@ export function amount(value: number): string {
   return trimmed(value);
 }
 
-/** Seconds as `0.4 ms`, `12 ms`, `1.3 s`. */
+/** Formats seconds as `0.4 ms`, `12 ms`, `1.3 s`. */
 export function seconds(value: number): string {
   if (value === 0) return '0';
   if (value < 1) {
@@ -25,7 +25,7 @@ export function bytes(value: number): string {
   return `${trimmed(value / 1024 / 1024)} MiB`;
 }
 
-/** `1 letter`, `3 letters`. */
+/** Count with its noun: `1 letter`, `3 letters`. */
 export function counted(count: number, one: string, many = `${one}s`): string {
   return `${count.toLocaleString('en')} ${count === 1 ? one : many}`;
 }

@@ -1,4 +1,4 @@
-// The route that the address bar shows now.
+// Route in the address bar.
 
 import { parseRoute, type Route } from './route';
 

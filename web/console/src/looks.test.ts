@@ -43,7 +43,7 @@ test('not while nobody can see it, and at once when somebody can', async () => {
   page.turn(false);
   await vi.advanceTimersByTimeAsync(100);
   expect(look).toHaveBeenCalledTimes(4);
-  // To look away for a moment is no reason to look twice.
+  // Hiding the page for a moment causes no second poll.
   page.turn(true);
   page.turn(false);
   await vi.advanceTimersByTimeAsync(500);

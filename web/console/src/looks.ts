@@ -1,17 +1,20 @@
-// Looks at something again and again, as long as somebody can see the page.
+// Polling that stops while the page is hidden.
 
-/** What is needed of a document. */
+/** Part of `Document` that polling needs. */
 export interface Sight {
   readonly hidden: boolean;
   addEventListener(name: 'visibilitychange', call: () => void): void;
   removeEventListener(name: 'visibilitychange', call: () => void): void;
 }
 
-/** A look answers in how many milliseconds the next one is due; `undefined` ends it. Answers how to stop. */
+/**
+ * Polls with `look`, which returns the delay to the next poll in milliseconds, or `undefined` to end.
+ * Returns a function that stops it.
+ */
 export function keepLooking(look: () => Promise<number | undefined>, page: Sight = document): () => void {
   let timer: ReturnType<typeof setTimeout> | undefined;
   let stopped = false;
-  /** A look is due, and nobody could see it. */
+  /** True if a poll fell due while the page was hidden. */
   let waits = false;
 
   async function turn(): Promise<void> {

@@ -1,17 +1,17 @@
-// Where one is in the console, as the part of the address behind `#`.
+// Routes of the console: the part of the address after `#`.
 
 export type Place = 'overview' | 'dead-letters' | 'tasks' | 'trace' | 'audit';
 
 export interface Route {
   place: Place;
-  /** A letter's or a message's id, or a task's name. */
+  /** Id of a letter or message, or name of a task. */
   id?: string | undefined;
   query: Record<string, string>;
 }
 
 const PLACES: readonly Place[] = ['overview', 'dead-letters', 'tasks', 'trace', 'audit'];
 
-/** `#/trace/123`; anything unknown is the overview. */
+/** Parses `#/trace/123`. Anything unknown is the overview. */
 export function parseRoute(hash: string): Route {
   const [path = '', search = ''] = hash.replace(/^#?\/?/, '').split('?', 2);
   const [name = '', ...rest] = path.split('/');
@@ -24,7 +24,7 @@ export function parseRoute(hash: string): Route {
   };
 }
 
-/** The address of a place; what is empty is left out. */
+/** Address of a place, without empty parts. */
 export function address(place: Place, id?: string, query: Record<string, string | undefined> = {}): string {
   const set = Object.entries(query).filter((pair): pair is [string, string] => Boolean(pair[1]));
   const search = new URLSearchParams(set).toString();

@@ -9,7 +9,7 @@ test('how long ago something was', () => {
   expect(ago(now - 5 * 60_000, now)).toBe('5 min ago');
   expect(ago(now - 7 * 3_600_000, now)).toBe('7 h ago');
   expect(ago(now - 5 * 86_400_000, now)).toBe('5 days ago');
-  // Two clocks may disagree.
+  // Clocks of server and browser may disagree.
   expect(ago(now + 10_000, now)).toBe('just now');
 });
 

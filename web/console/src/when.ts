@@ -1,6 +1,6 @@
-// Times and lengths of time, as people read them. Clock times are those of the browser's zone.
+// Times and durations for people. Clock times are in the browser's time zone.
 
-/** `2026-03-01 09:00:00`, with milliseconds where they matter. */
+/** Formats as `2026-03-01 09:00:00`, with milliseconds if `fine`. */
 export function moment(millis: number, fine = false): string {
   const at = new Date(millis);
   const two = (value: number) => String(value).padStart(2, '0');
@@ -9,14 +9,14 @@ export function moment(millis: number, fine = false): string {
   return `${day} ${time}${fine ? `.${String(at.getMilliseconds()).padStart(3, '0')}` : ''}`;
 }
 
-/** `3 min ago`. */
+/** Age: `3 min ago`. */
 export function ago(millis: number, now: number): string {
   const seconds = Math.max(0, Math.round((now - millis) / 1000));
   if (seconds < 5) return 'just now';
   return `${length(seconds)} ago`;
 }
 
-/** `42 s`, `5 min`. */
+/** Duration: `42 s`, `5 min`. */
 export function length(seconds: number): string {
   if (seconds < 90) return `${seconds} s`;
   const minutes = Math.round(seconds / 60);
@@ -26,7 +26,7 @@ export function length(seconds: number): string {
   return `${Math.round(hours / 24)} days`;
 }
 
-/** After the beginning: `+12 ms`, `+3.4 s`, `+2 min`. */
+/** Offset from the start: `+12 ms`, `+3.4 s`, `+2 min`. */
 export function after(millis: number): string {
   const sign = millis < 0 ? '−' : '+';
   const size = Math.abs(millis);
@@ -35,7 +35,7 @@ export function after(millis: number): string {
   return `${sign}${length(Math.round(size / 1000))}`;
 }
 
-/** What an `<input type="datetime-local">` holds, in milliseconds since 1970. */
+/** Value of an `<input type="datetime-local">`, in milliseconds since 1970. */
 export function fromLocal(text: string): number | undefined {
   const millis = new Date(text).getTime();
   return Number.isNaN(millis) ? undefined : millis;

@@ -1,4 +1,4 @@
-// What our web applications are made of.
+// Components of our web applications.
 
 export { default as Badge } from './Badge.svelte';
 export { default as Button } from './Button.svelte';

@@ -1,6 +1,6 @@
-// Where the focus of a table goes at a key.
+// Keyboard navigation of a table.
 
-/** The row after a key was pressed at row `at` of `count`; `undefined`: the key is not for rows. */
+/** Row to focus after a key at row `at` of `count`; `undefined` for other keys. */
 export function rowAfter(key: string, at: number, count: number): number | undefined {
   const last = count - 1;
   switch (key) {

@@ -1,10 +1,10 @@
-// A line through numbers, as an SVG path.
+// Sparkline as an SVG path.
 
-/** From zero to the largest of them; a missing number breaks the line. */
+/** Path scaled from zero to the largest value; a missing value breaks the line. */
 export function sparkline(values: readonly (number | null)[], width: number, height: number): string {
   const most = Math.max(...values.map((value) => value ?? 0), 0) || 1;
   const step = values.length > 1 ? width / (values.length - 1) : 0;
-  // A line at the edge would lose half its width.
+  // Margin for the stroke, which the edge would cut in half.
   const inside = height - 2;
   let path = '';
   let open = false;

@@ -1,8 +1,8 @@
-// Columns that stand on each other.
+// Stacked columns.
 
 /**
- * Each column with all those after it, so that the first is the tallest: drawn in this order, every later one leaves
- * the part of the one before to be seen.
+ * Adds to each column all columns after it, so that the first is the tallest. Drawn in this order, each
+ * column leaves its part of the one before visible.
  */
 export function stacked(columns: readonly (readonly (number | null)[])[]): number[][] {
   const sums: number[][] = [];

@@ -1,2 +1,2 @@
-// The bundler takes style sheets.
+// Style sheets are left to the bundler.
 declare module '*.css';

@@ -1,4 +1,4 @@
-// Light, dark, or as the system is. What was chosen outlives the page.
+// Light, dark or system theme. The choice outlives the page.
 
 export type Theme = 'auto' | 'light' | 'dark';
 
@@ -9,7 +9,7 @@ export function isTheme(text: unknown): text is Theme {
   return THEMES.includes(text as Theme);
 }
 
-/** The one after it, in the order in which the toggle goes round. */
+/** Next theme of the toggle. */
 export function nextTheme(theme: Theme): Theme {
   return THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length] ?? 'auto';
 }
@@ -26,7 +26,7 @@ export function chooseTheme(theme: Theme): void {
   write(theme);
 }
 
-/** Calls back whenever colours may have changed. Answers how to stop. */
+/** Calls back after possible changes of colours. Returns a function that stops it. */
 export function onThemeChange(changed: () => void): () => void {
   const system = matchMedia('(prefers-color-scheme: dark)');
   const chosen = new MutationObserver(changed);
@@ -38,7 +38,7 @@ export function onThemeChange(changed: () => void): () => void {
   };
 }
 
-// A browser may forbid storage; then the choice lasts as long as the page.
+// Browsers may forbid storage; the choice then lasts as long as the page.
 function read(): string | null {
   try {
     return localStorage.getItem(KEY);
@@ -51,6 +51,6 @@ function write(theme: Theme): void {
   try {
     localStorage.setItem(KEY, theme);
   } catch {
-    // As above.
+    // See `read`.
   }
 }

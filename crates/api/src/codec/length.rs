@@ -1,4 +1,4 @@
-//! Frames on a byte stream: a varint length, then as many bytes.
+//! Frames on a byte stream: a varint length, then that many bytes.
 
 use std::io;
 
@@ -7,18 +7,18 @@ use protocol::{Code, Refusal};
 use thiserror::Error;
 use tokio_util::codec::{Decoder, Encoder};
 
-/// A length may be written in this many bytes at most.
+/// Longest encoding of a length, in bytes.
 pub const LENGTH_BYTES_MAX: usize = 5;
 
-/// How much room is made at once for a frame that has not come yet.
+/// Room made at once for a frame that has not come yet.
 const STEP_BYTES: usize = 8 * 1024;
 
-/// Why a byte stream of frames ended.
+/// Reason for the end of a byte stream of frames.
 #[derive(Debug, Error)]
 pub enum FrameError {
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
-    /// The other side broke the rules: say this as the last frame, then close.
+    /// The other side broke the rules: send this as the last frame, then close.
     #[error(transparent)]
     Refused(#[from] Refusal),
 }
@@ -31,7 +31,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// `max`: bytes of a frame, without its length.
+    /// `max` is the limit of a frame in bytes, without its length.
     pub const fn new(max: usize) -> Frames {
         Frames { max }
     }
@@ -51,7 +51,8 @@ impl Frames {
     }
 }
 
-/// The length that `bytes` begins with, and how many bytes it takes; `None` while it is incomplete.
+/// Reads the length at the beginning of `bytes`, and the number of bytes it takes; `None` while it
+/// is incomplete.
 fn read_length(bytes: &[u8]) -> Result<Option<(u64, usize)>, Refusal> {
     let mut length = 0u64;
     for (place, &byte) in bytes.iter().take(LENGTH_BYTES_MAX).enumerate() {
@@ -85,7 +86,8 @@ impl Decoder for Frames {
         let len = self.fits(length)?;
         let missing = (prefix + len).saturating_sub(src.len());
         if missing > 0 {
-            // In steps: a length is only a claim, memory follows what has really come.
+            // In steps: a length is only a claim, and memory follows the bytes that have really
+            // come.
             src.reserve(missing.min(STEP_BYTES));
             return Ok(None);
         }

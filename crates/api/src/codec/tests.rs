@@ -39,7 +39,7 @@ proptest! {
         prop_assert_eq!(encode_message(&placed), long_way.encode_to_vec());
     }
 
-    // A reader that knows nothing of traces reads the rest all the same.
+    // A reader that knows nothing of traces still reads the rest.
     #[test]
     fn a_message_bears_its_trace(placed in arbitrary::placed(), trace in arbitrary::trace()) {
         let frame = encode_traced(&placed, Some(trace));
@@ -153,7 +153,7 @@ fn the_limit_is_checked_before_anything_is_allocated() {
         refused(decode_prefix(b"\xff\xff\xff\xff\x7f", MAX)),
         Code::TooLarge
     );
-    // At the limit it is only a claim: nothing comes out, and little is allocated for it.
+    // At the limit it is only a claim: no frame comes out, and little is allocated for it.
     length.clear();
     put_length(16 * 1024 * 1024, &mut length);
     assert!(matches!(decode_prefix(&length, 16 * 1024 * 1024), Ok(None)));
@@ -218,19 +218,22 @@ fn a_refusal_says_what_it_is_about() {
     };
     let mut send = v1::Send::default();
     send.message.get_or_insert_default().send_id = send_id.to_string();
-    assert_eq!(about(Frame::Send(send.clone())), About::Send(send_id));
+    assert_eq!(
+        about(Frame::Send(send.clone())),
+        FrameContext::Send(send_id)
+    );
     send.message.get_or_insert_default().send_id.clear();
-    assert_eq!(about(Frame::Send(send)), About::Frame);
+    assert_eq!(about(Frame::Send(send)), FrameContext::Frame);
     let sync = v1::SyncRequest {
         request: 5,
         query: None,
     };
-    assert_eq!(about(Frame::Sync(sync)), About::Sync(5));
+    assert_eq!(about(Frame::Sync(sync)), FrameContext::Sync(5));
     let noise = decode_client_about(Bytes::from_static(b"\xff\xff\xff"), MAX);
-    assert_eq!(noise.expect_err("noise").about, About::Frame);
+    assert_eq!(noise.expect_err("noise").about, FrameContext::Frame);
 }
 
-// A frame of a later version may hold more: what we do not know is passed over.
+// A frame of a later version may hold more: unknown fields are skipped.
 #[test]
 fn unknown_fields_are_passed_over() {
     let ping = encode_client(&ClientFrame::Ping { nonce: 3 });

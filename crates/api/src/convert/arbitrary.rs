@@ -1,4 +1,4 @@
-//! Values of every kind, for tests that what is said is what is understood.
+//! Values of every kind, for tests that conversions lose nothing.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -10,16 +10,17 @@ use proptest::option;
 use proptest::prelude::*;
 use protocol::bounds::Bounds;
 use protocol::change::{
-    Arranged, Asked, Change, ChangeKind, ChangeOf, Changed, Done, Marks, Reaction,
+    Authorship, ChangeKind, ChangeOf, ChangeRequest, ListArrangement, MessageChange, MessageMarks,
+    OrderedChange, Reaction,
 };
 use protocol::drain::BoatState;
 use protocol::frame::{
     Accepted, Ack, AckItem, Acked, ChangePage, ClientFrame, CountSince, Hello, HiddenPage,
-    HistoryPage, HistoryRange, ListDeed, ListPage, ListWord, MemberPage, MessageStatus, MissedPage,
-    PlacedEcho, Refresh, Send, ServerFrame, Summary, SyncAnswer, SyncPage, SyncQuery, SyncRequest,
-    UnreadPage, Welcome,
+    HistoryPage, HistoryRange, ListEvent, ListEventKind, ListPage, MemberPage, MessageStatus,
+    MissedPage, PlacedEcho, Refresh, Send, ServerFrame, Summary, SyncAnswer, SyncPage, SyncQuery,
+    SyncRequest, UnreadPage, Welcome,
 };
-use protocol::group::{Role, Settings, Wish};
+use protocol::group::{GroupCommand, GroupSettings, Role};
 use protocol::history::RowStatus;
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
@@ -40,13 +41,14 @@ use crate::boat::{
     DeliverBatch, Delivery, DrainCommand, DrainOrder, DrainProgress, Notice, NoticeBatch,
     NoticeKind, Outcome, OutcomeKind,
 };
-use crate::dead_letter::{DeadLetter, Origin};
+use crate::dead_letter::{DeadLetter, LetterOrigin};
 use crate::station::{
     Admission, Connect, Disconnect, Kickout, MailAck, MailItem, MailPage, MailPageRequest,
     OnlineMembers, OnlineSession, OnlineUser, Reassert, ReassertOutcome, Reasserted, ReceiptItem,
     RefreshToken, Refreshment, ResumeSession, Revoke, RevokedPage, SendAnswer, SendItem, SyncCall,
 };
-use crate::task::{self, DeliverTask, KickoutTask, MessageTask, NotificationTask, Task, Work};
+use crate::task::NotificationTask;
+use protocol::record::{KickoutTask, MessageTask, RetryTask, Task, Work};
 
 const TEXT: &str = "[a-zA-Z0-9ü :.-]{1,24}";
 
@@ -82,7 +84,7 @@ fn time() -> impl Strategy<Value = Timestamp> {
     any::<i64>().prop_map(Timestamp::from_millis)
 }
 
-/// The wire says 0 for none.
+/// A time, or none: the wire says 0 for none.
 fn optional_time() -> impl Strategy<Value = Option<Timestamp>> {
     time().prop_map(|time| (time != Timestamp::ZERO).then_some(time))
 }
@@ -185,43 +187,43 @@ fn role() -> impl Strategy<Value = Role> {
     prop_oneof![Just(Role::Member), Just(Role::Admin), Just(Role::Owner)]
 }
 
-fn settings() -> impl Strategy<Value = Settings> {
-    any::<(bool, bool)>().prop_map(|(open_history, open_door)| Settings {
+fn settings() -> impl Strategy<Value = GroupSettings> {
+    any::<(bool, bool)>().prop_map(|(open_history, open_door)| GroupSettings {
         open_history,
         open_door,
     })
 }
 
-fn wish() -> impl Strategy<Value = Wish> {
+fn wish() -> impl Strategy<Value = GroupCommand> {
     prop_oneof![
         (settings(), vec(user(), 0..3))
-            .prop_map(|(settings, members)| Wish::Create { settings, members }),
-        Just(Wish::Join),
-        Just(Wish::Leave),
-        vec(user(), 0..3).prop_map(Wish::Add),
-        user().prop_map(Wish::Remove),
-        (user(), role()).prop_map(|(user, role)| Wish::SetRole(user, role)),
-        user().prop_map(Wish::HandOver),
-        settings().prop_map(Wish::Set),
+            .prop_map(|(settings, members)| GroupCommand::Create { settings, members }),
+        Just(GroupCommand::Join),
+        Just(GroupCommand::Leave),
+        vec(user(), 0..3).prop_map(GroupCommand::Add),
+        user().prop_map(GroupCommand::Remove),
+        (user(), role()).prop_map(|(user, role)| GroupCommand::SetRole(user, role)),
+        user().prop_map(GroupCommand::HandOver),
+        settings().prop_map(GroupCommand::Set),
     ]
 }
 
-fn arranged() -> impl Strategy<Value = Arranged> {
-    (any::<bool>(), option::of(some_time())).prop_map(|(pinned, muted_until)| Arranged {
+fn arranged() -> impl Strategy<Value = ListArrangement> {
+    (any::<bool>(), option::of(some_time())).prop_map(|(pinned, muted_until)| ListArrangement {
         pinned,
         muted_until,
     })
 }
 
-fn list_word() -> impl Strategy<Value = ListWord> {
+fn list_word() -> impl Strategy<Value = ListEvent> {
     let deed = prop_oneof![
-        any::<u64>().prop_map(|seq| ListDeed::Cleared(Seq(seq))),
-        arranged().prop_map(ListDeed::Arranged),
-        option::of(role()).prop_map(ListDeed::Member),
-        any::<u64>().prop_map(|seq| ListDeed::Hidden(Seq(seq))),
+        any::<u64>().prop_map(|seq| ListEventKind::Cleared(Seq(seq))),
+        arranged().prop_map(ListEventKind::Arranged),
+        option::of(role()).prop_map(ListEventKind::Member),
+        any::<u64>().prop_map(|seq| ListEventKind::Hidden(Seq(seq))),
     ];
     (message_id(), send_id(), conversation(), deed).prop_map(|(id, send_id, conversation, deed)| {
-        ListWord {
+        ListEvent {
             id,
             send_id,
             conversation,
@@ -248,7 +250,7 @@ fn change_of() -> impl Strategy<Value = ChangeOf> {
     })
 }
 
-/// Of a message that stands for itself, or of one that changes another.
+/// Content of a message that stands for itself, or of one that changes another.
 fn said() -> impl Strategy<Value = Content> {
     (content(), option::of(change_of())).prop_map(|(content, change)| Content {
         change: change.map(Box::new),
@@ -256,11 +258,12 @@ fn said() -> impl Strategy<Value = Content> {
     })
 }
 
-fn changed() -> impl Strategy<Value = Changed> {
+fn changed() -> impl Strategy<Value = OrderedChange> {
     let change = prop_oneof![
-        Just(Change::Recall),
-        content().prop_map(Change::Edit),
-        (reaction(), any::<bool>()).prop_map(|(reaction, on)| Change::React { reaction, on }),
+        Just(MessageChange::Recall),
+        content().prop_map(MessageChange::Edit),
+        (reaction(), any::<bool>())
+            .prop_map(|(reaction, on)| MessageChange::React { reaction, on }),
     ];
     let asked = (
         message_id(),
@@ -271,10 +274,10 @@ fn changed() -> impl Strategy<Value = Changed> {
         change,
     );
     (any::<u64>(), seq(), asked).prop_map(|(rev, seq, (id, send_id, subject, by, at, change))| {
-        Changed {
+        OrderedChange {
             rev,
             seq,
-            asked: Asked {
+            asked: ChangeRequest {
                 id,
                 send_id,
                 subject,
@@ -286,10 +289,10 @@ fn changed() -> impl Strategy<Value = Changed> {
     })
 }
 
-fn marks() -> impl Strategy<Value = Marks> {
-    let done = || option::of((user(), time()).prop_map(|(by, at)| Done { by, at }));
+fn marks() -> impl Strategy<Value = MessageMarks> {
+    let done = || option::of((user(), time()).prop_map(|(by, at)| Authorship { by, at }));
     let reactions = vec((reaction(), vec(user(), 1..3)), 0..3);
-    (done(), done(), reactions).prop_map(|(recalled, edited, reactions)| Marks {
+    (done(), done(), reactions).prop_map(|(recalled, edited, reactions)| MessageMarks {
         recalled,
         edited,
         reactions,
@@ -565,7 +568,7 @@ fn row_status() -> impl Strategy<Value = RowStatus> {
     })
 }
 
-/// Statuses that differ from that of a message nobody has.
+/// Statuses that differ from that of a message nobody has received.
 fn statuses_of(messages: &[Placed], statuses: Vec<RowStatus>) -> BTreeMap<Seq, RowStatus> {
     let seqs = messages.iter().map(|placed| placed.position.seq);
     let moved = seqs.zip(statuses);
@@ -992,7 +995,8 @@ fn target() -> impl Strategy<Value = Target> {
 }
 
 fn message_task() -> impl Strategy<Value = MessageTask> {
-    let origin = (session(), life()).prop_map(|(session, life)| task::Origin { session, life });
+    let origin = (session(), life())
+        .prop_map(|(session, life)| protocol::delivery::Origin { session, life });
     let how = (any::<(bool, bool, u64)>(), option::of(TEXT));
     (message(), option::of(origin), how, bounds()).prop_map(
         |(message, origin, (flags, letter), bounds)| MessageTask {
@@ -1015,12 +1019,12 @@ fn bounds() -> impl Strategy<Value = Bounds> {
     })
 }
 
-fn deliver_task() -> impl Strategy<Value = DeliverTask> {
+fn deliver_task() -> impl Strategy<Value = RetryTask> {
     let why = (TEXT, option::of(TEXT));
     let owed = (vec(target(), 0..4), vec(user(), 0..2));
     let what = (placed(), any::<u64>());
     (what, owed, time(), why).prop_map(
-        |((placed, rev), (targets, live_users), due_at, (cause, letter))| DeliverTask {
+        |((placed, rev), (targets, live_users), due_at, (cause, letter))| RetryTask {
             placed,
             rev,
             targets,
@@ -1082,7 +1086,7 @@ pub(crate) fn dead_letter() -> impl Strategy<Value = DeadLetter> {
         proptest::sample::select(Topic::ALL.to_vec()),
         any::<(u32, u64)>(),
     )
-        .prop_map(|(topic, (partition, offset))| Origin {
+        .prop_map(|(topic, (partition, offset))| LetterOrigin {
             topic,
             partition,
             offset,

@@ -1,9 +1,10 @@
-//! Changes of messages, as they are asked for, as they are told, and what they leave on a message.
+//! Changes of messages, as they are asked for, as they are delivered, and their marks on a message.
 
 use protocol::change::{
-    Arranged, Asked, Change, ChangeKind, ChangeOf, Changed, Done, Marks, Reaction,
+    Authorship, ChangeKind, ChangeOf, ChangeRequest, ListArrangement, MessageChange, MessageMarks,
+    OrderedChange, Reaction,
 };
-use protocol::frame::{ListDeed, ListWord};
+use protocol::frame::{ListEvent, ListEventKind};
 use protocol::message::Content;
 use protocol::{MessageId, Refusal, Seq, Timestamp, UserId};
 
@@ -72,17 +73,17 @@ impl From<&ChangeOf> for v1::ChangeOf {
     }
 }
 
-impl From<v1::Arrange> for Arranged {
+impl From<v1::Arrange> for ListArrangement {
     fn from(wire: v1::Arrange) -> Self {
-        Arranged {
+        ListArrangement {
             pinned: wire.pinned,
             muted_until: optional_time(wire.muted_until),
         }
     }
 }
 
-impl From<Arranged> for v1::Arrange {
-    fn from(arranged: Arranged) -> Self {
+impl From<ListArrangement> for v1::Arrange {
+    fn from(arranged: ListArrangement) -> Self {
         v1::Arrange {
             pinned: arranged.pinned,
             muted_until: time_or_zero(arranged.muted_until),
@@ -90,7 +91,7 @@ impl From<Arranged> for v1::Arrange {
     }
 }
 
-impl TryFrom<v1::ListWord> for ListWord {
+impl TryFrom<v1::ListWord> for ListEvent {
     type Error = Refusal;
 
     fn try_from(wire: v1::ListWord) -> Result<Self, Refusal> {
@@ -98,12 +99,12 @@ impl TryFrom<v1::ListWord> for ListWord {
             "listed.deed (cleared_seq, arranged, member, hidden_seq)",
             wire.deed,
         )? {
-            Deed::ClearedSeq(seq) => ListDeed::Cleared(Seq(seq)),
-            Deed::Arranged(arranged) => ListDeed::Arranged(arranged.into()),
-            Deed::Member(number) => ListDeed::Member(role(number)?),
-            Deed::HiddenSeq(seq) => ListDeed::Hidden(Seq(seq)),
+            Deed::ClearedSeq(seq) => ListEventKind::Cleared(Seq(seq)),
+            Deed::Arranged(arranged) => ListEventKind::Arranged(arranged.into()),
+            Deed::Member(number) => ListEventKind::Member(role(number)?),
+            Deed::HiddenSeq(seq) => ListEventKind::Hidden(Seq(seq)),
         };
-        Ok(ListWord {
+        Ok(ListEvent {
             id: field("listed.msg_id", MessageId::new(wire.msg_id))?,
             send_id: field("listed.send_id", wire.send_id.parse())?,
             conversation: conversation(wire.conversation)?,
@@ -112,13 +113,13 @@ impl TryFrom<v1::ListWord> for ListWord {
     }
 }
 
-impl From<&ListWord> for v1::ListWord {
-    fn from(word: &ListWord) -> Self {
+impl From<&ListEvent> for v1::ListWord {
+    fn from(word: &ListEvent) -> Self {
         let deed = match word.deed {
-            ListDeed::Cleared(seq) => Deed::ClearedSeq(seq.0),
-            ListDeed::Arranged(arranged) => Deed::Arranged(arranged.into()),
-            ListDeed::Member(role) => Deed::Member(role_number(role)),
-            ListDeed::Hidden(seq) => Deed::HiddenSeq(seq.0),
+            ListEventKind::Cleared(seq) => Deed::ClearedSeq(seq.0),
+            ListEventKind::Arranged(arranged) => Deed::Arranged(arranged.into()),
+            ListEventKind::Member(role) => Deed::Member(role_number(role)),
+            ListEventKind::Hidden(seq) => Deed::HiddenSeq(seq.0),
         };
         v1::ListWord {
             msg_id: word.id.get(),
@@ -129,27 +130,27 @@ impl From<&ListWord> for v1::ListWord {
     }
 }
 
-impl TryFrom<v1::Change> for Changed {
+impl TryFrom<v1::Change> for OrderedChange {
     type Error = Refusal;
 
     fn try_from(wire: v1::Change) -> Result<Self, Refusal> {
         let ChangeOf { subject, kind } = present("change.change", wire.change)?.try_into()?;
         let subject = present("change.change.msg_id", subject)?;
         let change = match kind {
-            ChangeKind::Recall => Change::Recall,
-            ChangeKind::Edit => Change::Edit(Content {
+            ChangeKind::Recall => MessageChange::Recall,
+            ChangeKind::Edit => MessageChange::Edit(Content {
                 change: None,
                 ..content(present("change.content", wire.content)?)?
             }),
-            ChangeKind::React { reaction, on } => Change::React { reaction, on },
+            ChangeKind::React { reaction, on } => MessageChange::React { reaction, on },
             ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Hide | ChangeKind::Wish(_) => {
                 return Err(invalid("a list is no message: it has no changes"));
             }
         };
-        Ok(Changed {
+        Ok(OrderedChange {
             rev: wire.rev,
             seq: Seq(wire.seq),
-            asked: Asked {
+            asked: ChangeRequest {
                 id: field("change.change_id", MessageId::new(wire.change_id))?,
                 send_id: field("change.send_id", wire.send_id.parse())?,
                 subject,
@@ -161,13 +162,13 @@ impl TryFrom<v1::Change> for Changed {
     }
 }
 
-impl From<&Changed> for v1::Change {
-    fn from(changed: &Changed) -> Self {
+impl From<&OrderedChange> for v1::Change {
+    fn from(changed: &OrderedChange) -> Self {
         let asked = &changed.asked;
         let (kind, content) = match &asked.change {
-            Change::Recall => (ChangeKind::Recall, None),
-            Change::Edit(content) => (ChangeKind::Edit, Some(saying(content))),
-            Change::React { reaction, on } => {
+            MessageChange::Recall => (ChangeKind::Recall, None),
+            MessageChange::Edit(content) => (ChangeKind::Edit, Some(saying(content))),
+            MessageChange::React { reaction, on } => {
                 let (reaction, on) = (reaction.clone(), *on);
                 (ChangeKind::React { reaction, on }, None)
             }
@@ -189,19 +190,19 @@ impl From<&Changed> for v1::Change {
     }
 }
 
-impl TryFrom<v1::Done> for Done {
+impl TryFrom<v1::Done> for Authorship {
     type Error = Refusal;
 
     fn try_from(wire: v1::Done) -> Result<Self, Refusal> {
-        Ok(Done {
+        Ok(Authorship {
             by: field("done.by", UserId::new(wire.by))?,
             at: Timestamp::from_millis(wire.at),
         })
     }
 }
 
-impl From<Done> for v1::Done {
-    fn from(done: Done) -> Self {
+impl From<Authorship> for v1::Done {
+    fn from(done: Authorship) -> Self {
         v1::Done {
             by: done.by.get(),
             at: done.at.millis(),
@@ -209,7 +210,7 @@ impl From<Done> for v1::Done {
     }
 }
 
-impl TryFrom<v1::Marks> for Marks {
+impl TryFrom<v1::Marks> for MessageMarks {
     type Error = Refusal;
 
     fn try_from(wire: v1::Marks) -> Result<Self, Refusal> {
@@ -221,17 +222,17 @@ impl TryFrom<v1::Marks> for Marks {
                 users.collect::<Result<_, Refusal>>()?,
             ))
         });
-        Ok(Marks {
-            recalled: wire.recalled.map(Done::try_from).transpose()?,
-            edited: wire.edited.map(Done::try_from).transpose()?,
+        Ok(MessageMarks {
+            recalled: wire.recalled.map(Authorship::try_from).transpose()?,
+            edited: wire.edited.map(Authorship::try_from).transpose()?,
             reactions: reactions.collect::<Result<_, Refusal>>()?,
             hidden: false,
         })
     }
 }
 
-impl From<&Marks> for v1::Marks {
-    fn from(marks: &Marks) -> Self {
+impl From<&MessageMarks> for v1::Marks {
+    fn from(marks: &MessageMarks) -> Self {
         let reactions = marks.reactions.iter().map(|(text, users)| v1::Reactions {
             text: text.to_string(),
             users: users.iter().map(|user| user.get()).collect(),

@@ -1,4 +1,4 @@
-//! What a client sends: [`ClientFrame`] and all in it, except sync questions.
+//! Frames from client to boat: [`ClientFrame`] and everything in it, except sync questions.
 
 use protocol::frame::{Ack, AckItem, ClientFrame, Hello, Refresh};
 use protocol::{DeviceId, MessageId, Refusal, Seq};

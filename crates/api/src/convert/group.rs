@@ -1,14 +1,14 @@
-//! Groups: what is to become of one, and who is in it.
+//! Groups: commands, and members.
 
 use protocol::frame::MemberPage;
-use protocol::group::{Role, Settings, Wish};
+use protocol::group::{GroupCommand, GroupSettings, Role};
 use protocol::{Refusal, UserId};
 
 use super::{field, invalid, present};
 use crate::v1;
 use crate::v1::group_wish::Wish as Kind;
 
-/// Unspecified is none.
+/// Role; `None` if it is unspecified.
 pub(super) fn role(number: i32) -> Result<Option<Role>, Refusal> {
     match v1::GroupRole::try_from(number) {
         Ok(v1::GroupRole::Unspecified) => Ok(None),
@@ -42,17 +42,17 @@ fn numbers(users: &[UserId]) -> Vec<i64> {
     users.iter().map(|user| user.get()).collect()
 }
 
-impl From<v1::GroupSettings> for Settings {
+impl From<v1::GroupSettings> for GroupSettings {
     fn from(wire: v1::GroupSettings) -> Self {
-        Settings {
+        GroupSettings {
             open_history: wire.open_history,
             open_door: wire.open_door,
         }
     }
 }
 
-impl From<Settings> for v1::GroupSettings {
-    fn from(settings: Settings) -> Self {
+impl From<GroupSettings> for v1::GroupSettings {
+    fn from(settings: GroupSettings) -> Self {
         v1::GroupSettings {
             open_history: settings.open_history,
             open_door: settings.open_door,
@@ -60,48 +60,50 @@ impl From<Settings> for v1::GroupSettings {
     }
 }
 
-impl TryFrom<v1::GroupWish> for Wish {
+impl TryFrom<v1::GroupWish> for GroupCommand {
     type Error = Refusal;
 
     fn try_from(wire: v1::GroupWish) -> Result<Self, Refusal> {
         Ok(match present("change.wish", wire.wish)? {
-            Kind::Create(create) => Wish::Create {
+            Kind::Create(create) => GroupCommand::Create {
                 settings: create.settings.unwrap_or_default().into(),
                 members: users(create.members)?,
             },
-            Kind::Join(v1::GroupJoin {}) => Wish::Join,
-            Kind::Leave(v1::GroupLeave {}) => Wish::Leave,
-            Kind::Add(add) => Wish::Add(users(add.users)?),
-            Kind::Remove(user) => Wish::Remove(field("wish.remove", UserId::new(user))?),
-            Kind::SetRole(set) => Wish::SetRole(
+            Kind::Join(v1::GroupJoin {}) => GroupCommand::Join,
+            Kind::Leave(v1::GroupLeave {}) => GroupCommand::Leave,
+            Kind::Add(add) => GroupCommand::Add(users(add.users)?),
+            Kind::Remove(user) => GroupCommand::Remove(field("wish.remove", UserId::new(user))?),
+            Kind::SetRole(set) => GroupCommand::SetRole(
                 field("wish.set_role.user", UserId::new(set.user))?,
                 present("wish.set_role.role", role(set.role)?)?,
             ),
-            Kind::HandOver(user) => Wish::HandOver(field("wish.hand_over", UserId::new(user))?),
-            Kind::Set(settings) => Wish::Set(settings.into()),
+            Kind::HandOver(user) => {
+                GroupCommand::HandOver(field("wish.hand_over", UserId::new(user))?)
+            }
+            Kind::Set(settings) => GroupCommand::Set(settings.into()),
         })
     }
 }
 
-impl From<&Wish> for v1::GroupWish {
-    fn from(wish: &Wish) -> Self {
+impl From<&GroupCommand> for v1::GroupWish {
+    fn from(wish: &GroupCommand) -> Self {
         let kind = match wish {
-            Wish::Create { settings, members } => Kind::Create(v1::GroupCreate {
+            GroupCommand::Create { settings, members } => Kind::Create(v1::GroupCreate {
                 settings: Some((*settings).into()),
                 members: numbers(members),
             }),
-            Wish::Join => Kind::Join(v1::GroupJoin {}),
-            Wish::Leave => Kind::Leave(v1::GroupLeave {}),
-            Wish::Add(users) => Kind::Add(v1::GroupAdd {
+            GroupCommand::Join => Kind::Join(v1::GroupJoin {}),
+            GroupCommand::Leave => Kind::Leave(v1::GroupLeave {}),
+            GroupCommand::Add(users) => Kind::Add(v1::GroupAdd {
                 users: numbers(users),
             }),
-            Wish::Remove(user) => Kind::Remove(user.get()),
-            Wish::SetRole(user, role) => Kind::SetRole(v1::GroupSetRole {
+            GroupCommand::Remove(user) => Kind::Remove(user.get()),
+            GroupCommand::SetRole(user, role) => Kind::SetRole(v1::GroupSetRole {
                 user: user.get(),
                 role: role_number(Some(*role)),
             }),
-            Wish::HandOver(user) => Kind::HandOver(user.get()),
-            Wish::Set(settings) => Kind::Set((*settings).into()),
+            GroupCommand::HandOver(user) => Kind::HandOver(user.get()),
+            GroupCommand::Set(settings) => Kind::Set((*settings).into()),
         };
         v1::GroupWish { wish: Some(kind) }
     }

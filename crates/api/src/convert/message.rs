@@ -54,7 +54,7 @@ pub(super) fn content(wire: v1::MsgChat) -> Result<Content, Refusal> {
     })
 }
 
-/// What a message says, the rest at zero.
+/// Content of a message, the rest at zero.
 pub(super) fn saying(content: &Content) -> v1::MsgChat {
     v1::MsgChat {
         msg_type: content.kind,
@@ -69,7 +69,7 @@ pub(super) fn saying(content: &Content) -> v1::MsgChat {
     }
 }
 
-/// What a client may say, the rest at zero.
+/// Fields that a client may set, the rest at zero.
 fn chat(to: Recipient, content: &Content, options: Options) -> v1::MsgChat {
     let (chat_type, to_id) = match to {
         Recipient::User(user) => (v1::ChatType::P2p, user.get()),
@@ -86,7 +86,7 @@ fn chat(to: Recipient, content: &Content, options: Options) -> v1::MsgChat {
 impl TryFrom<v1::Send> for Send {
     type Error = Refusal;
 
-    /// What a client may not say (id, sender, time, device, place) is ignored, not refused.
+    /// Fields that a client may not set (id, sender, time, device, place) are ignored, not refused.
     fn try_from(wire: v1::Send) -> Result<Self, Refusal> {
         let message = present("send.message", wire.message)?;
         Ok(Send {
@@ -135,7 +135,7 @@ impl TryFrom<v1::MsgChat> for Message {
 }
 
 impl From<&Message> for v1::MsgChat {
-    /// `user_id` stays 0: who encodes a copy says whose it is.
+    /// `user_id` stays 0: the encoder of a copy sets its owner.
     fn from(message: &Message) -> Self {
         v1::MsgChat {
             msg_id: message.id.get(),

@@ -1,8 +1,8 @@
-//! Between what the wire says and what the rules know.
+//! Conversion between the wire and the rules.
 //!
-//! Wire to inside is `TryFrom` and the one door where malformed input is refused, with a
-//! [`Refusal`] that names the field and says what would have been right. Inside to wire is `From` and
-//! cannot fail. Zero on the wire stands for "none" wherever the inside has an `Option`.
+//! Wire to inside is `TryFrom`, and the one door where malformed input is refused, with a
+//! [`Refusal`] that names the field and says what would have been right. Inside to wire is `From`
+//! and cannot fail. Zero on the wire stands for "none" wherever the inside has an `Option`.
 
 mod boat;
 mod change;
@@ -30,14 +30,14 @@ use protocol::{
 
 use crate::v1;
 
-/// The longest token of a client, in bytes; more is refused as too large.
+/// Longest token of a client, in bytes; a longer one is refused as too large.
 pub const TOKEN_BYTES_MAX: usize = 8 * 1024;
-/// The most messages one ack:R may name; more is refused as too large, and may be sent in parts.
+/// Limit of messages in one ack:R; more are refused as too large, and may be sent in parts.
 pub const ACK_ITEMS_MAX: usize = 1000;
-/// The most messages one status question may name; more is refused as too large.
+/// Limit of messages in one status question; more are refused as too large.
 pub const STATUS_IDS_MAX: usize = 1000;
 
-/// Lends a conversion from a reference to owned values.
+/// Derives conversions of owned values from those of references.
 macro_rules! by_value {
     ($($inside:ty => $wire:ty),+ $(,)?) => {
         $(impl From<$inside> for $wire {
@@ -49,17 +49,17 @@ macro_rules! by_value {
 }
 pub(crate) use by_value;
 
-/// The refusal of a value that cannot be.
+/// Refusal of an invalid value.
 pub(crate) fn invalid(text: impl Into<String>) -> Refusal {
     Refusal::new(Code::InvalidArgument, text)
 }
 
-/// Names the field in an identity's own complaint.
+/// Adds the field's name to an id's own error.
 pub(crate) fn field<T>(name: &str, result: Result<T, IdError>) -> Result<T, Refusal> {
     result.map_err(|error| invalid(format!("{name}: {error}")))
 }
 
-/// A token of a client, within its bound.
+/// Token of a client, within its limit.
 pub(crate) fn token(token: String) -> Result<String, Refusal> {
     if token.len() > TOKEN_BYTES_MAX {
         let bytes = token.len();
@@ -69,12 +69,13 @@ pub(crate) fn token(token: String) -> Result<String, Refusal> {
     Ok(token)
 }
 
-/// A ticket to resume with, unless it is of a form that this release does not know.
+/// Resume ticket, unless its form is unknown to this release.
 pub(crate) fn resume_ticket(bytes: &[u8]) -> Option<ResumeTicket> {
     bytes.try_into().ok().map(ResumeTicket::from_bytes)
 }
 
-/// The ticket of who signs in. No bytes are none; those of another release are none any more.
+/// Resume ticket of a client that signs in. No bytes mean none; those of another release count as
+/// none any more.
 pub(crate) fn shown_resume_ticket(bytes: &[u8]) -> Result<Option<ResumeTicket>, Refusal> {
     match (bytes, resume_ticket(bytes)) {
         ([], _) => Ok(None),
@@ -89,12 +90,12 @@ pub(crate) fn resume_bytes(ticket: Option<&ResumeTicket>) -> Bytes {
     })
 }
 
-/// A part without which the rest means nothing.
+/// Unwraps a part without which the rest means nothing.
 pub(crate) fn present<T>(name: &str, value: Option<T>) -> Result<T, Refusal> {
     value.ok_or_else(|| Refusal::new(Code::Malformed, format!("{name} is missing")))
 }
 
-/// Converts each item, after the length was found to be within the bound.
+/// Converts each item, once their number is found to be within the limit.
 pub(crate) fn list<T, U>(name: &str, items: Vec<T>, max: usize) -> Result<Vec<U>, Refusal>
 where
     U: TryFrom<T, Error = Refusal>,
@@ -154,7 +155,7 @@ pub(crate) fn platform(name: &str, number: i32) -> Result<Platform, Refusal> {
         .ok_or_else(|| invalid(format!("{name} is not set: say 1 (ios) to 7 (bot)")))
 }
 
-/// Unspecified is none.
+/// Platform; `None` if it is unspecified.
 pub(crate) fn optional_platform(name: &str, number: i32) -> Result<Option<Platform>, Refusal> {
     if number == 0 {
         return Ok(None);
@@ -239,7 +240,7 @@ impl From<ConversationId> for v1::Conversation {
     }
 }
 
-/// Reads a conversation that must be there.
+/// Reads a conversation, which must be present.
 pub(crate) fn conversation(wire: Option<v1::Conversation>) -> Result<ConversationId, Refusal> {
     present("conversation", wire)?.try_into()
 }
@@ -247,7 +248,7 @@ pub(crate) fn conversation(wire: Option<v1::Conversation>) -> Result<Conversatio
 impl TryFrom<v1::Refusal> for Refusal {
     type Error = Refusal;
 
-    /// A code that only a newer server knows keeps what matters of it: whether to try again.
+    /// An unknown code of a newer server keeps its important part: whether to try again.
     fn try_from(wire: v1::Refusal) -> Result<Self, Refusal> {
         let known = u16::try_from(wire.code).ok().and_then(Code::from_number);
         let (code, text) = match (known, wire.code) {
@@ -273,7 +274,7 @@ impl From<&Refusal> for v1::Refusal {
         v1::Refusal {
             code: u32::from(refusal.code.number()),
             text: refusal.text.clone(),
-            // A delay below a millisecond is still one.
+            // A delay below a millisecond still counts as one.
             retry_after_ms: refusal.retry_after.map_or(0, |delay| millis(delay).max(1)),
         }
     }
@@ -299,7 +300,7 @@ impl From<&BoatLife> for v1::BoatLife {
     }
 }
 
-/// Reads a boat's life that must be there.
+/// Reads a boat's life, which must be present.
 pub(crate) fn life(wire: Option<v1::BoatLife>) -> Result<BoatLife, Refusal> {
     present("life", wire)?.try_into()
 }

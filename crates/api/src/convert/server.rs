@@ -1,4 +1,4 @@
-//! What a boat sends: [`ServerFrame`] and all in it, except sync pages.
+//! Frames from boat to client: [`ServerFrame`] and everything in it, except sync pages.
 
 use std::time::Duration;
 

@@ -95,7 +95,7 @@ impl From<Admission> for v1::Admission {
 impl TryFrom<v1::ConnectResponse> for Result<Admission, Refusal> {
     type Error = Refusal;
 
-    /// The outer error: the answer itself is malformed. The inner one: not admitted.
+    /// The outer error: the answer itself is malformed. The inner one: the session is not admitted.
     fn try_from(wire: v1::ConnectResponse) -> Result<Self, Refusal> {
         Ok(match present("connect's result", wire.result)? {
             ConnectResult::Admission(admission) => Ok(admission.try_into()?),
@@ -116,7 +116,7 @@ impl From<Result<Admission, Refusal>> for v1::ConnectResponse {
     }
 }
 
-/// No bytes are none.
+/// Ticket; `None` for no bytes.
 fn ticket(name: &str, bytes: &[u8]) -> Result<Option<Ticket>, Refusal> {
     match bytes {
         [] => Ok(None),
@@ -166,7 +166,7 @@ impl From<&RefreshToken> for v1::RefreshRequest {
 impl TryFrom<v1::RefreshResponse> for Result<Refreshment, Refusal> {
     type Error = Refusal;
 
-    /// The outer error: the answer itself is malformed. The inner one: the token is not taken.
+    /// The outer error: the answer itself is malformed. The inner one: the token is refused.
     fn try_from(wire: v1::RefreshResponse) -> Result<Self, Refusal> {
         Ok(match present("refresh's result", wire.result)? {
             RefreshResult::Refreshment(wire) => Ok(Refreshment {
@@ -446,7 +446,7 @@ impl From<&ReceiptItem> for v1::ReceiptItem {
     }
 }
 
-/// Both zero is none.
+/// Cursor; `None` if both are zero.
 fn cursor(name: &str, millis: i64, id: i64) -> Result<Option<MailCursor>, Refusal> {
     if (millis, id) == (0, 0) {
         return Ok(None);

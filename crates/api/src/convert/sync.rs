@@ -1,6 +1,6 @@
-//! Sync: questions of a client about what the server keeps, and their pages.
+//! Sync: questions of a client about data on the server, and their pages.
 
-use protocol::change::Marks;
+use protocol::change::MessageMarks;
 use protocol::frame::{
     ChangePage, CountSince, HiddenPage, HistoryPage, HistoryRange, ListPage, MessageStatus,
     MissedPage, Summary, SyncAnswer, SyncPage, SyncQuery, SyncRequest, UnreadPage,
@@ -298,7 +298,7 @@ impl TryFrom<v1::Summary> for Summary {
             incoming: wire.incoming,
             cleared_seq: Seq(wire.cleared_seq),
             rev: wire.rev,
-            marks: wire.marks.map(Marks::try_from).transpose()?,
+            marks: wire.marks.map(MessageMarks::try_from).transpose()?,
             hidden: wire.hidden,
         })
     }
@@ -325,7 +325,7 @@ impl From<&Summary> for v1::Summary {
 }
 
 impl v1::SyncPage {
-    /// Messages of private conversations in an answer are the asker's copies (S0-34).
+    /// Private messages in an answer are the asker's copies (S0-34).
     #[must_use]
     pub fn owned_by(mut self, owner: UserId) -> v1::SyncPage {
         let messages: &mut dyn Iterator<Item = &mut v1::MsgChat> = match &mut self.answer {
@@ -348,7 +348,7 @@ impl v1::SyncPage {
     }
 }
 
-/// The standing of a message of a page, as its fields 12, 14 and 15 say it.
+/// Message of a page with its status in fields 12, 14 and 15.
 fn with_status(placed: &Placed, status: Option<&RowStatus>) -> v1::MsgChat {
     let message = v1::MsgChat::from(placed);
     let Some(status) = status else {

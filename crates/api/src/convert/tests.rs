@@ -15,7 +15,7 @@ use crate::station::{
     Revoke, RevokedPage, SendAnswer, SendItem, SyncCall,
 };
 
-/// Through the wire's type, its bytes, and back.
+/// Converts to the wire's type, to bytes, and back.
 fn across<W, T>(value: T) -> Result<T, Refusal>
 where
     W: prost::Message + Default + From<T>,
@@ -321,7 +321,7 @@ fn sent_with(change: impl FnOnce(&mut v1::MsgChat)) -> Result<Send, Refusal> {
     send.try_into()
 }
 
-/// The code, after the text was found to name the field.
+/// Returns the code, once the text is found to name the field.
 fn refused_for<T: std::fmt::Debug>(result: Result<T, Refusal>, names: &str) -> Code {
     let refusal = result.expect_err(names);
     assert!(

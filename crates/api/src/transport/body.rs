@@ -1,4 +1,4 @@
-//! A body that something outside of it may end: a deadline, a server or a caller that is gone.
+//! A body that may be ended from outside: by a deadline, or because a server or a caller is gone.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,31 +11,31 @@ use tokio_util::sync::DropGuard;
 use tonic::Status;
 use tonic::body::Body;
 
-/// Resolves when the body must end, with what is to be said.
-pub(super) type Ending = Pin<Box<dyn Future<Output = Status> + Send>>;
+/// Resolves once the body must end, with its last status.
+pub(super) type StreamEnd = Pin<Box<dyn Future<Output = Status> + Send>>;
 
-/// How the end is said.
+/// Form of the last status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Says {
-    /// As the error of the body: to who reads it in this process.
+pub(super) enum StatusSource {
+    /// As an error of the body: for a reader in this process.
     Error,
-    /// As trailers: to who reads it over the network, too.
+    /// As trailers: also for a reader over the network.
     Trailers,
 }
 
 pub(super) struct Bounded {
     /// `None`: it has ended.
     inner: Option<Body>,
-    ending: Ending,
-    says: Says,
-    /// What becomes of errors of the inner body.
+    ending: StreamEnd,
+    says: StatusSource,
+    /// Translates errors of the inner body.
     translate: fn(Status) -> Status,
-    /// Tells others that nobody reads this body any longer.
+    /// Signals that nobody reads this body any longer.
     reader: Option<DropGuard>,
 }
 
 impl Bounded {
-    pub(super) fn new(inner: Body, ending: Ending, says: Says) -> Bounded {
+    pub(super) fn new(inner: Body, ending: StreamEnd, says: StatusSource) -> Bounded {
         Bounded {
             inner: Some(inner),
             ending,
@@ -59,8 +59,8 @@ impl Bounded {
         self.inner = None;
         self.reader = None;
         let said = match self.says {
-            Says::Error => Err(status),
-            Says::Trailers => {
+            StatusSource::Error => Err(status),
+            StatusSource::Trailers => {
                 let mut trailers = http::HeaderMap::new();
                 status
                     .add_header(&mut trailers)
@@ -83,7 +83,7 @@ impl http_body::Body for Bounded {
         if this.inner.is_none() {
             return Poll::Ready(None);
         }
-        // First, so that a body which always has something cannot outlive its end.
+        // First, so that a body that always has something ready cannot outlive its end.
         if let Poll::Ready(status) = this.ending.as_mut().poll(cx) {
             return this.end_with(status);
         }
@@ -101,7 +101,7 @@ impl http_body::Body for Bounded {
                 Poll::Ready(None)
             }
             Ok(polled) => polled,
-            Err(_) => this.end_with(super::served::panicked()),
+            Err(_) => this.end_with(super::in_process::panicked()),
         }
     }
 

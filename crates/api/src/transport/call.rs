@@ -1,4 +1,4 @@
-//! The caller's side of a call, near or far: its deadline, and one language for what goes wrong.
+//! The caller's side of a call, near or far: its deadline, and one set of statuses for failures.
 
 use std::error::Error;
 use std::future::Future;
@@ -12,19 +12,19 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::body::Body;
 use tonic::{Code, Status};
 
-use super::body::{Bounded, Says};
+use super::body::{Bounded, StatusSource};
 
 const TIMEOUT_HEADER: &str = "grpc-timeout";
 
-/// Paths of the methods that stream, either way.
+/// Paths of the methods that stream, in either direction.
 const STREAMING: &[&str] = include!(concat!(env!("OUT_DIR"), "/streaming.rs"));
 
 pub(super) fn is_streaming(path: &str) -> bool {
     STREAMING.contains(&path)
 }
 
-/// How long this call may take. Sets the header of a unary call that has none, so that the server
-/// knows it, too.
+/// Returns the time that this call may take. Sets the header of a unary call without one, so that
+/// the server knows it as well.
 pub(super) fn time_allowed(
     headers: &mut HeaderMap,
     streaming: bool,
@@ -40,7 +40,7 @@ pub(super) fn time_allowed(
     Some(default)
 }
 
-/// At most eight digits and a unit.
+/// Formats a timeout: at most eight digits and a unit.
 fn timeout_value(timeout: Duration) -> HeaderValue {
     let (digits, unit) = match timeout.as_micros() {
         micros @ 0..100_000_000 => (micros, 'u'),
@@ -73,8 +73,8 @@ fn too_late(allowed: Duration) -> Status {
     ))
 }
 
-/// Ends the requests of a stream when the guard is dropped: whoever reads the answers holds it. Without
-/// it, a network stream whose answers nobody reads stays open as long as its requests do.
+/// Ends the requests of a stream once the guard, held by the reader of the answers, is dropped.
+/// Without it, a network stream whose answers nobody reads stays open as long as its requests do.
 pub(super) fn tied(request: http::Request<Body>) -> (http::Request<Body>, DropGuard) {
     let over = CancellationToken::new();
     let reader = over.clone().drop_guard();
@@ -83,12 +83,12 @@ pub(super) fn tied(request: http::Request<Body>) -> (http::Request<Body>, DropGu
             over.cancelled().await;
             Status::cancelled("the call is over")
         });
-        Body::new(Bounded::new(body, ending, Says::Error))
+        Body::new(Bounded::new(body, ending, StatusSource::Error))
     });
     (request, reader)
 }
 
-/// The answers of a stream, with what ends its requests.
+/// Answers of a stream, with the guard that ends its requests.
 pub(super) async fn read_by<F>(reader: DropGuard, call: F) -> Result<http::Response<Body>, Status>
 where
     F: Future<Output = Result<http::Response<Body>, Status>>,
@@ -96,11 +96,11 @@ where
     let response = call.await?;
     Ok(response.map(|body| {
         let never = Box::pin(std::future::pending());
-        Body::new(Bounded::new(body, never, Says::Error).read_by(reader))
+        Body::new(Bounded::new(body, never, StatusSource::Error).read_by(reader))
     }))
 }
 
-/// Runs a call under its deadline, and puts the answer's body under what is left of it.
+/// Runs a call under its deadline, and puts the answer's body under the rest of it.
 pub(super) async fn within<F>(
     allowed: Option<Duration>,
     call: F,
@@ -111,12 +111,12 @@ where
     let Some(allowed) = allowed else {
         return call.await;
     };
-    // A deadline too far away to be told is none.
+    // A deadline too far away to be represented is none.
     let Some(deadline) = Instant::now().checked_add(allowed) else {
         return call.await;
     };
     let mut call = pin!(call);
-    // Many calls in process are answered at the first poll: no timer for those.
+    // Many calls in process are answered at the first poll: those need no timer.
     let answered = match poll!(&mut call) {
         std::task::Poll::Ready(answered) => answered,
         std::task::Poll::Pending => tokio::select! {
@@ -137,19 +137,19 @@ where
             tokio::time::sleep_until(deadline).await;
             too_late(allowed)
         });
-        Body::new(Bounded::new(body, ending, Says::Error))
+        Body::new(Bounded::new(body, ending, StatusSource::Error))
     }))
 }
 
-/// The server sees the same deadline, and tonic says its end in its own words.
+/// True if the server saw the same deadline first: tonic reports that in words of its own.
 fn server_gave_up_first(headers: &HeaderMap) -> bool {
     Status::from_header_map(headers).is_some_and(|status| {
         status.code() == Code::Cancelled && status.message() == "Timeout expired"
     })
 }
 
-/// What a network channel fails with, as one status: whatever keeps a call from its answer is
-/// `UNAVAILABLE`, unless time has run out.
+/// Status for an error of a network channel: `UNAVAILABLE` for anything that keeps a call from its
+/// answer, unless time has run out.
 pub(super) fn unreachable(error: tonic::transport::Error) -> Status {
     let mut source: Option<&(dyn Error + 'static)> = Some(&error);
     let mut text = String::new();
@@ -166,7 +166,7 @@ pub(super) fn unreachable(error: tonic::transport::Error) -> Status {
     Status::unavailable(text)
 }
 
-/// The same for a body that breaks off.
+/// Same for a body that breaks off.
 pub(super) fn broken_off(status: Status) -> Status {
     match status.code() {
         Code::Unavailable | Code::DeadlineExceeded => status,

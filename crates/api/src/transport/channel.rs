@@ -1,4 +1,4 @@
-//! The way to one server.
+//! Channel to one server.
 
 use std::fmt;
 use std::future::Future;
@@ -17,10 +17,11 @@ use tonic::codegen::Service;
 use tonic::transport::Endpoint;
 use tower::ServiceExt;
 
-use super::body::{Bounded, Says};
+use super::body::{Bounded, StatusSource};
 use super::call::{broken_off, is_streaming, read_by, tied, time_allowed, unreachable, within};
+use super::gate::Passage;
 use super::identity::Dialer;
-use super::served::Slot;
+use super::in_process::InProcessSlot;
 use super::{Config, Identity};
 use crate::access::Peer;
 
@@ -32,9 +33,17 @@ pub struct Channel {
     unary_timeout: Duration,
 }
 
+/// Channel to a name of this process.
+#[derive(Clone)]
+pub(super) struct Near {
+    pub(super) slot: Arc<InProcessSlot>,
+    pub(super) peer: Peer,
+    pub(super) gate: Option<Passage>,
+}
+
 #[derive(Clone)]
 pub(super) enum Path {
-    Near(Arc<Slot>, Peer),
+    Near(Near),
     Far(tonic::transport::Channel),
     Proved(Arc<Renewed>),
     Nowhere(&'static str),
@@ -79,8 +88,8 @@ impl Path {
     }
 }
 
-/// Connections to one server, each for a time. It is the caller that leaves the old one: where a server ends it, calls
-/// that are on their way to it fail.
+/// Connections to one server, each for a limited time. The caller leaves the old one: if a server
+/// ended it, calls on their way to it would fail.
 pub(super) struct Renewed {
     endpoint: Endpoint,
     dialer: Dialer,
@@ -99,7 +108,7 @@ impl Renewed {
         }
     }
 
-    /// The present connection, or a new one where it is old.
+    /// Returns the present connection, or a new one if it is old.
     fn channel(&self) -> tonic::transport::Channel {
         let mut current = self.current.lock();
         if current.1.elapsed() >= self.age {
@@ -111,7 +120,7 @@ impl Renewed {
     }
 }
 
-/// Ten percent more or less: processes that began together do not all connect anew in one moment.
+/// Spreads an age by ten percent: processes that began together do not all reconnect in one moment.
 fn spread(age: Duration) -> Duration {
     let share = RandomState::new().hash_one(()) % 2001;
     age.mul_f64(0.9 + share as f64 / 10_000.0)
@@ -125,7 +134,10 @@ impl Path {
         let path = self.clone();
         async move {
             match path {
-                Path::Near(slot, peer) => near(&slot, &peer, request).await,
+                Path::Near(near) => match &near.gate {
+                    None => near.call(request).await,
+                    Some(gate) => gate.call(near.call(request)).await,
+                },
                 Path::Far(channel) => far(channel, request).await,
                 Path::Proved(renewed) => far(renewed.channel(), request).await,
                 Path::Nowhere(reason) => Err(Status::unavailable(reason)),
@@ -143,12 +155,12 @@ impl Channel {
         }
     }
 
-    /// As it was given to the connector.
+    /// Address as it was given to the connector.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// How long unary calls of this clone may take where they set no deadline of their own.
+    /// Limits unary calls of this clone that set no deadline of their own.
     #[must_use]
     pub fn with_unary_timeout(mut self, timeout: Duration) -> Channel {
         self.unary_timeout = timeout;
@@ -184,19 +196,17 @@ impl Service<http::Request<Body>> for Channel {
     }
 }
 
-async fn near(
-    slot: &Slot,
-    peer: &Peer,
-    mut request: http::Request<Body>,
-) -> Result<http::Response<Body>, Status> {
-    let Some(served) = slot.get() else {
-        return Err(Status::unavailable(
-            "nobody serves this name in the process",
-        ));
-    };
-    // They would not cross a network.
-    request.extensions_mut().clear();
-    Ok(served.answer(request, peer).await)
+impl Near {
+    async fn call(&self, mut request: http::Request<Body>) -> Result<http::Response<Body>, Status> {
+        let Some(served) = self.slot.get() else {
+            return Err(Status::unavailable(
+                "nobody serves this name in the process",
+            ));
+        };
+        // Extensions would not cross a network.
+        request.extensions_mut().clear();
+        Ok(served.answer(request, &self.peer).await)
+    }
 }
 
 async fn far(
@@ -209,7 +219,7 @@ async fn far(
     }
     Ok(response.map(|body| {
         let never = Box::pin(std::future::pending());
-        Body::new(Bounded::new(body, never, Says::Error).translating(broken_off))
+        Body::new(Bounded::new(body, never, StatusSource::Error).translating(broken_off))
     }))
 }
 

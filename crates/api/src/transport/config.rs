@@ -4,29 +4,30 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How services call services.
+/// Calls between services.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// How long a unary call may take where its caller sets no deadline of its own; after it the
-    /// caller gets `DEADLINE_EXCEEDED`. Streams have none.
+    /// Time for a unary call whose caller sets no deadline of its own; after it the caller gets
+    /// `DEADLINE_EXCEEDED`. Streams have none.
     #[serde(with = "humantime_serde")]
     pub unary_timeout: Duration,
-    /// How long making a connection may take; after it the call that wanted it gets `UNAVAILABLE`.
+    /// Time for making a connection; after it the call that wanted it gets `UNAVAILABLE`.
     #[serde(with = "humantime_serde")]
     pub connect_timeout: Duration,
-    /// How often an HTTP/2 connection is asked whether it lives, also while it is idle.
+    /// Interval of HTTP/2 keepalive pings, also on an idle connection.
     #[serde(with = "humantime_serde")]
     pub keepalive_interval: Duration,
-    /// How long the answer to that may take; after it the connection is closed and all its calls get
+    /// Time for the answer to a ping; after it the connection is closed and all its calls get
     /// `UNAVAILABLE`.
     #[serde(with = "humantime_serde")]
     pub keepalive_timeout: Duration,
-    /// How long a server that stops waits for calls in flight; after it they get `UNAVAILABLE`.
+    /// Time that a stopping server waits for calls in flight; after it they get `UNAVAILABLE`.
     #[serde(with = "humantime_serde")]
     pub stop_grace: Duration,
-    /// Time for which calls share a connection with an identity before the next one opens another, ten percent more or less;
-    /// calls in flight finish on the old one. The new one shows and sees newer certificates.
+    /// Age, ten percent more or less, at which a connection with an identity is left: the next call
+    /// opens another one, and calls in flight finish on the old one. The new one shows and sees
+    /// newer certificates.
     #[serde(with = "humantime_serde")]
     pub connection_age: Duration,
 }

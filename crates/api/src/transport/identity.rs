@@ -1,4 +1,4 @@
-//! Proof of what a service is, on each connection between two of them.
+//! Proof of a service's identity, on each connection between two of them.
 
 use std::io;
 use std::pin::Pin;
@@ -27,28 +27,29 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 /// First byte of a TLS record that begins a handshake (RFC 8446, 5.1); no HTTP begins with it.
 const TLS_HANDSHAKE: u8 = 22;
 
-/// Certificates of this process and the roots of others', as they are at the moment: each new connection asks again, so
-/// that a renewal needs no restart.
+/// Certificates of this process and the roots of others', as of now: each new connection asks
+/// again, so that a renewal needs no restart.
 pub trait Identity: Send + Sync {
-    /// For a connection that a peer opened: it must show a certificate.
+    /// Configuration for a connection that a peer opened: the peer must show a certificate.
     fn accepting(&self) -> Arc<ServerConfig>;
 
-    /// For a connection to a peer of this role, whatever its host is called.
+    /// Configuration for a connection to a peer of this role, whatever its host is called.
     fn calling(&self, role: Role) -> Arc<ClientConfig>;
 
-    /// The service behind a certificate that was verified, and the time until the certificate ends.
+    /// Service behind a verified certificate, and the time until the certificate ends.
     fn peer(&self, certificate: &CertificateDer<'_>) -> Option<(Caller, Duration)>;
 
-    /// True where a chain that was verified earlier would be taken today: its root may be retired.
+    /// True if a chain verified earlier would be accepted today: its root may be retired.
     fn trusts(&self, chain: &[CertificateDer<'_>]) -> bool;
 
-    /// True where peers without a certificate are refused. Otherwise a listener takes both, while a fleet changes over.
+    /// True if peers without a certificate are refused. Otherwise a listener takes both, while a
+    /// fleet changes over.
     fn required(&self) -> bool;
 }
 
 type Stream = Either<TcpStream, Box<tokio_rustls::server::TlsStream<TcpStream>>>;
 
-/// A connection of a listener, with what its peer proved to be.
+/// A connection of a listener, with its peer's proven identity.
 pub(super) struct Link {
     stream: Ending<Stream>,
     peer: Peer,
@@ -65,10 +66,11 @@ impl Link {
         }
     }
 
-    /// Waits for the peer's proof. Its callers leave a connection at this `age`.
+    /// Waits for the peer's proof. Callers leave a connection at this `age`.
     ///
     /// # Errors
-    /// A handshake that failed or took too long, and a peer without a certificate where one is required.
+    /// A handshake that failed or took too long, and a peer without a certificate if one is
+    /// required.
     pub(super) async fn accept(
         stream: TcpStream,
         identity: Arc<dyn Identity>,
@@ -150,25 +152,25 @@ impl AsyncWrite for Link {
     }
 }
 
-/// A connection that fails once its peer would not be taken any more, whoever opened it.
+/// A connection that fails once its peer would no longer be accepted, whoever opened it.
 pub(super) struct Ending<S> {
     stream: S,
     proof: Option<Box<Proof>>,
 }
 
-/// The chain that a peer showed, looked at again from time to time.
+/// Chain that a peer showed, checked again from time to time.
 struct Proof {
     chain: Vec<CertificateDer<'static>>,
     identity: Arc<dyn Identity>,
     every: Duration,
-    /// The end of its certificate.
+    /// End of its certificate.
     end: Instant,
-    /// The next look, or the end.
+    /// Time of the next check, or the end.
     due: Pin<Box<Sleep>>,
 }
 
 impl Proof {
-    /// The service behind a chain that was verified, and its proof.
+    /// Service behind a verified chain, and its proof.
     fn of(
         chain: Option<&[CertificateDer<'_>]>,
         identity: &Arc<dyn Identity>,
@@ -180,7 +182,7 @@ impl Proof {
             return Err(io::ErrorKind::PermissionDenied.into());
         };
         let now = Instant::now();
-        // Callers that are well leave an old connection earlier, and lose no call.
+        // Well-behaved callers leave an old connection earlier, and lose no call.
         let every = age.mul_f64(1.25).max(Duration::from_millis(1));
         let end = now + rest;
         let chain = chain.iter().map(|one| one.clone().into_owned());
@@ -194,7 +196,7 @@ impl Proof {
         Ok((caller, proof))
     }
 
-    /// The reason for the connection to end, once there is one.
+    /// Resolves with the reason for the connection to end, once there is one.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<&'static str> {
         loop {
             ready!(self.due.as_mut().poll(cx));
@@ -211,7 +213,7 @@ impl Proof {
 }
 
 impl<S> Ending<S> {
-    /// Fails once the peer is taken no more: also a peer that takes no bytes is left then.
+    /// Fails once the peer is no longer accepted, even if the peer takes no bytes.
     fn look_at_end(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         match self.proof.as_mut().map(|proof| proof.poll_end(cx)) {
             Some(Poll::Ready(reason)) => {
@@ -266,7 +268,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Ending<S> {
     }
 }
 
-/// Opens connections to peers of one role, and proves to each what this process is.
+/// Opens connections to peers of one role, and proves this process's identity to each.
 #[derive(Clone)]
 pub(super) struct Dialer {
     tcp: HttpConnector,
@@ -278,7 +280,7 @@ pub(super) struct Dialer {
 type Dialed = TokioIo<Ending<tokio_rustls::client::TlsStream<TcpStream>>>;
 
 impl Dialer {
-    /// Its connections are left at this `age`.
+    /// `age` is the one at which its connections are left.
     pub(super) fn new(identity: Arc<dyn Identity>, role: Role, age: Duration) -> Dialer {
         let mut tcp = HttpConnector::new();
         tcp.set_nodelay(true);
@@ -293,7 +295,7 @@ impl Dialer {
     async fn dial(self, uri: Uri) -> io::Result<Dialed> {
         let stream = self.tcp.oneshot(uri).await.map_err(io::Error::other)?;
         let connector = TlsConnector::from(self.identity.calling(self.role));
-        // Nobody reads it: a peer is known by its role, and asked for by no name.
+        // Nobody reads the name: a peer is known by its role, and not asked for by name.
         let name = ServerName::try_from(self.role.name()).map_err(io::Error::other)?;
         let stream = connector.connect(name, stream.into_inner()).await?;
         let (_, connection) = stream.get_ref();

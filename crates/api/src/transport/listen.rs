@@ -21,26 +21,26 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
 use super::identity::Link;
-use super::served::Served;
+use super::in_process::InProcessServer;
 use super::{Config, Identity, Opening};
 
-/// Calls of one connection that may be in flight; more wait on the caller's side.
+/// Calls of one connection in flight; further ones wait on the caller's side.
 const STREAMS_MAX: u32 = 1024;
-/// Calls that a peer took back before they were begun; beyond it the connection is closed.
+/// Calls that a peer took back before they began; beyond it the connection is closed.
 const RESETS_MAX: usize = 32;
 /// Bytes of the headers of a call.
 const HEADERS_MAX: u32 = 16 * 1024;
 /// Connections of a listener; further ones wait in the kernel.
 const CONNECTIONS_MAX: usize = 4096;
-/// Handshakes at a time; further connections wait in the kernel.
+/// Handshakes at the same time; further connections wait in the kernel.
 const HANDSHAKES_MAX: usize = 1024;
-/// The deadline of a connection's first bytes. From then on the keepalive asks whether it lives.
+/// Deadline of a connection's first bytes. From then on the keepalive checks whether it lives.
 const BEGIN_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long the last answers may take to be written.
+/// Time for the last answers to be written.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Why a server ended before it was asked to.
+/// Error that ended a server before it was asked to stop.
 #[derive(Debug, Error)]
 #[error("serving failed: {0}")]
 pub struct ServeError(#[from] tonic::transport::Error);
@@ -54,10 +54,10 @@ pub(super) async fn serve(
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let wants_proof = identity.as_ref().is_some_and(|it| it.required());
-    let served = Served::new(routes)
+    let served = InProcessServer::new(routes)
         .wanting_proof(wants_proof)
         .closing(stop.clone());
-    // Also where this future is dropped.
+    // Also if this future is dropped.
     let _ended = served.gone().clone().drop_guard();
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let incoming = opened(placed(incoming), identity, config.connection_age);
@@ -72,8 +72,9 @@ pub(super) async fn serve(
             .serve_with_incoming_shutdown(served.clone(), incoming, stopped.cancelled_owned())
     );
     tokio::select! {
-        ended = &mut serving => return Ok(ended?),
+        biased;
         () = stop.cancelled() => {}
+        ended = &mut serving => return Ok(ended?),
     }
     if let Ok(ended) = timeout(config.stop_grace, &mut serving).await {
         return Ok(ended?);
@@ -86,7 +87,7 @@ pub(super) async fn serve(
     }
 }
 
-/// Each connection in a place of its own. After one that could not be accepted comes a pause.
+/// Gives each connection a permit. Pauses after one that could not be accepted.
 fn placed(
     incoming: impl Stream<Item = io::Result<TcpStream>>,
 ) -> impl Stream<Item = io::Result<(TcpStream, OwnedSemaphorePermit)>> {
@@ -120,7 +121,7 @@ fn placed(
     })
 }
 
-/// Connections of a listener whose peers did not prove what they are.
+/// Connections of a listener whose peers did not prove their identity.
 struct Refusals {
     begun: Instant,
     pace: Mutex<LogPace>,
@@ -136,7 +137,7 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// A line now and then: strangers choose how many there are.
+    /// Logs a line now and then, as strangers decide how many there are.
     fn say(&self, peer: io::Result<SocketAddr>, error: &io::Error) {
         let now = Timestamp::ZERO + self.begun.elapsed();
         let count = self.pace.lock().count(now);
@@ -148,7 +149,7 @@ impl Refusals {
     }
 }
 
-/// Connections whose peers have proved what they are, as each comes to it; those that did not are gone.
+/// Connections whose peers have proved their identity, as each gets there; others are dropped.
 fn opened(
     incoming: impl Stream<Item = io::Result<(TcpStream, OwnedSemaphorePermit)>>,
     identity: Option<Arc<dyn Identity>>,
@@ -184,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    // It tried, and warned, ten times a second.
+    // The listener tried, and warned, ten times a second.
     #[tokio::test(start_paused = true)]
     async fn failures_in_a_row_come_once_a_second() {
         let begun = Instant::now();

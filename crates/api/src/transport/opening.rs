@@ -1,4 +1,5 @@
-//! The first bytes of a connection, under a deadline. Servers of HTTP time requests, not the silence before the first.
+//! First bytes of a connection, under a deadline. HTTP servers time requests, not the silence
+//! before the first one.
 
 use std::future::Future;
 use std::io;
@@ -11,18 +12,18 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Sleep, sleep};
 use tonic::transport::server::Connected;
 
-/// The preface of every HTTP/2 connection (RFC 9113, 3.4).
+/// Preface of every HTTP/2 connection (RFC 9113, 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A connection that fails where its peer does not begin in time: with a whole preface of HTTP/2, or with
-/// anything else.
+/// A connection that fails if its peer does not begin in time: with a whole preface of HTTP/2, or
+/// with anything else.
 pub struct Opening<S, P = OwnedSemaphorePermit> {
     stream: S,
-    /// `None`: it has begun.
+    /// `None` once it has begun.
     due: Option<Pin<Box<Sleep>>>,
-    /// Bytes of the preface that came.
+    /// Bytes of the preface received.
     matched: usize,
-    /// Its place among those of the listener.
+    /// Permit among the connections of the listener.
     _place: P,
 }
 

@@ -1,4 +1,5 @@
-//! Calls of services that are not ours: by the name of their host, over TLS with whatever their caller shows.
+//! Calls to services that are not ours: by host name, over TLS with whatever certificate their
+//! caller shows.
 
 use std::io;
 use std::pin::Pin;
@@ -17,15 +18,15 @@ use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint, Error};
 use tower::{Service, ServiceExt};
 
-/// A connection that is silent for so long is asked whether it lives.
+/// Silence after which a connection is asked whether it lives.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 const KEEPALIVE_WITHIN: Duration = Duration::from_secs(5);
 
-/// A channel to `uri`, with TLS where there is a configuration for it; connected within `connect_within` once it is
-/// called, and again after each loss.
+/// Makes a channel to `uri`, with TLS if there is a configuration for it. The first call connects,
+/// within `connect_within`, as does the next one after each loss.
 ///
 /// # Errors
-/// An address that is none.
+/// An invalid address.
 pub fn outside(
     uri: &Uri,
     tls: Option<Arc<ClientConfig>>,
@@ -34,7 +35,7 @@ pub fn outside(
     let host = uri.host().unwrap_or_default();
     let own = if tls.is_some() { 443 } else { 80 };
     let port = uri.port_u16().unwrap_or(own);
-    // TLS is ours, and the transport's own is not built in.
+    // TLS is ours; the transport's own is not built in.
     let endpoint = Endpoint::from_shared(format!("http://{host}:{port}"))?
         .origin(uri.clone())
         .connect_timeout(connect_within)

@@ -1,4 +1,4 @@
-//! Services of gRPC itself beside ours, on the network: health, and reflection where the settings want it.
+//! gRPC's own services beside ours, on the network: health, and reflection if the settings want it.
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -10,7 +10,8 @@ use tonic_reflection::server::Builder;
 
 use crate::envelope::DESCRIPTORS;
 
-/// Their methods that stream: a stream of these ends as soon as its server stops, and nobody waits for it.
+/// Streaming methods among them: such a stream ends as soon as its server stops, and nobody waits
+/// for it.
 const STREAMING: [&str; 3] = [
     "/grpc.health.v1.Health/Watch",
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
@@ -21,10 +22,10 @@ pub(super) fn is_streaming(path: &str) -> bool {
     STREAMING.contains(&path)
 }
 
-/// Health of a server, and what it shows of itself.
+/// Health of a server, and its reflection.
 #[derive(Clone, Debug)]
 pub struct StandardServices {
-    /// Full names of the services whose health is that of the server.
+    /// Full names of the services that share the server's health.
     pub services: &'static [&'static str],
     /// True while new work is welcome.
     pub ready: watch::Receiver<bool>,
@@ -33,7 +34,7 @@ pub struct StandardServices {
 }
 
 impl StandardServices {
-    /// Adds them to routes. Health is followed until the handle is dropped.
+    /// Adds them to routes. Health is updated until the handle is dropped.
     pub(super) fn add(
         self,
         mut routes: Routes,
@@ -77,9 +78,10 @@ impl StandardServices {
                 return;
             }
             tokio::select! {
+                biased;
                 () = stop.cancelled() => {}
                 changed = self.ready.changed() => if changed.is_err() {
-                    // Nobody says any more whether it is.
+                    // Nobody reports any more whether it is ready.
                     self.report(&reporter, false).await;
                     return;
                 },
@@ -92,7 +94,7 @@ impl StandardServices {
             true => ServingStatus::Serving,
             false => ServingStatus::NotServing,
         };
-        // The empty name is that of the whole.
+        // The empty name stands for the whole server.
         for name in self.services.iter().copied().chain([""]) {
             reporter.set_service_status(name, status).await;
         }

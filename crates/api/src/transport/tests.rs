@@ -1,4 +1,4 @@
-//! The contract of a channel, run on all kinds: what holds near must hold far, and in TLS.
+//! The contract of a channel, run on all kinds: near, far, and in TLS.
 
 mod hostile;
 mod identity;
@@ -30,10 +30,10 @@ use crate::v1::{
     NoticeResponse, Outcome, OutcomeBatch, ProbeRequest, ProbeResponse, notice,
 };
 
-/// Does as the name of the boat in a request says.
+/// Obeys the name of the boat in a request.
 #[derive(Clone, Default)]
 struct Obedient {
-    /// Handlers and stream readers that are at work.
+    /// Handlers and stream readers at work.
     busy: Arc<AtomicUsize>,
 }
 
@@ -312,7 +312,7 @@ fn tokens(batch: OutcomeBatch) -> Vec<u64> {
     batch.outcomes.iter().map(|outcome| outcome.token).collect()
 }
 
-/// An open stream of deliveries.
+/// Opens a stream of deliveries.
 async fn open(pair: &Pair) -> (mpsc::Sender<DeliverBatch>, Streaming<OutcomeBatch>) {
     let (sender, receiver) = mpsc::channel(4);
     let mut client = pair.client();
@@ -348,7 +348,7 @@ async fn metadata_goes_both_ways(pair: Pair) {
     let seen = answer.metadata();
     assert_eq!(seen.get("seen-x-text").expect("came"), "said");
     assert_eq!(seen.get_bin("seen-x-bytes-bin"), Some(&bytes));
-    // The server knows how long it has.
+    // The server knows the deadline.
     assert!(seen.contains_key("seen-grpc-timeout"));
     let answer = pair
         .client()
@@ -463,7 +463,7 @@ async fn a_dropped_stream_ends_its_reader(pair: Pair) {
     pair.busy().await;
     drop(outcomes);
     pair.idle().await;
-    // And the caller's own side learns of it.
+    // The caller's own side learns of it as well.
     tokio::time::timeout(Duration::from_secs(5), sender.closed())
         .await
         .expect("the sender is told");
@@ -478,7 +478,7 @@ async fn sizes_up_to_the_limit_pass_and_larger_ones_do_not(pair: Pair) {
         }],
     };
     let mut client = pair.client();
-    // Answers hold nine bytes a session.
+    // An answer has nine bytes per session.
     let fits = MESSAGE_BYTES_MAX / 9 - 10;
     let answer = client
         .notice(sized(fits))

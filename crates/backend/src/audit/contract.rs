@@ -1,34 +1,35 @@
-//! What every store of closed minutes promises. A check uses its own minutes; the head is one for the store,
-//! so that a check moves it from wherever it stands.
+//! Contract of every audit store. Each check uses minutes of its own; the store has a single head,
+//! so a check moves it on from wherever it is.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use protocol::Timestamp;
-use protocol::ledger::chain::{Head, Place};
+use protocol::ledger::chain::{ChainHead, ChainPlace};
 use protocol::ledger::minute::{
-    Amendment, Closed, Digest, Figures, Found, Link, MINUTE, Reading, Row, Stretch, minute_of,
+    Amendment, ChainLink, Closed, Digest, MINUTE, MinuteFigures, MinuteReading, MinuteRow,
+    MinuteVerdict, OffsetRange, minute_of,
 };
 
 use super::AuditStore;
-use crate::fresh::Fresh;
+use crate::test_ids::TestIds;
 
-/// So many minutes that nobody else uses, some of them on either side of midnight.
-fn minutes(fresh: &Fresh, count: u32) -> Range<Timestamp> {
+/// Returns `count` minutes that no other check uses, on both sides of midnight.
+fn minutes(fresh: &TestIds, count: u32) -> Range<Timestamp> {
     let day = 86_400_000 * (1 + fresh.message().timestamp().millis() % 9_999_999);
     let start = Timestamp::from_millis(day) - MINUTE * (count / 2);
     start..start + MINUTE * count
 }
 
-fn closed(fresh: &Fresh, minute: Timestamp) -> Closed {
-    let reading = Reading {
+fn closed(fresh: &TestIds, minute: Timestamp) -> Closed {
+    let reading = MinuteReading {
         minute,
         accepted: u64::MAX,
         ids: Digest::of_ids([fresh.message()]),
         unread: u64::MAX,
         epoch: u32::MAX,
         stretches: vec![
-            Stretch {
+            OffsetRange {
                 from: 0,
                 counted: 1,
                 to: u64::MAX,
@@ -36,31 +37,31 @@ fn closed(fresh: &Fresh, minute: Timestamp) -> Closed {
             3
         ],
     };
-    let then = Figures {
+    let then = MinuteFigures {
         settled: 1,
         in_flight: 2,
         missing: 3,
         contradictions: u64::MAX,
     };
-    Closed::after(Link::beginning(minute), reading, then)
+    Closed::after(ChainLink::beginning(minute), reading, then)
 }
 
-async fn rows(store: &dyn AuditStore, minutes: &Range<Timestamp>) -> Vec<Row> {
+async fn rows(store: &dyn AuditStore, minutes: &Range<Timestamp>) -> Vec<MinuteRow> {
     store.rows(minutes.clone(), 1000).await.expect("reads")
 }
 
-/// A head after the one that stands.
-async fn next(store: &dyn AuditStore, worker: u64, fresh: &Fresh) -> Head {
+/// Returns a head that follows the current one.
+async fn next(store: &dyn AuditStore, worker: u64, fresh: &TestIds) -> ChainHead {
     let standing = store.head().await.expect("reads");
     let at = minute_of(fresh.message().timestamp());
-    Head {
+    ChainHead {
         turn: standing.map_or(0, |head| head.turn) + 1,
         worker,
         at,
-        start: Link::beginning(at),
+        start: ChainLink::beginning(at),
         until: at,
         open_from: at,
-        place: Place {
+        place: ChainPlace {
             epoch: 1,
             from: vec![0, u64::MAX],
             counted: vec![1, 2],
@@ -69,17 +70,17 @@ async fn next(store: &dyn AuditStore, worker: u64, fresh: &Fresh) -> Head {
     }
 }
 
-pub(super) async fn a_row_comes_back_whole(store: &dyn AuditStore, fresh: &Fresh) {
+pub(super) async fn a_row_comes_back_whole(store: &dyn AuditStore, fresh: &TestIds) {
     let range = minutes(fresh, 2);
     let closed = closed(fresh, range.start);
     store.save(&closed).await.expect("saves");
-    let mut row = Row {
+    let mut row = MinuteRow {
         minute: range.start,
         closed: Some(closed.clone()),
         amendment: None,
     };
     assert_eq!(rows(store, &range).await, [row.clone()]);
-    let found = Found {
+    let found = MinuteVerdict {
         in_flight: fresh.messages(3),
         missing: fresh.messages(1001),
         contradictions: 7,
@@ -92,7 +93,7 @@ pub(super) async fn a_row_comes_back_whole(store: &dyn AuditStore, fresh: &Fresh
     assert_eq!(rows(store, &range).await, [row]);
 }
 
-pub(super) async fn rows_come_in_order_and_within_bounds(store: &dyn AuditStore, fresh: &Fresh) {
+pub(super) async fn rows_come_in_order_and_within_bounds(store: &dyn AuditStore, fresh: &TestIds) {
     let range = minutes(fresh, 8);
     let all: Vec<Timestamp> = (0..8).map(|n| range.start + MINUTE * n).collect();
     for &minute in all.iter().rev() {
@@ -110,14 +111,14 @@ pub(super) async fn rows_come_in_order_and_within_bounds(store: &dyn AuditStore,
     assert_eq!(found(odd, 100).await, all[3..7]);
 }
 
-pub(super) async fn only_a_later_look_replaces(store: &dyn AuditStore, fresh: &Fresh) {
+pub(super) async fn only_a_later_look_replaces(store: &dyn AuditStore, fresh: &TestIds) {
     let range = minutes(fresh, 2);
     let closed = closed(fresh, range.start);
     let look = |millis| {
         let at = range.end + Duration::from_millis(millis);
-        let found = Found {
+        let found = MinuteVerdict {
             contradictions: millis,
-            ..Found::default()
+            ..MinuteVerdict::default()
         };
         Amendment::of(&closed, at, &found)
     };
@@ -133,22 +134,22 @@ pub(super) async fn only_a_later_look_replaces(store: &dyn AuditStore, fresh: &F
     }
 }
 
-pub(super) async fn the_head_moves_from_the_turn_before(store: &dyn AuditStore, fresh: &Fresh) {
+pub(super) async fn the_head_moves_from_the_turn_before(store: &dyn AuditStore, fresh: &TestIds) {
     let first = next(store, 1, fresh).await;
     assert!(store.advance(&first).await.expect("answers"));
     assert_eq!(store.head().await.expect("reads").as_ref(), Some(&first));
     assert!(store.advance(&first).await.expect("may be repeated"));
 
-    // Another knows the same head, and comes too late.
+    // A second worker starts from the same head and comes too late.
     let second = next(store, 2, fresh).await;
-    let other = Head {
+    let other = ChainHead {
         worker: 3,
         ..second.clone()
     };
     assert!(store.advance(&second).await.expect("answers"));
     assert!(!store.advance(&other).await.expect("answers"));
     assert!(!store.advance(&first).await.expect("answers"));
-    let ahead = Head {
+    let ahead = ChainHead {
         turn: second.turn + 2,
         ..second.clone()
     };
@@ -156,11 +157,11 @@ pub(super) async fn the_head_moves_from_the_turn_before(store: &dyn AuditStore, 
     assert_eq!(store.head().await.expect("reads"), Some(second));
 }
 
-/// However many try at once, of each turn there is one.
-pub(super) async fn of_those_who_move_at_once_one_does(store: &dyn AuditStore, fresh: &Fresh) {
+/// Each turn has one winner, however many workers try at once.
+pub(super) async fn of_those_who_move_at_once_one_does(store: &dyn AuditStore, fresh: &TestIds) {
     for _ in 0..5 {
         let head = next(store, 0, fresh).await;
-        let heads = [1, 2, 3, 4].map(|worker| Head {
+        let heads = [1, 2, 3, 4].map(|worker| ChainHead {
             worker,
             ..head.clone()
         });
@@ -183,12 +184,12 @@ pub(super) async fn of_those_who_move_at_once_one_does(store: &dyn AuditStore, f
     }
 }
 
-pub(super) async fn what_is_forgotten_leaves_no_row(store: &dyn AuditStore, fresh: &Fresh) {
+pub(super) async fn what_is_forgotten_leaves_no_row(store: &dyn AuditStore, fresh: &TestIds) {
     let range = minutes(fresh, 8);
     for n in 0..8 {
         let closed = closed(fresh, range.start + MINUTE * n);
         store.save(&closed).await.expect("saves");
-        let amendment = Amendment::of(&closed, range.end, &Found::default());
+        let amendment = Amendment::of(&closed, range.end, &MinuteVerdict::default());
         let amended = store.amend(closed.minute, &amendment).await;
         amended.expect("amends");
     }

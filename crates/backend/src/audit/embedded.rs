@@ -3,8 +3,8 @@
 //! | table | key | value |
 //! | --- | --- | --- |
 //! | `audit` | 0 | the head |
-//! | | 1, minute | what was closed |
-//! | | 2, minute | what became of it |
+//! | | 1, minute | the closed minute |
+//! | | 2, minute | its amendment |
 
 use std::ops::Range;
 
@@ -12,13 +12,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use protocol::Timestamp;
-use protocol::ledger::chain::Head;
-use protocol::ledger::minute::{Amendment, Closed, Row};
+use protocol::ledger::chain::ChainHead;
+use protocol::ledger::minute::{Amendment, Closed, MinuteRow};
 
 use super::AuditStore;
 use crate::Result;
 use crate::embedded::value::{decode, encode};
-use crate::embedded::{Batch, Engine, Order, Table};
+use crate::embedded::{Engine, ScanOrder, Table, WriteBatch};
 
 const SEAM: &str = "audit";
 
@@ -26,13 +26,13 @@ const HEAD: [u8; 1] = [0];
 const CLOSED: u8 = 1;
 const AMENDMENT: u8 = 2;
 
-/// Rows removed at once.
+/// Rows removed per batch.
 const REMOVED: usize = 1000;
 
-/// Closed minutes in the embedded store. Make one for each store: it orders the writes of the head.
+/// Closed minutes in the embedded store. One instance per store: it serializes writes of the head.
 pub struct EmbeddedAudit {
     engine: Engine,
-    /// Held between looking at what stands and replacing it, never across an await.
+    /// Held from the read of the current row to its replacement, never across an await.
     writing: Mutex<()>,
 }
 
@@ -44,13 +44,13 @@ impl EmbeddedAudit {
         }
     }
 
-    fn standing(&self) -> Result<Option<Head>> {
+    fn standing(&self) -> Result<Option<ChainHead>> {
         let value = self.engine.get(Table::Audit, &HEAD)?;
         value.map(|value| decode(SEAM, &value)).transpose()
     }
 
     fn put(&self, key: Vec<u8>, value: Bytes) -> Result<()> {
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         batch.put(Table::Audit, key, value);
         self.engine.write(batch).map(drop)
     }
@@ -58,11 +58,11 @@ impl EmbeddedAudit {
 
 #[async_trait]
 impl AuditStore for EmbeddedAudit {
-    async fn head(&self) -> Result<Option<Head>> {
+    async fn head(&self) -> Result<Option<ChainHead>> {
         self.standing()
     }
 
-    async fn advance(&self, head: &Head) -> Result<bool> {
+    async fn advance(&self, head: &ChainHead) -> Result<bool> {
         let _writing = self.writing.lock();
         let standing = self.standing()?;
         if standing.as_ref() == Some(head) {
@@ -91,12 +91,12 @@ impl AuditStore for EmbeddedAudit {
         self.put(key, encode(SEAM, amendment)?)
     }
 
-    async fn rows(&self, minutes: Range<Timestamp>, limit: usize) -> Result<Vec<Row>> {
+    async fn rows(&self, minutes: Range<Timestamp>, limit: usize) -> Result<Vec<MinuteRow>> {
         let (start, end) = (key(CLOSED, minutes.start), key(CLOSED, minutes.end));
         let range = &start[..]..&end[..];
         let found = self
             .engine
-            .range(Table::Audit, range, Order::Forward, limit)?;
+            .range(Table::Audit, range, ScanOrder::Forward, limit)?;
         let amendments: Vec<_> = found
             .iter()
             .map(|(key, _)| [&[AMENDMENT], &key[1..]].concat())
@@ -106,7 +106,7 @@ impl AuditStore for EmbeddedAudit {
         Ok(rows
             .filter_map(|((key, closed), amendment)| {
                 let minute = i64::from_be_bytes(*key.get(1..)?.first_chunk()?);
-                Some(Row {
+                Some(MinuteRow {
                     minute: Timestamp::from_millis(minute),
                     closed: decode(SEAM, closed).ok(),
                     amendment: amendment.and_then(|value| decode(SEAM, &value).ok()),
@@ -130,7 +130,7 @@ impl AuditStore for EmbeddedAudit {
     }
 }
 
-/// Minutes are after 1970: their bytes are in their order.
+/// Key of a minute. Minutes are after 1970, so that their bytes sort as they do.
 fn key(kind: u8, minute: Timestamp) -> Vec<u8> {
     [&[kind][..], &minute.millis().max(0).to_be_bytes()].concat()
 }
@@ -139,7 +139,7 @@ fn key(kind: u8, minute: Timestamp) -> Vec<u8> {
 mod tests {
     use super::EmbeddedAudit;
     use crate::audit::contract;
-    use crate::fresh::on_memory_and_disk;
+    use crate::test_ids::on_memory_and_disk;
 
     contract::checks!(on_memory_and_disk!(super::EmbeddedAudit::new));
 }

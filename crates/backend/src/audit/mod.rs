@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use async_trait::async_trait;
 use protocol::Timestamp;
-use protocol::ledger::chain::Head;
-use protocol::ledger::minute::{Amendment, Closed, Row};
+use protocol::ledger::chain::ChainHead;
+use protocol::ledger::minute::{Amendment, Closed, MinuteRow};
 
 pub use self::embedded::EmbeddedAudit;
 #[cfg(feature = "scylla")]
@@ -21,37 +21,38 @@ use crate::hook::hooked;
 
 #[async_trait]
 pub trait AuditStore: Send + Sync {
-    /// The head, as the last who moved it left it; `None` before the first.
-    async fn head(&self) -> Result<Option<Head>>;
+    /// Returns the current head; `None` before the first.
+    async fn head(&self) -> Result<Option<ChainHead>>;
 
-    /// Puts `head` where the head of the turn before stands (none before turn 1). False: another was first,
-    /// and nothing changed. True also where exactly this head stands already, so that it may be repeated.
-    async fn advance(&self, head: &Head) -> Result<bool>;
+    /// Replaces the head of the previous turn (none before turn 1) by `head`. False if another
+    /// writer was first: nothing changed. True also if exactly this head is stored already, so that
+    /// a retry is safe.
+    async fn advance(&self, head: &ChainHead) -> Result<bool>;
 
-    /// Writes the row of a closed minute. Only what a head bears is written, so that a second write is the
-    /// same.
+    /// Writes the row of a closed minute: only what a head carries, so that a second write is
+    /// identical.
     async fn save(&self, closed: &Closed) -> Result<()>;
 
-    /// Writes what has become of a closed minute. One of an earlier look never replaces one of a later.
+    /// Writes the amendment of a closed minute. An earlier look never replaces a later one.
     async fn amend(&self, minute: Timestamp, amendment: &Amendment) -> Result<()>;
 
     /// The first `limit` rows of these minutes, oldest first.
-    async fn rows(&self, minutes: Range<Timestamp>, limit: usize) -> Result<Vec<Row>>;
+    async fn rows(&self, minutes: Range<Timestamp>, limit: usize) -> Result<Vec<MinuteRow>>;
 
     /// Removes the rows of these minutes.
     async fn forget(&self, minutes: Range<Timestamp>) -> Result<()>;
 }
 
-hooked! { AuditStore as "audit":
-    read head() => Option<Head>;
-    write advance(head: &Head) of [head.worker.cast_signed()], as kind(head), if |advanced| *advanced => bool;
+hooked! { AuditStore as "audit" of ["begun", "closed"]:
+    read head() => Option<ChainHead>;
+    write advance(head: &ChainHead) of [head.worker.cast_signed()], as kind(head), if |advanced| *advanced => bool;
     write save(closed: &Closed) => ();
     write amend(minute: Timestamp, amendment: &Amendment) of [minute.millis()] => ();
-    read rows(minutes: Range<Timestamp>, limit: usize) => Vec<Row>;
+    read rows(minutes: Range<Timestamp>, limit: usize) => Vec<MinuteRow>;
     write forget(minutes: Range<Timestamp>) => ();
 }
 
-/// The first head begins the chain, others close minutes.
-fn kind(head: &Head) -> &'static str {
+/// The first head begins the chain; later ones close minutes.
+fn kind(head: &ChainHead) -> &'static str {
     head.last.as_ref().map_or("begun", |_| "closed")
 }

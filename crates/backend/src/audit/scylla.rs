@@ -1,12 +1,12 @@
-//! Closed minutes in ScyllaDB or Cassandra: table `audit_minute`, a partition for each day, and `audit_head`,
-//! one row that is compared and set.
+//! Closed minutes in ScyllaDB or Cassandra: table `audit_minute`, a partition per day, and
+//! `audit_head`, one row that is compared and set.
 
 use std::ops::Range;
 
 use async_trait::async_trait;
 use protocol::Timestamp;
-use protocol::ledger::chain::Head;
-use protocol::ledger::minute::{Amendment, Closed, Row};
+use protocol::ledger::chain::ChainHead;
+use protocol::ledger::minute::{Amendment, Closed, MinuteRow};
 
 use super::AuditStore;
 use crate::embedded::value::{decode, encode};
@@ -17,7 +17,7 @@ const SEAM: &str = "audit";
 
 const DAY_MILLIS: i64 = 86_400_000;
 
-/// Of how many chains there is one.
+/// Partition of the head: the store has a single chain.
 const CHAIN: i8 = 0;
 
 /// Closed minutes in ScyllaDB or Cassandra. Several may write at once.
@@ -62,7 +62,7 @@ impl ScyllaAudit {
         }
     }
 
-    async fn try_to_advance(&self, head: &Head) -> Result<bool> {
+    async fn try_to_advance(&self, head: &ChainHead) -> Result<bool> {
         let value = encode(SEAM, head)?;
         let turn = number(head.turn)?;
         match turn {
@@ -80,15 +80,15 @@ impl ScyllaAudit {
 
 #[async_trait]
 impl AuditStore for ScyllaAudit {
-    async fn head(&self) -> Result<Option<Head>> {
+    async fn head(&self) -> Result<Option<ChainHead>> {
         let read = self.cql.rows_after_conditions(&self.select_head, (CHAIN,));
         let rows: Vec<(Vec<u8>,)> = read.await?;
         let row = rows.into_iter().next();
         row.map(|(head,)| decode(SEAM, &head)).transpose()
     }
 
-    async fn advance(&self, head: &Head) -> Result<bool> {
-        // It may have been done by a request whose answer was lost.
+    async fn advance(&self, head: &ChainHead) -> Result<bool> {
+        // The head may have moved already, by a request whose answer was lost.
         Ok(self.try_to_advance(head).await? || self.head().await?.as_ref() == Some(head))
     }
 
@@ -105,7 +105,7 @@ impl AuditStore for ScyllaAudit {
         self.cql.write(&self.insert_amendment, values).await
     }
 
-    async fn rows(&self, minutes: Range<Timestamp>, limit: usize) -> Result<Vec<Row>> {
+    async fn rows(&self, minutes: Range<Timestamp>, limit: usize) -> Result<Vec<MinuteRow>> {
         let mut found = Vec::new();
         for part in days(&minutes) {
             let left = i32::try_from(limit - found.len()).unwrap_or(i32::MAX);
@@ -115,11 +115,14 @@ impl AuditStore for ScyllaAudit {
             let (first, end) = (part.start.millis(), part.end.millis());
             let values = (day(part.start), first, end, left);
             let rows: Vec<Stored> = self.cql.rows(&self.select, values).await?;
-            found.extend(rows.into_iter().map(|(minute, closed, amendment)| Row {
-                minute: Timestamp::from_millis(minute),
-                closed: closed.and_then(|value| decode(SEAM, &value).ok()),
-                amendment: amendment.and_then(|value| decode(SEAM, &value).ok()),
-            }));
+            found.extend(
+                rows.into_iter()
+                    .map(|(minute, closed, amendment)| MinuteRow {
+                        minute: Timestamp::from_millis(minute),
+                        closed: closed.and_then(|value| decode(SEAM, &value).ok()),
+                        amendment: amendment.and_then(|value| decode(SEAM, &value).ok()),
+                    }),
+            );
         }
         Ok(found)
     }
@@ -133,7 +136,7 @@ impl AuditStore for ScyllaAudit {
     }
 }
 
-/// Cuts minutes into those of each day.
+/// Splits a range of minutes at the borders of days.
 fn days(minutes: &Range<Timestamp>) -> impl Iterator<Item = Range<Timestamp>> {
     let (mut at, end) = (minutes.start.max(Timestamp::ZERO), minutes.end);
     std::iter::from_fn(move || {

@@ -1,40 +1,40 @@
-//! What every cache promises. A check uses users and groups of its own, so that all may share one. The settings are the
-//! default ones.
+//! Contract of every cache, under default settings. Each check uses users and groups of its own, so
+//! that all may share one cache.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use protocol::cached::{CachedGroup, CachedMember, CachedUser, Outdated, Owner, Reach};
-use protocol::conversation::{Head, Registers};
-use protocol::group::{Member, Role, Settings};
+use protocol::cache::{CacheKey, Coverage, GroupEntry, Invalidation, MemberEntry, UserEntry};
+use protocol::conversation::{Head, ListRegisters};
+use protocol::group::{GroupSettings, Member, Role};
 use protocol::history::Version;
 use protocol::{GroupId, Seq, Timestamp, UserId};
 
-use super::{Cache, Copy, Found, Token};
+use super::{Cache, CacheLookup, CacheRecord, FillToken};
 use crate::Result;
-use crate::fresh::Fresh;
+use crate::test_ids::TestIds;
 
-pub(super) fn user_copy(at: i64) -> CachedUser {
+pub(super) fn user_copy(at: i64) -> UserEntry {
     let member = Member {
         role: Some(Role::Admin),
         since: Seq(3),
         version: Version::LATEST,
     };
-    let registers = Registers {
+    let registers = ListRegisters {
         read_seq: Seq(7),
         hidden: 9,
-        ..Registers::default()
+        ..ListRegisters::default()
     };
     let group = GroupId::new(1 << 40).expect("positive");
-    CachedUser {
+    UserEntry {
         at: Timestamp::from_millis(at),
         private_before: Timestamp::from_millis(at + 5),
-        groups: BTreeMap::from([(group, CachedMember { member, registers })]),
+        groups: BTreeMap::from([(group, MemberEntry { member, registers })]),
     }
 }
 
-pub(super) fn group_copy(seq: u64, rev: u64) -> CachedGroup {
-    CachedGroup {
+pub(super) fn group_copy(seq: u64, rev: u64) -> GroupEntry {
+    GroupEntry {
         at: Timestamp::from_millis(77),
         head: Head {
             seq: Seq(seq),
@@ -42,24 +42,24 @@ pub(super) fn group_copy(seq: u64, rev: u64) -> CachedGroup {
             ..Head::default()
         },
         changed_to: Seq(seq / 2),
-        settings: Some(Settings {
+        settings: Some(GroupSettings {
             open_history: true,
             open_door: false,
         }),
     }
 }
 
-pub(super) async fn find_all(cache: &dyn Cache, owners: &[Owner]) -> Vec<Found> {
+pub(super) async fn find_all(cache: &dyn Cache, owners: &[CacheKey]) -> Vec<CacheLookup> {
     let found = cache.find(owners).await.into_iter();
     found.collect::<Result<_>>().expect("answers")
 }
 
-async fn keep_all(cache: &dyn Cache, copies: Vec<Copy>) -> Vec<bool> {
+async fn keep_all(cache: &dyn Cache, copies: Vec<CacheRecord>) -> Vec<bool> {
     let kept = cache.keep(copies).await.into_iter();
     kept.collect::<Result<_>>().expect("answers")
 }
 
-pub(super) async fn find(cache: &dyn Cache, owner: Owner) -> Found {
+pub(super) async fn find(cache: &dyn Cache, owner: CacheKey) -> CacheLookup {
     let mut found = find_all(cache, &[owner]).await;
     assert_eq!(found.len(), 1);
     found.remove(0)
@@ -68,38 +68,38 @@ pub(super) async fn find(cache: &dyn Cache, owner: Owner) -> Found {
 pub(super) async fn keep_user(
     cache: &dyn Cache,
     user: UserId,
-    token: &Token,
-    copy: &CachedUser,
+    token: &FillToken,
+    copy: &UserEntry,
 ) -> bool {
-    let copy = Copy::of_user(user, token.clone(), copy).expect("small");
+    let copy = CacheRecord::of_user(user, token.clone(), copy).expect("small");
     keep_all(cache, vec![copy]).await == [true]
 }
 
 pub(super) async fn keep_group(
     cache: &dyn Cache,
     group: GroupId,
-    token: &Token,
-    copy: &CachedGroup,
+    token: &FillToken,
+    copy: &GroupEntry,
 ) -> bool {
-    let copy = Copy::of_group(group, token.clone(), copy).expect("small");
+    let copy = CacheRecord::of_group(group, token.clone(), copy).expect("small");
     keep_all(cache, vec![copy]).await == [true]
 }
 
-pub(super) async fn forget(cache: &dyn Cache, owner: Owner, unless: Option<Reach>) {
-    let told = cache.forget(&[Outdated { owner, unless }]).await;
+pub(super) async fn forget(cache: &dyn Cache, owner: CacheKey, unless: Option<Coverage>) {
+    let told = cache.forget(&[Invalidation { owner, unless }]).await;
     assert!(told.iter().all(Result::is_ok), "{told:?}");
     assert_eq!(told.len(), 1);
 }
 
-pub(super) async fn what_is_kept_is_found(cache: &dyn Cache, fresh: &Fresh) {
+pub(super) async fn what_is_kept_is_found(cache: &dyn Cache, fresh: &TestIds) {
     let (user, group) = (fresh.user(), fresh.group());
-    let owners = [Owner::User(user), Owner::Group(group)];
+    let owners = [CacheKey::User(user), CacheKey::Group(group)];
     let found = find_all(cache, &owners).await;
     assert_eq!((found[0].user(), found[1].group()), (None, None));
     let (of_user, of_group) = (user_copy(1_000), group_copy(5, 2));
     let copies = vec![
-        Copy::of_group(group, found[1].token.clone(), &of_group).expect("small"),
-        Copy::of_user(user, found[0].token.clone(), &of_user).expect("small"),
+        CacheRecord::of_group(group, found[1].token.clone(), &of_group).expect("small"),
+        CacheRecord::of_user(user, found[0].token.clone(), &of_user).expect("small"),
     ];
     assert_eq!(keep_all(cache, copies).await, [true, true]);
     for _ in 0..2 {
@@ -107,22 +107,22 @@ pub(super) async fn what_is_kept_is_found(cache: &dyn Cache, fresh: &Fresh) {
         let found = (found[0].user(), found[1].group());
         assert_eq!(found, (Some(of_user.clone()), Some(of_group)));
     }
-    // A user and a group of one number have nothing to do with each other.
+    // A user and a group with the same number have nothing in common.
     let same = GroupId::new(user.get()).expect("positive");
-    assert_eq!(find(cache, Owner::Group(same)).await.group(), None);
+    assert_eq!(find(cache, CacheKey::Group(same)).await.group(), None);
     assert_eq!(find_all(cache, &[]).await, []);
 }
 
 // proves S2-24: what was read before a change is not kept after it.
-pub(super) async fn a_token_ends_with_whatever_happens(cache: &dyn Cache, fresh: &Fresh) {
+pub(super) async fn a_token_ends_with_whatever_happens(cache: &dyn Cache, fresh: &TestIds) {
     let user = fresh.user();
-    let owner = Owner::User(user);
+    let owner = CacheKey::User(user);
     let (old, new) = (user_copy(1), user_copy(2));
-    // Something is forgotten that was not there yet.
+    // Invalidation of an entry that does not exist yet.
     let before = find(cache, owner).await.token;
     forget(cache, owner, None).await;
     assert!(!keep_user(cache, user, &before, &old).await);
-    // Two who read at once: the first who keeps has it.
+    // Two concurrent readers: the first to store wins.
     let (one, other) = (find(cache, owner).await, find(cache, owner).await);
     assert!(!keep_user(cache, user, &before, &old).await);
     assert!(keep_user(cache, user, &one.token, &new).await);
@@ -130,7 +130,7 @@ pub(super) async fn a_token_ends_with_whatever_happens(cache: &dyn Cache, fresh:
     assert!(!keep_user(cache, user, &one.token, &old).await);
     let found = find(cache, owner).await;
     assert_eq!(found.user(), Some(new));
-    // And it is kept anew by who was told of it.
+    // The holder of the current token may replace the entry.
     assert!(keep_user(cache, user, &found.token, &old).await);
     let found = find(cache, owner).await;
     assert_eq!(found.user(), Some(old.clone()));
@@ -139,10 +139,10 @@ pub(super) async fn a_token_ends_with_whatever_happens(cache: &dyn Cache, fresh:
     assert_eq!(find(cache, owner).await.user(), None);
 }
 
-pub(super) async fn what_goes_far_enough_stays(cache: &dyn Cache, fresh: &Fresh) {
+pub(super) async fn what_goes_far_enough_stays(cache: &dyn Cache, fresh: &TestIds) {
     let reach = |seq, rev| {
         let seq = Seq(seq);
-        Some(Reach { seq, rev })
+        Some(Coverage { seq, rev })
     };
     for (unless, stays) in [
         (reach(5, 2), true),
@@ -154,7 +154,7 @@ pub(super) async fn what_goes_far_enough_stays(cache: &dyn Cache, fresh: &Fresh)
         (None, false),
     ] {
         let group = fresh.group();
-        let owner = Owner::Group(group);
+        let owner = CacheKey::Group(group);
         let token = find(cache, owner).await.token;
         assert!(keep_group(cache, group, &token, &group_copy(5, 2)).await);
         let token = find(cache, owner).await.token;
@@ -164,26 +164,26 @@ pub(super) async fn what_goes_far_enough_stays(cache: &dyn Cache, fresh: &Fresh)
         let keeps = keep_group(cache, group, &token, &group_copy(7, 2)).await;
         assert_eq!(keeps, stays, "{unless:?}");
     }
-    // Where nothing is, nothing goes far enough: who has read before is too late.
+    // No coverage protects an entry that does not exist: its reader is too late.
     let group = fresh.group();
-    let owner = Owner::Group(group);
+    let owner = CacheKey::Group(group);
     let token = find(cache, owner).await.token;
     forget(cache, owner, reach(1, 0)).await;
     assert!(!keep_group(cache, group, &token, &group_copy(9, 9)).await);
 }
 
-pub(super) async fn each_is_forgotten_alone(cache: &dyn Cache, fresh: &Fresh) {
+pub(super) async fn each_is_forgotten_alone(cache: &dyn Cache, fresh: &TestIds) {
     let users: Vec<UserId> = (0..40).map(|_| fresh.user()).collect();
-    let owners: Vec<Owner> = users.iter().map(|user| Owner::User(*user)).collect();
+    let owners: Vec<CacheKey> = users.iter().map(|user| CacheKey::User(*user)).collect();
     let found = find_all(cache, &owners).await;
     let copies = users.iter().zip(found).zip(1..);
     let copies =
-        copies.map(|((user, found), at)| Copy::of_user(*user, found.token, &user_copy(at)));
-    let copies: Vec<Copy> = copies.collect::<Result<_>>().expect("small");
+        copies.map(|((user, found), at)| CacheRecord::of_user(*user, found.token, &user_copy(at)));
+    let copies: Vec<CacheRecord> = copies.collect::<Result<_>>().expect("small");
     let kept = keep_all(cache, copies).await;
     assert_eq!(kept, [true; 40]);
     let outdated: Vec<_> = (owners.iter().step_by(2))
-        .map(|owner| Outdated {
+        .map(|owner| Invalidation {
             owner: *owner,
             unless: None,
         })
@@ -199,10 +199,10 @@ pub(super) async fn each_is_forgotten_alone(cache: &dyn Cache, fresh: &Fresh) {
     assert_eq!(cache.keep_for(), Duration::from_secs(30 * 60));
 }
 
-/// Of many who change one thing and renew its copy at once, as the rules say, none leaves an old one.
-pub(super) async fn no_old_copy_is_left(cache: &dyn Cache, fresh: &Fresh) {
+/// Many writers change one value and refresh its entry by the rules; none leaves a stale entry.
+pub(super) async fn no_old_copy_is_left(cache: &dyn Cache, fresh: &TestIds) {
     let user = fresh.user();
-    let owner = Owner::User(user);
+    let owner = CacheKey::User(user);
     let store = std::sync::atomic::AtomicI64::new(0);
     let read = || store.load(std::sync::atomic::Ordering::SeqCst);
     let fill = async || {
@@ -218,7 +218,7 @@ pub(super) async fn no_old_copy_is_left(cache: &dyn Cache, fresh: &Fresh) {
             store.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
             tokio::task::yield_now().await;
             forget(cache, owner, None).await;
-            // From here on somebody may be told.
+            // Clients may hear of the change from here on.
             let (told, found) = (read(), find(cache, owner).await);
             let at = found.user().map(|copy| copy.at.millis());
             assert!(at.is_none_or(|at| at >= told - 1), "{at:?} of {told}");

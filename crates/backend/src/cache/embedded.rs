@@ -1,4 +1,4 @@
-//! Copies in memory: they are of no use after a restart.
+//! Cache in memory: entries are worthless after a restart.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -6,34 +6,30 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use protocol::cached::{Outdated, Owner, Reach};
+use protocol::cache::{CacheKey, Entries, Invalidation};
 
-use super::{Cache, CacheConfig, Copy, Found, Token};
+use super::{Cache, CacheConfig, CacheLookup, CacheRecord, FillToken};
 use crate::Result;
 
-/// What one takes beside its bytes, about.
+/// Overhead of an entry beside its bytes, approximately.
 const OVERHEAD: usize = 200;
 
 /// [`Cache`] in memory.
 pub struct EmbeddedCache {
     config: CacheConfig,
-    held: Mutex<Held>,
+    held: Mutex<CacheSlots>,
 }
 
+/// Entries, and the order in which they were used.
 #[derive(Default)]
-struct Held {
-    by_owner: HashMap<Owner, Slot>,
+struct CacheSlots {
+    entries: Entries<Bytes>,
+    /// Moment of the last use of each slot.
+    used_at: HashMap<CacheKey, u64>,
     /// Moment of the last use → owner.
-    used: BTreeMap<u64, Owner>,
-    /// Of uses, and for tokens: none comes twice.
+    used: BTreeMap<u64, CacheKey>,
     moment: u64,
     bytes: usize,
-}
-
-struct Slot {
-    token: u64,
-    used: u64,
-    kept: Option<(Reach, Bytes)>,
 }
 
 impl EmbeddedCache {
@@ -53,9 +49,9 @@ impl Cache for EmbeddedCache {
         self.config.keep_for
     }
 
-    async fn find(&self, owners: &[Owner]) -> Vec<Result<Found>> {
+    async fn find(&self, owners: &[CacheKey]) -> Vec<Result<CacheLookup>> {
         if self.config.is_off() {
-            return owners.iter().map(|_| Ok(Found::nothing())).collect();
+            return owners.iter().map(|_| Ok(CacheLookup::nothing())).collect();
         }
         let mut held = self.held.lock();
         let found = owners.iter().map(|owner| Ok(held.find(*owner))).collect();
@@ -63,7 +59,7 @@ impl Cache for EmbeddedCache {
         found
     }
 
-    async fn keep(&self, copies: Vec<Copy>) -> Vec<Result<bool>> {
+    async fn keep(&self, copies: Vec<CacheRecord>) -> Vec<Result<bool>> {
         if self.config.is_off() {
             return copies.iter().map(|_| Ok(false)).collect();
         }
@@ -73,62 +69,44 @@ impl Cache for EmbeddedCache {
         kept
     }
 
-    async fn forget(&self, outdated: &[Outdated]) -> Vec<Result<()>> {
+    async fn forget(&self, outdated: &[Invalidation]) -> Vec<Result<()>> {
         let mut held = self.held.lock();
         outdated.iter().for_each(|outdated| held.forget(outdated));
         outdated.iter().map(|_| Ok(())).collect()
     }
 }
 
-impl Held {
-    fn find(&mut self, owner: Owner) -> Found {
+impl CacheSlots {
+    fn find(&mut self, owner: CacheKey) -> CacheLookup {
         self.moment += 1;
-        let moment = self.moment;
-        let slot = self.by_owner.entry(owner).or_insert_with(|| {
-            self.bytes += OVERHEAD;
-            Slot {
-                token: moment,
-                used: moment,
-                kept: None,
-            }
-        });
-        self.used.remove(&slot.used);
-        slot.used = moment;
-        self.used.insert(moment, owner);
-        Found {
-            token: Token(slot.token.to_string()),
-            copy: slot.kept.as_ref().map(|(_, bytes)| bytes.clone()),
+        match self.used_at.insert(owner, self.moment) {
+            Some(before) => drop(self.used.remove(&before)),
+            None => self.bytes += OVERHEAD,
+        }
+        self.used.insert(self.moment, owner);
+        let (token, entry) = self.entries.look_up(owner);
+        CacheLookup {
+            token: FillToken(token.to_string()),
+            copy: entry.cloned(),
         }
     }
 
-    fn keep(&mut self, copy: Copy) -> bool {
-        let Some(slot) = self.by_owner.get_mut(&copy.owner) else {
+    fn keep(&mut self, copy: CacheRecord) -> bool {
+        let Ok(token) = copy.token.0.parse() else {
             return false;
         };
-        if copy.token.0 != slot.token.to_string() {
-            return false;
+        let (before, after) = (self.bytes_of(copy.owner), copy.bytes.len());
+        let is_kept = (self.entries).fill(copy.owner, token, copy.reach, copy.bytes);
+        if is_kept {
+            self.bytes = self.bytes + after - before;
         }
-        self.moment += 1;
-        slot.token = self.moment;
-        let before = slot.kept.replace((copy.reach, copy.bytes.clone()));
-        self.bytes += copy.bytes.len();
-        self.bytes -= before.map_or(0, |(_, bytes)| bytes.len());
-        true
+        is_kept
     }
 
-    fn forget(&mut self, Outdated { owner, unless }: &Outdated) {
-        let slot = self.by_owner.get(owner);
-        let reach = slot.and_then(|slot| slot.kept.as_ref()).map(|kept| kept.0);
-        let is_new = |(reach, unless): (Reach, &Reach)| reach.covers(*unless);
-        if !reach.zip(unless.as_ref()).is_some_and(is_new) {
-            self.drop_one(*owner);
-        }
-    }
-
-    fn drop_one(&mut self, owner: Owner) {
-        if let Some(slot) = self.by_owner.remove(&owner) {
-            self.used.remove(&slot.used);
-            self.bytes -= OVERHEAD + slot.kept.map_or(0, |(_, bytes)| bytes.len());
+    fn forget(&mut self, outdated: &Invalidation) {
+        let bytes = self.bytes_of(outdated.owner);
+        if self.entries.invalidate(outdated) {
+            self.unlink(outdated.owner, bytes);
         }
     }
 
@@ -136,7 +114,21 @@ impl Held {
         while self.bytes > bytes_max
             && let Some((_, &oldest)) = self.used.first_key_value()
         {
-            self.drop_one(oldest);
+            let bytes = self.bytes_of(oldest);
+            self.entries.remove(oldest);
+            self.unlink(oldest, bytes);
+        }
+    }
+
+    fn bytes_of(&self, owner: CacheKey) -> usize {
+        self.entries.get(owner).map_or(0, Bytes::len)
+    }
+
+    /// Forgets the use of a slot that is gone.
+    fn unlink(&mut self, owner: CacheKey, bytes: usize) {
+        if let Some(used) = self.used_at.remove(&owner) {
+            self.used.remove(&used);
+            self.bytes -= OVERHEAD + bytes;
         }
     }
 }

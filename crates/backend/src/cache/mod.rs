@@ -1,8 +1,8 @@
-//! Copies of what the stores say of users and groups, for who comes back soon: a cache, never the only copy.
+//! Cache of users and groups for clients that come back soon; never the only copy.
 //!
-//! Whoever fills a copy asks first, reads the stores, and shows the token that they were answered: it has ended where
-//! anything was forgotten or kept in between, so what was read before a change is not kept after it. What the rules are
-//! for is said in [`protocol::cached`].
+//! A filler first looks up the entry, then reads the stores, then presents the token of its lookup.
+//! Any invalidation or fill in between has ended that token, so data read before a change is never
+//! stored after it. [`protocol::cache`] explains the purpose of these rules.
 
 #[cfg(test)]
 mod contract;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use protocol::cached::{CachedGroup, CachedUser, Outdated, Owner, Reach};
+use protocol::cache::{CacheKey, Coverage, GroupEntry, Invalidation, UserEntry};
 use protocol::settings::Problems;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -29,15 +29,16 @@ use crate::{Error, Result};
 
 const SEAM: &str = "cache";
 
-/// Copies of what history has.
+/// Copies of data in history.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CacheConfig {
-    /// Age of a copy at which it is dropped. Zero: no copies.
+    /// Age at which a copy is dropped. Zero: no copies.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub keep_for: Duration,
-    /// Bytes of all copies, where they are kept in memory; the least recently used goes first.
+    /// Maximum size of all copies in bytes, if they are kept in memory. The least recently used one
+    /// is dropped first.
     pub memory_bytes_max: usize,
 }
 
@@ -51,12 +52,12 @@ impl Default for CacheConfig {
 }
 
 impl CacheConfig {
-    /// Shorter than Redis can say is not at all.
+    /// True below one millisecond, the shortest expiry that Redis knows.
     fn is_off(&self) -> bool {
         self.keep_for.as_millis() == 0
     }
 
-    /// What cannot work.
+    /// Settings that cannot work.
     #[must_use]
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
@@ -73,33 +74,33 @@ impl CacheConfig {
     }
 }
 
-/// Permits to keep one copy, as long as nothing else happens to it.
+/// Permission to fill one entry, valid until anything else happens to that entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Token(String);
+pub struct FillToken(String);
 
-/// What is there.
+/// Result of a lookup: the entry, if any, and a token to fill it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    pub token: Token,
+pub struct CacheLookup {
+    pub token: FillToken,
     copy: Option<Bytes>,
 }
 
-impl Found {
-    /// Where nothing is ever kept.
-    fn nothing() -> Found {
-        Found {
-            token: Token(String::new()),
+impl CacheLookup {
+    /// Lookup in a cache that is off.
+    fn nothing() -> CacheLookup {
+        CacheLookup {
+            token: FillToken(String::new()),
             copy: None,
         }
     }
 
-    /// `None`: nothing, or of a shape that this program does not know.
-    pub fn user(&self) -> Option<CachedUser> {
+    /// `None` if there is no entry, or one in a format unknown to this program.
+    pub fn user(&self) -> Option<UserEntry> {
         self.read()
     }
 
-    /// As [`Found::user`].
-    pub fn group(&self) -> Option<CachedGroup> {
+    /// As [`CacheLookup::user`].
+    pub fn group(&self) -> Option<GroupEntry> {
         self.read()
     }
 
@@ -108,28 +109,36 @@ impl Found {
     }
 }
 
-/// A copy to be kept.
+/// Entry to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Copy {
-    owner: Owner,
-    token: Token,
-    reach: Reach,
+pub struct CacheRecord {
+    owner: CacheKey,
+    token: FillToken,
+    reach: Coverage,
     bytes: Bytes,
 }
 
-impl Copy {
-    pub fn of_user(owner: protocol::UserId, token: Token, user: &CachedUser) -> Result<Copy> {
-        Ok(Copy {
-            owner: Owner::User(owner),
+impl CacheRecord {
+    pub fn of_user(
+        owner: protocol::UserId,
+        token: FillToken,
+        user: &UserEntry,
+    ) -> Result<CacheRecord> {
+        Ok(CacheRecord {
+            owner: CacheKey::User(owner),
             token,
-            reach: Reach::default(),
+            reach: Coverage::default(),
             bytes: encode(SEAM, user)?,
         })
     }
 
-    pub fn of_group(owner: protocol::GroupId, token: Token, group: &CachedGroup) -> Result<Copy> {
-        Ok(Copy {
-            owner: Owner::Group(owner),
+    pub fn of_group(
+        owner: protocol::GroupId,
+        token: FillToken,
+        group: &GroupEntry,
+    ) -> Result<CacheRecord> {
+        Ok(CacheRecord {
+            owner: CacheKey::Group(owner),
             token,
             reach: group.reach(),
             bytes: encode(SEAM, group)?,
@@ -139,29 +148,32 @@ impl Copy {
 
 #[async_trait]
 pub trait Cache: Send + Sync {
-    /// How long after it was read a copy is good. It may be there for longer.
+    /// Age up to which an entry is valid, counted from the read of the stores. It may be found for
+    /// longer.
     fn keep_for(&self) -> Duration;
 
-    /// What is there of each, and with which token it may be kept anew. One answer each, in order, here and below.
-    async fn find(&self, owners: &[Owner]) -> Vec<Result<Found>>;
+    /// Looks up each entry, with a token to fill it. One answer per owner, in order, here and
+    /// below.
+    async fn find(&self, owners: &[CacheKey]) -> Vec<Result<CacheLookup>>;
 
-    /// Keeps each whose token has not ended, and ends it; `false`: it is not kept.
-    async fn keep(&self, copies: Vec<Copy>) -> Vec<Result<bool>>;
+    /// Stores each entry whose token is still valid, and ends the token; `false`: not stored.
+    async fn keep(&self, copies: Vec<CacheRecord>) -> Vec<Result<bool>>;
 
-    /// Forgets what is old, and ends all tokens of it. What is not known to be forgotten may still be found.
-    async fn forget(&self, outdated: &[Outdated]) -> Vec<Result<()>>;
+    /// Removes outdated entries and ends their tokens. An entry may still be found until its
+    /// removal is confirmed.
+    async fn forget(&self, outdated: &[Invalidation]) -> Vec<Result<()>>;
 }
 
 hooked! { Cache as "cache":
     plain keep_for() -> Duration;
-    each read find(owners: &[Owner]) by |owner| owner_number(*owner) => Found;
-    each write keep(copies: Vec<Copy>) by |copy| owner_number(copy.owner) => bool;
-    each write forget(outdated: &[Outdated]) by |outdated| owner_number(outdated.owner) => ();
+    each read find(owners: &[CacheKey]) by |owner| owner_number(*owner) => CacheLookup;
+    each write keep(copies: Vec<CacheRecord>) by |copy| owner_number(copy.owner) => bool;
+    each write forget(outdated: &[Invalidation]) by |outdated| owner_number(outdated.owner) => ();
 }
 
-fn owner_number(owner: Owner) -> i64 {
+fn owner_number(owner: CacheKey) -> i64 {
     match owner {
-        Owner::User(user) => user.get(),
-        Owner::Group(group) => group.get(),
+        CacheKey::User(user) => user.get(),
+        CacheKey::Group(group) => group.get(),
     }
 }

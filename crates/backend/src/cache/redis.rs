@@ -1,28 +1,28 @@
-//! Copies in Redis: one server, a master behind sentinels, or a cluster.
+//! Cache in Redis: one server, a master behind sentinels, or a cluster.
 //!
 //! | key | type | holds |
 //! | --- | --- | --- |
 //! | `msg/{b0417}/u:<uid>/c`, `msg/{g<gid>}/c` | hash | `of`: the replid of its master, `token`, and of a copy `copy`, `seq`, `rev` |
 //!
-//! Redis may lose what it acknowledged, and a copy that was forgotten may be there again after a failover. So each bears
-//! the replid of the master that it was made under, and another master begins anew.
+//! Redis may lose acknowledged writes, and a failover may bring back a removed entry. Each entry
+//! therefore carries the replid of the master it was made under, and a new master starts afresh.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use protocol::cached::{Outdated, Owner};
+use protocol::cache::{CacheKey, Invalidation};
 use protocol::keys;
 use redis::Value;
 
-use super::{Cache, CacheConfig, Copy, Found, SEAM, Token};
+use super::{Cache, CacheConfig, CacheLookup, CacheRecord, FillToken, SEAM};
 use crate::clock::Entropy;
 use crate::mailbox::RedisConfig;
 use crate::redis::call::Call;
 use crate::redis::failure::Failure;
-use crate::redis::scripts::Name;
-use crate::redis::{Connection, connect, reply, slots};
+use crate::redis::scripts::ScriptName;
+use crate::redis::{RedisConnection, connect, reply, slots};
 use crate::{Error, Result};
 
 /// [`Cache`] on Redis.
@@ -30,12 +30,12 @@ pub struct RedisCache {
     config: CacheConfig,
     prefix: String,
     entropy: Arc<dyn Entropy>,
-    connection: Connection,
+    connection: RedisConnection,
 }
 
 impl RedisCache {
-    /// Connects to every master. `Conflict` on settings that cannot work, `Unavailable` when a master is not
-    /// reached or runs something older than Redis 7.0.
+    /// Connects to every master. `Conflict` on settings that cannot work, `Unavailable` if a master
+    /// is not reached or runs a version older than Redis 7.0.
     pub async fn connect(
         redis: &RedisConfig,
         config: CacheConfig,
@@ -51,7 +51,7 @@ impl RedisCache {
         })
     }
 
-    fn call(&self, owner: Owner, name: Name) -> Call {
+    fn call(&self, owner: CacheKey, name: ScriptName) -> Call {
         Call::script_in(slots::of_tag(&tag(owner)), name).key(key(&self.prefix, owner))
     }
 
@@ -66,12 +66,12 @@ impl Cache for RedisCache {
         self.config.keep_for
     }
 
-    async fn find(&self, owners: &[Owner]) -> Vec<Result<Found>> {
+    async fn find(&self, owners: &[CacheKey]) -> Vec<Result<CacheLookup>> {
         if self.config.is_off() {
-            return owners.iter().map(|_| Ok(Found::nothing())).collect();
+            return owners.iter().map(|_| Ok(CacheLookup::nothing())).collect();
         }
-        let call = |owner: &Owner| {
-            let call = self.call(*owner, Name::CacheFind);
+        let call = |owner: &CacheKey| {
+            let call = self.call(*owner, ScriptName::CacheFind);
             call.arg(self.expire()).arg(self.entropy.next())
         };
         let calls: Vec<Call> = owners.iter().map(call).collect();
@@ -80,12 +80,12 @@ impl Cache for RedisCache {
             .collect()
     }
 
-    async fn keep(&self, copies: Vec<Copy>) -> Vec<Result<bool>> {
+    async fn keep(&self, copies: Vec<CacheRecord>) -> Vec<Result<bool>> {
         if self.config.is_off() {
             return copies.iter().map(|_| Ok(false)).collect();
         }
-        let call = |copy: Copy| {
-            let call = self.call(copy.owner, Name::CacheKeep);
+        let call = |copy: CacheRecord| {
+            let call = self.call(copy.owner, ScriptName::CacheKeep);
             call.arg(self.expire())
                 .arg(copy.token.0)
                 .arg(self.entropy.next())
@@ -99,12 +99,12 @@ impl Cache for RedisCache {
             .collect()
     }
 
-    async fn forget(&self, outdated: &[Outdated]) -> Vec<Result<()>> {
+    async fn forget(&self, outdated: &[Invalidation]) -> Vec<Result<()>> {
         if self.config.is_off() {
             return outdated.iter().map(|_| Ok(())).collect();
         }
-        let call = |Outdated { owner, unless }: &Outdated| {
-            let call = self.call(*owner, Name::CacheForget);
+        let call = |Invalidation { owner, unless }: &Invalidation| {
+            let call = self.call(*owner, ScriptName::CacheForget);
             match unless {
                 Some(reach) => call.arg(reach.seq).arg(reach.rev),
                 None => call,
@@ -117,10 +117,10 @@ impl Cache for RedisCache {
     }
 }
 
-fn found(told: Value) -> Result<Found, Failure> {
+fn found(told: Value) -> Result<CacheLookup, Failure> {
     let [token, copy] = reply::items(told)?;
-    Ok(Found {
-        token: Token(reply::text(token)?),
+    Ok(CacheLookup {
+        token: FillToken(reply::text(token)?),
         copy: match copy {
             Value::Nil => None,
             copy => Some(Bytes::from(reply::bytes(copy)?)),
@@ -132,19 +132,19 @@ fn at_here(failure: Failure) -> Error {
     failure.at(SEAM)
 }
 
-fn key(prefix: &str, owner: Owner) -> String {
+fn key(prefix: &str, owner: CacheKey) -> String {
     let tag = tag(owner);
     match owner {
-        Owner::User(user) => format!("{prefix}/{{{tag}}}/u:{user}/c"),
-        Owner::Group(_) => format!("{prefix}/{{{tag}}}/c"),
+        CacheKey::User(user) => format!("{prefix}/{{{tag}}}/u:{user}/c"),
+        CacheKey::Group(_) => format!("{prefix}/{{{tag}}}/c"),
     }
 }
 
-/// That of what else is kept of a user, and of a group.
-fn tag(owner: Owner) -> String {
+/// Hash tag shared with all other keys of the user or group.
+fn tag(owner: CacheKey) -> String {
     match owner {
-        Owner::User(user) => format!("b{:04}", keys::bucket_of(user)),
-        Owner::Group(group) => format!("g{group}"),
+        CacheKey::User(user) => format!("b{:04}", keys::bucket_of(user)),
+        CacheKey::Group(group) => format!("g{group}"),
     }
 }
 

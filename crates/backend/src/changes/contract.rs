@@ -1,27 +1,28 @@
-//! What every store of changes promises. A check uses its own conversations.
+//! Contract of every change store. Each check uses conversations of its own.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use protocol::change::{Altered, Asked, Change, ChangeRow, Changed, Reaction};
+use protocol::change::{ChangeRequest, ChangeRow, MessageChange, OrderedChange, Overlay, Reaction};
 use protocol::history::Version;
 use protocol::message::Content;
+use protocol::reading::RecallRange;
 use protocol::{ConversationId, MessageId, Seq, UserId};
 
-use super::{ChangeStore, Stretch};
-use crate::fresh::{Fresh, at};
+use super::ChangeStore;
+use crate::test_ids::{TestIds, at};
 
 const ALL: usize = 1000;
 
 /// A conversation and its changes.
 struct Talk<'a> {
-    fresh: &'a Fresh,
+    fresh: &'a TestIds,
     conversation: ConversationId,
     users: [UserId; 2],
 }
 
 impl<'a> Talk<'a> {
-    fn new(fresh: &'a Fresh) -> Talk<'a> {
+    fn new(fresh: &'a TestIds) -> Talk<'a> {
         let users = [fresh.user(), fresh.user()];
         Talk {
             fresh,
@@ -30,16 +31,17 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// The change at `rev` of the message at `seq`, made by the record with ten times that offset.
-    fn row(&self, rev: u64, seq: u64, change: Change) -> ChangeRow {
+    /// Returns the change at `rev` of the message at `seq`, made by the record with ten times that
+    /// offset.
+    fn row(&self, rev: u64, seq: u64, change: MessageChange) -> ChangeRow {
         ChangeRow {
             conversation: self.conversation,
             version: record(rev),
             author: self.users[0],
-            changed: Changed {
+            changed: OrderedChange {
                 rev,
                 seq: Seq(seq),
-                asked: Asked {
+                asked: ChangeRequest {
                     id: self.fresh.message(),
                     send_id: self.fresh.send_id(),
                     subject: MessageId::new(seq as i64).expect("positive"),
@@ -53,8 +55,8 @@ impl<'a> Talk<'a> {
 }
 
 impl Talk<'_> {
-    fn stretch(&self, (after, last): (u64, u64), until: Version) -> Stretch {
-        Stretch {
+    fn range(&self, (after, last): (u64, u64), until: Version) -> RecallRange {
+        RecallRange {
             conversation: self.conversation,
             after: Seq(after),
             last: Seq(last),
@@ -68,7 +70,7 @@ impl Talk<'_> {
         seqs: (u64, u64),
         until: Version,
     ) -> BTreeMap<Seq, UserId> {
-        let found = store.recalled(&[self.stretch(seqs, until)]).await;
+        let found = store.recalled(&[self.range(seqs, until)]).await;
         found.expect("reads").pop().expect("an answer")
     }
 }
@@ -80,8 +82,8 @@ fn record(rev: u64) -> Version {
     }
 }
 
-fn edit(text: &str) -> Change {
-    Change::Edit(Content {
+fn edit(text: &str) -> MessageChange {
+    MessageChange::Edit(Content {
         kind: 3,
         data: Bytes::from(text.to_owned()),
         priority: 2,
@@ -93,17 +95,17 @@ fn edit(text: &str) -> Change {
     })
 }
 
-fn react(text: &str, on: bool) -> Change {
+fn react(text: &str, on: bool) -> MessageChange {
     let reaction: Reaction = text.parse().expect("short");
-    Change::React { reaction, on }
+    MessageChange::React { reaction, on }
 }
 
-fn changed(rows: &[ChangeRow]) -> Vec<Changed> {
+fn changed(rows: &[ChangeRow]) -> Vec<OrderedChange> {
     rows.iter().map(|row| row.changed.clone()).collect()
 }
 
-fn altered(rows: &[ChangeRow]) -> BTreeMap<Seq, Altered> {
-    let mut altered: BTreeMap<Seq, Altered> = BTreeMap::new();
+fn altered(rows: &[ChangeRow]) -> BTreeMap<Seq, Overlay> {
+    let mut altered: BTreeMap<Seq, Overlay> = BTreeMap::new();
     for row in rows {
         let of_message = altered.entry(row.changed.seq).or_default();
         of_message.apply(row.version, &row.changed);
@@ -111,8 +113,8 @@ fn altered(rows: &[ChangeRow]) -> BTreeMap<Seq, Altered> {
     altered
 }
 
-/// Whatever was written in which order, and however often.
-pub(super) async fn every_kind_comes_back_whole(store: &dyn ChangeStore, fresh: &Fresh) {
+/// Rows may be written in any order, and repeatedly.
+pub(super) async fn every_kind_comes_back_whole(store: &dyn ChangeStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let rows = [
         talk.row(1, 4, edit("one")),
@@ -120,7 +122,7 @@ pub(super) async fn every_kind_comes_back_whole(store: &dyn ChangeStore, fresh: 
         talk.row(3, 5, react("👍", true)),
         talk.row(4, 5, react("👍", false)),
         talk.row(5, 4, react("ok", true)),
-        talk.row(6, 4, Change::Recall),
+        talk.row(6, 4, MessageChange::Recall),
     ];
     let mut mixed = rows.to_vec();
     mixed.reverse();
@@ -139,7 +141,7 @@ pub(super) async fn every_kind_comes_back_whole(store: &dyn ChangeStore, fresh: 
 
 pub(super) async fn pages_go_upward_and_their_bound_is_exclusive(
     store: &dyn ChangeStore,
-    fresh: &Fresh,
+    fresh: &TestIds,
 ) {
     let talk = Talk::new(fresh);
     let rows: Vec<_> = (1..=7).map(|rev| talk.row(rev, 1, edit("x"))).collect();
@@ -159,12 +161,12 @@ pub(super) async fn pages_go_upward_and_their_bound_is_exclusive(
 }
 
 /// A partition holds 1024 changes, and 16384 positions.
-pub(super) async fn partitions_meet_without_a_gap(store: &dyn ChangeStore, fresh: &Fresh) {
+pub(super) async fn partitions_meet_without_a_gap(store: &dyn ChangeStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let rows: Vec<_> = [1022, 1023, 1024, 1025]
         .into_iter()
         .zip([16_382, 16_383, 16_384, 16_385])
-        .map(|(rev, seq)| talk.row(rev, seq, Change::Recall))
+        .map(|(rev, seq)| talk.row(rev, seq, MessageChange::Recall))
         .collect();
     store.save(rows.clone()).await.expect("saves");
     let found = store.since(talk.conversation, 1021, 3).await;
@@ -180,14 +182,14 @@ pub(super) async fn partitions_meet_without_a_gap(store: &dyn ChangeStore, fresh
     assert_eq!(found.expect("reads"), Some(rows[0].changed.clone()));
 }
 
-pub(super) async fn what_a_later_record_left_stays(store: &dyn ChangeStore, fresh: &Fresh) {
+pub(super) async fn what_a_later_record_left_stays(store: &dyn ChangeStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let (early, late) = (talk.row(1, 4, edit("early")), talk.row(2, 4, edit("late")));
     store.save(vec![late.clone()]).await.expect("saves");
     store.save(vec![early.clone()]).await.expect("saves");
     let found = store.altered(talk.conversation, Seq(4), Seq(4)).await;
     assert_eq!(found.expect("reads"), altered(&[early, late]));
-    // At one place, too: a zombie's change loses it.
+    // A zombie's change loses at the same rev, too.
     let zombie = ChangeRow {
         version: record(0),
         ..talk.row(3, 5, edit("zombie"))
@@ -199,17 +201,17 @@ pub(super) async fn what_a_later_record_left_stays(store: &dyn ChangeStore, fres
     assert_eq!(found.expect("reads"), [right.changed]);
 }
 
-/// Reactions of two people, and of one with two of them, do not touch each other.
-pub(super) async fn recalls_are_found_among_the_rest(store: &dyn ChangeStore, fresh: &Fresh) {
+/// Reactions of two users, and two reactions of one user, do not affect each other.
+pub(super) async fn recalls_are_found_among_the_rest(store: &dyn ChangeStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let mut other = talk.row(4, 6, react("a", true));
     other.changed.asked.by = talk.users[0];
     let rows = vec![
-        talk.row(1, 5, Change::Recall),
+        talk.row(1, 5, MessageChange::Recall),
         talk.row(2, 6, react("a", true)),
         talk.row(3, 6, react("b", true)),
         other,
-        talk.row(5, 7, Change::Recall),
+        talk.row(5, 7, MessageChange::Recall),
         talk.row(6, 8, edit("x")),
     ];
     store.save(rows.clone()).await.expect("saves");
@@ -227,7 +229,7 @@ pub(super) async fn recalls_are_found_among_the_rest(store: &dyn ChangeStore, fr
         let expected = expected.into_iter().map(|seq| (Seq(seq), author));
         assert_eq!(found, expected.collect());
     }
-    // Whoever read a row of an earlier record does not count what a later one recalled.
+    // A reader whose row is of an earlier record does not count recalls of later records.
     for (until, expected) in [(0, vec![]), (1, vec![5]), (4, vec![5]), (5, vec![5, 7])] {
         let found = talk.recalled(store, (0, 9), record(until)).await;
         let expected = expected.into_iter().map(|seq| (Seq(seq), author));
@@ -235,12 +237,13 @@ pub(super) async fn recalls_are_found_among_the_rest(store: &dyn ChangeStore, fr
     }
 }
 
-/// Of many conversations in one question: each answer is that of its own, also where one is asked twice, or has nothing.
-pub(super) async fn many_conversations_are_one_question(store: &dyn ChangeStore, fresh: &Fresh) {
+/// Many conversations in one call: each gets its own answer, also one asked twice or without
+/// changes.
+pub(super) async fn many_conversations_are_one_question(store: &dyn ChangeStore, fresh: &TestIds) {
     let talks = [Talk::new(fresh), Talk::new(fresh), Talk::new(fresh)];
     let [quiet, edited, recalled] = &talks;
     let edits = [edited.row(1, 7, edit("one")), edited.row(2, 8, edit("two"))];
-    let recalls = [1, 2].map(|rev| recalled.row(rev, 6 + rev, Change::Recall));
+    let recalls = [1, 2].map(|rev| recalled.row(rev, 6 + rev, MessageChange::Recall));
     store
         .save([&edits[..], &recalls[..]].concat())
         .await
@@ -261,7 +264,7 @@ pub(super) async fn many_conversations_are_one_question(store: &dyn ChangeStore,
         .collect();
     let found = store.altered_each(&asked).await.expect("reads");
     let left = |row: &ChangeRow| altered(std::slice::from_ref(row)).remove(&row.changed.seq);
-    let nothing = Altered::default();
+    let nothing = Overlay::default();
     let [one, two, first, second] = [&edits[0], &edits[1], &recalls[0], &recalls[1]].map(left);
     let [one, two, first, second] = [one, two, first, second].map(|left| left.expect("left"));
     let expected = [
@@ -276,14 +279,14 @@ pub(super) async fn many_conversations_are_one_question(store: &dyn ChangeStore,
     ];
     assert_eq!(found, expected);
 
-    let stretches = [
-        recalled.stretch((0, 9), record(1)),
-        edited.stretch((0, 9), record(9)),
-        recalled.stretch((7, 9), record(9)),
-        recalled.stretch((0, 9), record(9)),
-        quiet.stretch((0, 9), record(9)),
+    let ranges = [
+        recalled.range((0, 9), record(1)),
+        edited.range((0, 9), record(9)),
+        recalled.range((7, 9), record(9)),
+        recalled.range((0, 9), record(9)),
+        quiet.range((0, 9), record(9)),
     ];
-    let found = store.recalled(&stretches).await.expect("reads");
+    let found = store.recalled(&ranges).await.expect("reads");
     let places: Vec<Vec<u64>> = (found.iter())
         .map(|recalled| recalled.keys().map(|seq| seq.0).collect())
         .collect();
@@ -292,8 +295,8 @@ pub(super) async fn many_conversations_are_one_question(store: &dyn ChangeStore,
     assert_eq!(store.recalled(&[]).await.expect("reads"), []);
 }
 
-/// A record that comes again finds what it did, and one that did nothing finds nothing.
-pub(super) async fn a_record_finds_its_own_change(store: &dyn ChangeStore, fresh: &Fresh) {
+/// A redelivered record finds its own change; a record without effect finds none.
+pub(super) async fn a_record_finds_its_own_change(store: &dyn ChangeStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let rows: Vec<_> = (1..=300).map(|rev| talk.row(rev, 1, edit("x"))).collect();
     store.save(rows.clone()).await.expect("saves");
@@ -314,8 +317,8 @@ pub(super) async fn a_record_finds_its_own_change(store: &dyn ChangeStore, fresh
     }
 }
 
-/// Only its sender's own, and only of what is asked about.
-pub(super) async fn a_change_is_found_by_its_send_id(store: &dyn ChangeStore, fresh: &Fresh) {
+/// Only the sender finds a change, and only in the range of the question.
+pub(super) async fn a_change_is_found_by_its_send_id(store: &dyn ChangeStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let rows: Vec<_> = (1..=1030).map(|rev| talk.row(rev, 1, edit("x"))).collect();
     store.save(rows.clone()).await.expect("saves");
@@ -330,7 +333,7 @@ pub(super) async fn a_change_is_found_by_its_send_id(store: &dyn ChangeStore, fr
     assert_eq!(find(1030, by, 1030).await, Some((record(1030), 1030)));
     assert_eq!(find(1000, by, 1030).await, Some((record(1000), 1000)));
     assert_eq!(find(3, by, 5).await, Some((record(3), 3)));
-    // Among the last thousand.
+    // Only the last thousand are searched.
     assert_eq!(find(31, by, 1030).await, Some((record(31), 31)));
     assert_eq!(find(30, by, 1030).await, None);
     assert_eq!(find(1000, other, 1030).await, None);

@@ -3,29 +3,30 @@
 //! | table | key | value |
 //! | --- | --- | --- |
 //! | `change` | conversation, rev | the change, and the record that asked for it |
-//! | `altered` | conversation, kind, seq, with a reaction: its user and text | what the newest of its kind left |
+//! | `altered` | conversation, kind, seq; for a reaction its user and text | newest effect |
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use protocol::change::{Altered, Asked, Change, ChangeRow, Changed, Reaction};
+use protocol::change::{ChangeRequest, ChangeRow, MessageChange, OrderedChange, Overlay, Reaction};
 use protocol::history::Version;
+use protocol::reading::RecallRange;
 use protocol::{ConversationId, SendId, Seq, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::{ChangeStore, SEARCH, Stretch};
+use super::{ChangeStore, SEARCH};
 use crate::Result;
 use crate::embedded::value::{decode, decode_front, encode};
-use crate::embedded::{Batch, Engine, Order, Table};
+use crate::embedded::{Engine, ScanOrder, Table, WriteBatch};
 
 const SEAM: &str = "changes";
 
-/// Rows read at once.
+/// Rows per read.
 const SCAN: usize = 256;
 
-/// The kinds of what is left, as the second part of a key.
+/// Kinds of effects, as the second part of a key.
 const RECALLED: u8 = 0;
 const EDITED: u8 = 1;
 const REACTED: u8 = 2;
@@ -33,16 +34,16 @@ const REACTED: u8 = 2;
 /// Changes in the embedded store.
 pub struct EmbeddedChanges {
     engine: Engine,
-    /// Held between looking at what is left and writing it, never across an await.
+    /// Held from the read of an effect to its write, never across an await.
     writing: Mutex<()>,
 }
 
-/// The version stands first, to be read alone.
+/// Stored value of both tables. The version comes first, so that it can be decoded alone.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct StoredRow {
     version: Version,
     author: UserId,
-    changed: Changed,
+    changed: OrderedChange,
 }
 
 impl EmbeddedChanges {
@@ -60,13 +61,13 @@ impl EmbeddedChanges {
         decode_front(SEAM, &value).map(|(version, _)| Some(version))
     }
 
-    /// What is left of one kind between two positions, both included.
+    /// Visits the effects of one kind between two positions, both included.
     fn left(
         &self,
         conversation: ConversationId,
         kind: u8,
         (first, last): (Seq, Seq),
-        mut each: impl FnMut(Kept),
+        mut each: impl FnMut(StoredRow),
     ) -> Result<()> {
         if first > last {
             return Ok(());
@@ -81,7 +82,7 @@ impl EmbeddedChanges {
             let bounds = (from.as_ref().map(Vec::as_slice), Bound::Excluded(&end[..]));
             let page = self
                 .engine
-                .range(Table::Altered, bounds, Order::Forward, SCAN)?;
+                .range(Table::Altered, bounds, ScanOrder::Forward, SCAN)?;
             for (_, value) in &page {
                 each(decode(SEAM, value)?);
             }
@@ -99,8 +100,8 @@ impl EmbeddedChanges {
         conversation: ConversationId,
         first: Seq,
         last: Seq,
-    ) -> Result<BTreeMap<Seq, Altered>> {
-        let mut altered: BTreeMap<Seq, Altered> = BTreeMap::new();
+    ) -> Result<BTreeMap<Seq, Overlay>> {
+        let mut altered: BTreeMap<Seq, Overlay> = BTreeMap::new();
         for kind in [RECALLED, EDITED, REACTED] {
             self.left(conversation, kind, (first, last), |kept| {
                 let of_message = altered.entry(kept.changed.seq).or_default();
@@ -114,15 +115,15 @@ impl EmbeddedChanges {
 #[async_trait]
 impl ChangeStore for EmbeddedChanges {
     async fn save(&self, mut changes: Vec<ChangeRow>) -> Result<()> {
-        // Of two writes of one key in a batch the later counts.
+        // The last write of a key in a batch counts, so the latest version goes last.
         changes.sort_by_key(|row| row.version);
         let _writing = self.writing.lock();
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         for row in changes {
             let change_key = change_key(row.conversation, row.changed.rev);
             let left_key = own_key(row.conversation, &row.changed);
             let version = row.version;
-            let kept = Kept {
+            let kept = StoredRow {
                 version,
                 author: row.author,
                 changed: row.changed,
@@ -146,7 +147,7 @@ impl ChangeStore for EmbeddedChanges {
         conversation: ConversationId,
         after: u64,
         limit: usize,
-    ) -> Result<Vec<Changed>> {
+    ) -> Result<Vec<OrderedChange>> {
         let (start, end) = (
             change_key(conversation, after),
             change_key(conversation, u64::MAX),
@@ -157,8 +158,8 @@ impl ChangeStore for EmbeddedChanges {
         let bounds = (Bound::Excluded(&start[..]), Bound::Included(&end[..]));
         let found = self
             .engine
-            .range(Table::Change, bounds, Order::Forward, limit)?;
-        let changed = |value: &[u8]| decode(SEAM, value).map(|kept: Kept| kept.changed);
+            .range(Table::Change, bounds, ScanOrder::Forward, limit)?;
+        let changed = |value: &[u8]| decode(SEAM, value).map(|kept: StoredRow| kept.changed);
         found.iter().map(|(_, value)| changed(value)).collect()
     }
 
@@ -167,21 +168,21 @@ impl ChangeStore for EmbeddedChanges {
         conversation: ConversationId,
         record: Version,
         last: u64,
-    ) -> Result<Option<Changed>> {
+    ) -> Result<Option<OrderedChange>> {
         let start = change_key(conversation, 0);
         let mut end = Bound::Included(change_key(conversation, last).to_vec());
         loop {
             let bounds = (Bound::Included(&start[..]), end.as_ref().map(Vec::as_slice));
             let page = self
                 .engine
-                .range(Table::Change, bounds, Order::Backward, SCAN)?;
+                .range(Table::Change, bounds, ScanOrder::Backward, SCAN)?;
             for (_, value) in &page {
                 let (version, _): (Version, _) = decode_front(SEAM, value)?;
                 match version.cmp(&record) {
                     std::cmp::Ordering::Greater => {}
                     std::cmp::Ordering::Less => return Ok(None),
                     std::cmp::Ordering::Equal => {
-                        return decode(SEAM, value).map(|kept: Kept| Some(kept.changed));
+                        return decode(SEAM, value).map(|kept: StoredRow| Some(kept.changed));
                     }
                 }
             }
@@ -198,18 +199,19 @@ impl ChangeStore for EmbeddedChanges {
         by: UserId,
         send_id: SendId,
         last: u64,
-    ) -> Result<Option<(Version, Changed)>> {
+    ) -> Result<Option<(Version, OrderedChange)>> {
         let start = change_key(conversation, last.saturating_sub(SEARCH));
         let end = change_key(conversation, last);
         let bounds = (Bound::Excluded(&start[..]), Bound::Included(&end[..]));
         let found = match start < end {
-            true => self
-                .engine
-                .range(Table::Change, bounds, Order::Backward, SEARCH as usize)?,
+            true => {
+                self.engine
+                    .range(Table::Change, bounds, ScanOrder::Backward, SEARCH as usize)?
+            }
             false => Vec::new(),
         };
         for (_, value) in &found {
-            let kept: Kept = decode(SEAM, value)?;
+            let kept: StoredRow = decode(SEAM, value)?;
             let asked = &kept.changed.asked;
             if asked.by == by && asked.send_id == send_id {
                 return Ok(Some((kept.version, kept.changed)));
@@ -223,11 +225,11 @@ impl ChangeStore for EmbeddedChanges {
         conversation: ConversationId,
         first: Seq,
         last: Seq,
-    ) -> Result<BTreeMap<Seq, Altered>> {
+    ) -> Result<BTreeMap<Seq, Overlay>> {
         self.altered_between(conversation, first, last)
     }
 
-    async fn altered_each(&self, places: &[(ConversationId, Seq)]) -> Result<Vec<Altered>> {
+    async fn altered_each(&self, places: &[(ConversationId, Seq)]) -> Result<Vec<Overlay>> {
         let altered = places.iter().map(|&(conversation, seq)| {
             let mut altered = self.altered_between(conversation, seq, seq)?;
             Ok(altered.remove(&seq).unwrap_or_default())
@@ -235,12 +237,12 @@ impl ChangeStore for EmbeddedChanges {
         altered.collect()
     }
 
-    async fn recalled(&self, stretches: &[Stretch]) -> Result<Vec<BTreeMap<Seq, UserId>>> {
-        let recalled = stretches.iter().map(|stretch| {
+    async fn recalled(&self, ranges: &[RecallRange]) -> Result<Vec<BTreeMap<Seq, UserId>>> {
+        let recalled = ranges.iter().map(|range| {
             let mut recalled = BTreeMap::new();
-            let seqs = (stretch.after.next(), stretch.last);
-            self.left(stretch.conversation, RECALLED, seqs, |kept| {
-                if kept.version <= stretch.until {
+            let seqs = (range.after.next(), range.last);
+            self.left(range.conversation, RECALLED, seqs, |kept| {
+                if kept.version <= range.until {
                     recalled.insert(kept.changed.seq, kept.author);
                 }
             })?;
@@ -265,13 +267,13 @@ fn left_key(conversation: ConversationId, kind: u8, seq: Seq) -> [u8; 26] {
     key
 }
 
-/// Where a change leaves something.
-fn own_key(conversation: ConversationId, changed: &Changed) -> Vec<u8> {
-    let Asked { by, change, .. } = &changed.asked;
+/// Key of the effect of a change.
+fn own_key(conversation: ConversationId, changed: &OrderedChange) -> Vec<u8> {
+    let ChangeRequest { by, change, .. } = &changed.asked;
     let (kind, rest) = match change {
-        Change::Recall => (RECALLED, Vec::new()),
-        Change::Edit(_) => (EDITED, Vec::new()),
-        Change::React { reaction, .. } => (REACTED, reaction_key(*by, reaction)),
+        MessageChange::Recall => (RECALLED, Vec::new()),
+        MessageChange::Edit(_) => (EDITED, Vec::new()),
+        MessageChange::React { reaction, .. } => (REACTED, reaction_key(*by, reaction)),
     };
     let mut key = left_key(conversation, kind, changed.seq).to_vec();
     key.extend(rest);
@@ -286,7 +288,7 @@ fn reaction_key(by: UserId, reaction: &Reaction) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::changes::contract;
-    use crate::fresh::on_memory_and_disk;
+    use crate::test_ids::on_memory_and_disk;
 
     contract::checks!(on_memory_and_disk!(super::EmbeddedChanges::new));
 }

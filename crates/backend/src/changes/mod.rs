@@ -1,4 +1,4 @@
-//! Changes of messages: recalls, edits, reactions, and what they leave.
+//! Changes of messages: recalls, edits, reactions, and their effects.
 
 #[cfg(test)]
 mod contract;
@@ -9,8 +9,9 @@ mod scylla;
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use protocol::change::{Altered, ChangeRow, Changed};
+use protocol::change::{ChangeRow, OrderedChange, Overlay};
 use protocol::history::Version;
+use protocol::reading::RecallRange;
 use protocol::{ConversationId, SendId, Seq, UserId};
 
 pub use self::embedded::EmbeddedChanges;
@@ -19,23 +20,13 @@ pub use self::scylla::ScyllaChanges;
 use crate::Result;
 use crate::hook::{hooked, number};
 
-/// How far a search by send_id goes back: a repeat comes soon after the first.
+/// Number of changes that a search by send_id covers: a repeat follows soon after the first try.
 const SEARCH: u64 = 1000;
-
-/// Messages after `after` up to `last`, as records up to `until` left them: a head or row that is of that record counts
-/// what these recalled, and nothing later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
-    pub conversation: ConversationId,
-    pub after: Seq,
-    pub last: Seq,
-    pub until: Version,
-}
 
 #[async_trait]
 pub trait ChangeStore: Send + Sync {
-    /// Writes changes, and what they leave on their messages. Writing one again changes nothing, and what an earlier
-    /// version leaves never replaces what a later one does.
+    /// Writes changes, and their effects on messages. Writing a change again changes nothing, and
+    /// the effect of an earlier version never replaces that of a later one.
     async fn save(&self, changes: Vec<ChangeRow>) -> Result<()>;
 
     /// Changes of a conversation after `after`, in order, at most `limit`.
@@ -44,51 +35,51 @@ pub trait ChangeStore: Send + Sync {
         conversation: ConversationId,
         after: u64,
         limit: usize,
-    ) -> Result<Vec<Changed>>;
+    ) -> Result<Vec<OrderedChange>>;
 
-    /// The change that this record made, at or before `last`, if it made one.
+    /// The change made by this record, at or before `last`, if any.
     async fn of_record(
         &self,
         conversation: ConversationId,
         record: Version,
         last: u64,
-    ) -> Result<Option<Changed>>;
+    ) -> Result<Option<OrderedChange>>;
 
-    /// The change that `by` asked for under this send_id, if it is among the last thousand up to `last`.
+    /// The change that `by` asked for under this send_id, if among the last thousand up to `last`.
     async fn find_send(
         &self,
         conversation: ConversationId,
         by: UserId,
         send_id: SendId,
         last: u64,
-    ) -> Result<Option<(Version, Changed)>>;
+    ) -> Result<Option<(Version, OrderedChange)>>;
 
-    /// What has become of the messages from `first` to `last`, both included; those that stand as they were sent are
-    /// left out.
+    /// Overlays of the messages from `first` to `last`, both included; unchanged messages are left
+    /// out.
     async fn altered(
         &self,
         conversation: ConversationId,
         first: Seq,
         last: Seq,
-    ) -> Result<BTreeMap<Seq, Altered>>;
+    ) -> Result<BTreeMap<Seq, Overlay>>;
 
-    /// What has become of each of these messages, in order of the question.
-    async fn altered_each(&self, places: &[(ConversationId, Seq)]) -> Result<Vec<Altered>>;
+    /// Overlays of these messages, in request order.
+    async fn altered_each(&self, places: &[(ConversationId, Seq)]) -> Result<Vec<Overlay>>;
 
-    /// Which messages of each stretch were recalled, and who had written them, in order of the question.
-    async fn recalled(&self, stretches: &[Stretch]) -> Result<Vec<BTreeMap<Seq, UserId>>>;
+    /// Recalled messages of each range with their authors, in request order.
+    async fn recalled(&self, ranges: &[RecallRange]) -> Result<Vec<BTreeMap<Seq, UserId>>>;
 }
 
 hooked! { ChangeStore as "changes":
     write save(changes: Vec<ChangeRow>) of changes.iter().map(|row| number(&row.conversation)) => ();
-    read since(conversation: ConversationId, after: u64, limit: usize) of [number(&conversation)] => Vec<Changed>;
+    read since(conversation: ConversationId, after: u64, limit: usize) of [number(&conversation)] => Vec<OrderedChange>;
     read of_record(conversation: ConversationId, record: Version, last: u64) of [number(&conversation)]
-        => Option<Changed>;
+        => Option<OrderedChange>;
     read find_send(conversation: ConversationId, by: UserId, send_id: SendId, last: u64) of [number(&conversation)]
-        => Option<(Version, Changed)>;
+        => Option<(Version, OrderedChange)>;
     read altered(conversation: ConversationId, first: Seq, last: Seq) of [number(&conversation)]
-        => BTreeMap<Seq, Altered>;
-    read altered_each(places: &[(ConversationId, Seq)]) of places.iter().map(|(of, _)| number(of)) => Vec<Altered>;
-    read recalled(stretches: &[Stretch]) of stretches.iter().map(|stretch| number(&stretch.conversation))
+        => BTreeMap<Seq, Overlay>;
+    read altered_each(places: &[(ConversationId, Seq)]) of places.iter().map(|(of, _)| number(of)) => Vec<Overlay>;
+    read recalled(ranges: &[RecallRange]) of ranges.iter().map(|range| number(&range.conversation))
         => Vec<BTreeMap<Seq, UserId>>;
 }

@@ -1,35 +1,38 @@
-//! Changes in ScyllaDB or Cassandra: `change`, a row for each, and `altered`, what the newest of each kind leaves
-//! on its message.
+//! Changes in ScyllaDB or Cassandra: `change`, a row each, and `altered`, the effect of the newest
+//! change of each kind on its message.
 //!
-//! Both are written at the time of their record. So one that comes again writes the same, and what an earlier one
-//! leaves loses to what a later one left. Nothing is removed: a reaction that was taken back is one that is off.
+//! Rows of both are written at the time of their record. A redelivery therefore writes the same
+//! rows, and the effect of an earlier record loses to that of a later one. Nothing is removed: a
+//! reaction that was taken back is one that is off.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use protocol::change::{Altered, Asked, Change, ChangeRow, Changed};
+use protocol::change::{ChangeRequest, ChangeRow, MessageChange, OrderedChange, Overlay};
 use protocol::history::Version;
 use protocol::id::Uuid;
 use protocol::message::Content;
+use protocol::reading::RecallRange;
 use protocol::{ConversationId, MessageId, SendId, Seq, Timestamp, UserId};
 use scylla::{DeserializeRow, SerializeRow};
 use serde::{Deserialize, Serialize};
 
-use super::{ChangeStore, SEARCH, Stretch};
+use super::{ChangeStore, SEARCH};
 use crate::embedded::value::{decode, encode};
 use crate::scylla::{Cql, SeamCql, Statement, write_time};
 use crate::{Error, Result};
 
 const SEAM: &str = "changes";
 
-/// A partition has 2^10 changes: with the longest edits below a hundred megabytes, mostly far below one.
+/// A partition of `change` has 2^10 rows: below a hundred megabytes with the longest edits, mostly
+/// far below one.
 const CHANGE_BITS: u32 = 10;
-/// And 2^14 positions.
+/// A partition of `altered` has 2^14 positions.
 const ALTERED_BITS: u32 = 14;
 
-/// Changes looked at together where one is searched by its record.
+/// Changes per page of a search by record.
 const PAGE: i32 = 128;
 
 const RECALL: i8 = 0;
@@ -51,10 +54,10 @@ pub struct ScyllaChanges {
 
 const COLUMNS: &str = "rev, seq, subject, id, send_id, uid, tm, what, reaction, is_on, content";
 
-/// What an edited message says, in the column `content`: postcard behind a format byte. Its fields are these for good:
-/// another form gets another byte.
+/// Content of an edited message, in column `content`: postcard behind a format byte. Its fields are
+/// final: another form gets another byte.
 #[derive(Serialize, Deserialize)]
-struct Said {
+struct EditedContent {
     kind: i32,
     data: Bytes,
     priority: i32,
@@ -64,9 +67,9 @@ struct Said {
     key_print: i64,
 }
 
-impl Said {
-    fn of(content: &Content) -> Said {
-        Said {
+impl EditedContent {
+    fn of(content: &Content) -> EditedContent {
+        EditedContent {
             kind: content.kind,
             data: content.data.clone(),
             priority: content.priority,
@@ -201,15 +204,22 @@ impl ScyllaChanges {
     async fn write(&self, row: &ChangeRow) -> Result<()> {
         let (kind, low, high) = key(row.conversation);
         let ver = write_time::of_version(SEAM, row.version)?;
-        let Changed { rev, seq, asked } = &row.changed;
+        let OrderedChange { rev, seq, asked } = &row.changed;
         let Some(seq) = write_time::of_seq(SEAM, *seq)? else {
             return Err(Error::conflict(SEAM, "a change of no position"));
         };
         let rev = number(*rev)?;
         let (what, reaction, is_on, content) = match &asked.change {
-            Change::Recall => (RECALL, String::new(), true, Bytes::new()),
-            Change::Edit(content) => (EDIT, String::new(), true, encode(SEAM, &Said::of(content))?),
-            Change::React { reaction, on } => (REACT, reaction.to_string(), *on, Bytes::new()),
+            MessageChange::Recall => (RECALL, String::new(), true, Bytes::new()),
+            MessageChange::Edit(content) => (
+                EDIT,
+                String::new(),
+                true,
+                encode(SEAM, &EditedContent::of(content))?,
+            ),
+            MessageChange::React { reaction, on } => {
+                (REACT, reaction.to_string(), *on, Bytes::new())
+            }
         };
         let (author, by, tm) = (row.author.get(), asked.by.get(), asked.at.millis());
         let left = NewAltered {
@@ -256,14 +266,14 @@ impl ScyllaChanges {
         Ok(())
     }
 
-    async fn at(&self, conversation: ConversationId, rev: i64) -> Result<Option<Changed>> {
+    async fn at(&self, conversation: ConversationId, rev: i64) -> Result<Option<OrderedChange>> {
         let (kind, low, high) = key(conversation);
         let values = (kind, low, high, rev >> CHANGE_BITS, rev);
         let found: Vec<Stored> = self.cql.rows(&self.one, values).await?;
         found.into_iter().next().map(Stored::changed).transpose()
     }
 
-    /// What one kind left between two positions of one partition.
+    /// Reads the effects of one kind between two positions of one partition.
     async fn left(
         &self,
         conversation: ConversationId,
@@ -278,12 +288,12 @@ impl ScyllaChanges {
 }
 
 impl Stored {
-    fn changed(self) -> Result<Changed> {
+    fn changed(self) -> Result<OrderedChange> {
         let change = change(self.what, &self.reaction, self.is_on, &self.content)?;
-        Ok(Changed {
+        Ok(OrderedChange {
             rev: self.rev as u64,
             seq: Seq(self.seq as u64),
-            asked: Asked {
+            asked: ChangeRequest {
                 id: id(self.id)?,
                 send_id: SendId::from_uuid(self.send_id),
                 subject: id(self.subject)?,
@@ -296,15 +306,15 @@ impl Stored {
 }
 
 impl StoredAltered {
-    fn apply(&self, altered: &mut BTreeMap<Seq, Altered>) -> Result<()> {
+    fn apply(&self, altered: &mut BTreeMap<Seq, Overlay>) -> Result<()> {
         let seq = Seq(self.seq as u64);
         let version = write_time::version_of(self.ver).ok_or_else(torn)?;
-        // What is left names neither the change nor its place; the fold needs neither.
+        // Effects are stored without id and rev of their change; the fold needs neither.
         let nobody = MessageId::floor_of(Timestamp::from_millis(self.tm));
-        let changed = Changed {
+        let changed = OrderedChange {
             rev: 0,
             seq,
-            asked: Asked {
+            asked: ChangeRequest {
                 id: nobody,
                 send_id: SendId::from_bytes([0; 16]),
                 subject: nobody,
@@ -330,7 +340,7 @@ impl ChangeStore for ScyllaChanges {
         conversation: ConversationId,
         after: u64,
         limit: usize,
-    ) -> Result<Vec<Changed>> {
+    ) -> Result<Vec<OrderedChange>> {
         let (kind, low, high) = key(conversation);
         let Ok(first) = number(after.saturating_add(1)) else {
             return Ok(Vec::new());
@@ -345,7 +355,7 @@ impl ChangeStore for ScyllaChanges {
                 next = row.rev + 1;
                 found.push(row.changed()?);
             }
-            // They are dense: a partition that ends before its last place is the last one.
+            // Revs are dense: a partition that ends before its last rev is the last one.
             if next >> CHANGE_BITS == block {
                 break;
             }
@@ -358,7 +368,7 @@ impl ChangeStore for ScyllaChanges {
         conversation: ConversationId,
         record: Version,
         last: u64,
-    ) -> Result<Option<Changed>> {
+    ) -> Result<Option<OrderedChange>> {
         let (kind, low, high) = key(conversation);
         let wanted = write_time::of_version(SEAM, record)?;
         let mut next = number(last)?;
@@ -388,7 +398,7 @@ impl ChangeStore for ScyllaChanges {
         by: UserId,
         send_id: SendId,
         last: u64,
-    ) -> Result<Option<(Version, Changed)>> {
+    ) -> Result<Option<(Version, OrderedChange)>> {
         let last = number(last)?;
         let after = last.saturating_sub(SEARCH as i64).max(0);
         let blocks = (after >> CHANGE_BITS)..=(last >> CHANGE_BITS);
@@ -412,7 +422,7 @@ impl ChangeStore for ScyllaChanges {
         conversation: ConversationId,
         first: Seq,
         last: Seq,
-    ) -> Result<BTreeMap<Seq, Altered>> {
+    ) -> Result<BTreeMap<Seq, Overlay>> {
         let blocks = blocks(first, last);
         let kinds = [RECALL, EDIT, REACT];
         let asked = blocks
@@ -426,7 +436,7 @@ impl ChangeStore for ScyllaChanges {
         Ok(altered)
     }
 
-    async fn altered_each(&self, places: &[(ConversationId, Seq)]) -> Result<Vec<Altered>> {
+    async fn altered_each(&self, places: &[(ConversationId, Seq)]) -> Result<Vec<Overlay>> {
         let mut asked = Vec::with_capacity(3 * places.len());
         for (place, &(conversation, seq)) in places.iter().enumerate() {
             for seqs in blocks(seq, seq) {
@@ -451,12 +461,12 @@ impl ChangeStore for ScyllaChanges {
             .collect())
     }
 
-    async fn recalled(&self, stretches: &[Stretch]) -> Result<Vec<BTreeMap<Seq, UserId>>> {
-        let mut asked = Vec::with_capacity(stretches.len());
-        for (place, stretch) in stretches.iter().enumerate() {
-            let until = write_time::of_version(SEAM, stretch.until)?;
-            let (kind, low, high) = key(stretch.conversation);
-            for seqs in blocks(stretch.after.next(), stretch.last) {
+    async fn recalled(&self, ranges: &[RecallRange]) -> Result<Vec<BTreeMap<Seq, UserId>>> {
+        let mut asked = Vec::with_capacity(ranges.len());
+        for (place, range) in ranges.iter().enumerate() {
+            let until = write_time::of_version(SEAM, range.until)?;
+            let (kind, low, high) = key(range.conversation);
+            for seqs in blocks(range.after.next(), range.last) {
                 asked.push(async move {
                     let (first, last) = (*seqs.start(), *seqs.end());
                     let values = (kind, low, high, first >> ALTERED_BITS, first, last);
@@ -467,7 +477,7 @@ impl ChangeStore for ScyllaChanges {
                 });
             }
         }
-        let mut recalled = vec![BTreeMap::new(); stretches.len()];
+        let mut recalled = vec![BTreeMap::new(); ranges.len()];
         for (place, rows) in self.cql.all(asked).await? {
             for (seq, author, _) in rows {
                 recalled[place].insert(Seq(seq as u64), user(author)?);
@@ -477,7 +487,7 @@ impl ChangeStore for ScyllaChanges {
     }
 }
 
-/// What lies between two positions, both included, partition by partition.
+/// Splits the positions from `first` to `last`, both included, by partition.
 fn blocks(first: Seq, last: Seq) -> Vec<RangeInclusive<i64>> {
     const MOST: u64 = i64::MAX as u64;
     let (mut next, last) = (first.0.clamp(1, MOST) as i64, last.0.min(MOST) as i64);
@@ -493,11 +503,13 @@ fn blocks(first: Seq, last: Seq) -> Vec<RangeInclusive<i64>> {
     blocks
 }
 
-fn change(what: i8, reaction: &str, on: bool, content: &Bytes) -> Result<Change> {
+fn change(what: i8, reaction: &str, on: bool, content: &Bytes) -> Result<MessageChange> {
     match what {
-        RECALL => Ok(Change::Recall),
-        EDIT => decode(SEAM, content).map(|said: Said| Change::Edit(said.content())),
-        REACT => Ok(Change::React {
+        RECALL => Ok(MessageChange::Recall),
+        EDIT => {
+            decode(SEAM, content).map(|said: EditedContent| MessageChange::Edit(said.content()))
+        }
+        REACT => Ok(MessageChange::React {
             reaction: reaction
                 .parse()
                 .map_err(|error: String| Error::corrupt(SEAM, error))?,

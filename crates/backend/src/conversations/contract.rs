@@ -1,18 +1,23 @@
-//! What every store of conversation lists promises. A check uses its own users.
+//! Contract of every store of conversation lists. Each check uses users of its own.
 
-use protocol::change::Arranged;
-use protocol::conversation::{ConversationRow, Listed};
+use protocol::change::ListArrangement;
+use protocol::conversation::{ConversationRow, ListEntry};
 use protocol::history::Version;
 use protocol::unread::Tally;
 use protocol::{ConversationId, GroupId, Seq, Timestamp, UserId};
 
-use super::{ConversationStore, Registers};
+use super::{ConversationStore, ListRegisters};
 use crate::clock::{Entropy, SeededEntropy};
-use crate::fresh::{Fresh, at};
+use crate::test_ids::{TestIds, at};
 
 const ALL: usize = 10_000;
 
-fn row(fresh: &Fresh, owner: UserId, conversation: ConversationId, offset: u64) -> ConversationRow {
+fn row(
+    fresh: &TestIds,
+    owner: UserId,
+    conversation: ConversationId,
+    offset: u64,
+) -> ConversationRow {
     ConversationRow {
         owner,
         conversation,
@@ -24,7 +29,7 @@ fn row(fresh: &Fresh, owner: UserId, conversation: ConversationId, offset: u64) 
     }
 }
 
-/// Of every two messages one is somebody else's.
+/// Tally at `seq` if every second message is incoming.
 fn tally(seq: u64) -> Tally {
     Tally {
         seq: Seq(seq),
@@ -40,14 +45,14 @@ async fn save(store: &dyn ConversationStore, row: ConversationRow) {
     store.save(vec![row]).await.expect("saves");
 }
 
-async fn get(store: &dyn ConversationStore, row: &ConversationRow) -> Option<Listed> {
+async fn get(store: &dyn ConversationStore, row: &ConversationRow) -> Option<ListEntry> {
     let key = (row.owner, row.conversation);
     let found = store.get(&[key, key]).await.expect("reads");
     assert_eq!(found[0], found[1], "what is asked twice is answered twice");
     found[0]
 }
 
-async fn changed(store: &dyn ConversationStore, owner: UserId, since: Timestamp) -> Vec<Listed> {
+async fn changed(store: &dyn ConversationStore, owner: UserId, since: Timestamp) -> Vec<ListEntry> {
     let found = store.changed(owner, since, None, ALL).await;
     found.expect("reads")
 }
@@ -55,24 +60,24 @@ async fn changed(store: &dyn ConversationStore, owner: UserId, since: Timestamp)
 // proves S4-11
 pub(super) async fn a_row_comes_back_with_its_registers(
     store: &dyn ConversationStore,
-    fresh: &Fresh,
+    fresh: &TestIds,
 ) {
     let (owner, peer) = (fresh.user(), fresh.user());
     let row = row(fresh, owner, private(owner, peer), 7);
     assert_eq!(get(store, &row).await, None);
-    // Registers may come before the row; they make no row.
+    // Registers may precede their row; they make no row.
     let read = (owner, row.conversation, Seq(3));
     store.set_read(vec![read], at(4)).await.expect("writes");
     assert_eq!(get(store, &row).await, None);
     assert_eq!(changed(store, owner, Timestamp::ZERO).await, []);
     save(store, row).await;
-    let listed = Listed {
+    let listed = ListEntry {
         row,
         read_seq: Seq(3),
         received_seq: Seq(3),
         cleared: Tally::default(),
         touched: at(4),
-        arranged: Arranged::default(),
+        arranged: ListArrangement::default(),
         hidden: 0,
     };
     assert_eq!(get(store, &row).await, Some(listed));
@@ -81,14 +86,14 @@ pub(super) async fn a_row_comes_back_with_its_registers(
 }
 
 // proves S4-13 in part: put where nothing is, replaced only where it matches.
-/// In one call or in several.
-pub(super) async fn only_a_later_source_replaces(store: &dyn ConversationStore, fresh: &Fresh) {
+/// Holds within one call and across calls.
+pub(super) async fn only_a_later_source_replaces(store: &dyn ConversationStore, fresh: &TestIds) {
     let owner = fresh.user();
     let conversation = private(owner, fresh.user());
     let [early, late] = [4, 5].map(|offset| row(fresh, owner, conversation, offset));
     store.save(vec![late, early]).await.expect("saves");
     assert_eq!(get(store, &late).await.map(|l| l.row), Some(late));
-    // A zombie writes late, by its own clock.
+    // A zombie writes late, stamped by its own clock.
     let zombie = ConversationRow {
         version: at(99),
         ..early
@@ -107,10 +112,10 @@ pub(super) async fn only_a_later_source_replaces(store: &dyn ConversationStore, 
     assert_eq!(get(store, &late).await.map(|l| l.row), Some(new_log));
 }
 
-/// A redelivery stamps anew, so that a list cursor that has gone on meanwhile still meets the row.
+/// A redelivery stamps anew, so that a list cursor that has moved on meanwhile still meets the row.
 pub(super) async fn the_same_source_may_raise_the_version(
     store: &dyn ConversationStore,
-    fresh: &Fresh,
+    fresh: &TestIds,
 ) {
     let owner = fresh.user();
     let first = row(fresh, owner, private(owner, fresh.user()), 4);
@@ -124,10 +129,10 @@ pub(super) async fn the_same_source_may_raise_the_version(
     assert_eq!(changed(store, owner, at(51)).await, []);
 }
 
-/// After any writes, the difference is what a look at every row would say.
+/// After any sequence of writes, the difference equals a scan of all rows.
 pub(super) async fn the_difference_equals_a_recomputation(
     store: &dyn ConversationStore,
-    fresh: &Fresh,
+    fresh: &TestIds,
 ) {
     let owner = fresh.user();
     let mut conversations: Vec<_> = (0..12).map(|_| private(owner, fresh.user())).collect();
@@ -162,7 +167,7 @@ pub(super) async fn the_difference_equals_a_recomputation(
 // proves S4-13 in part: in the order of a field.
 pub(super) async fn pages_of_the_list_visit_each_conversation_once(
     store: &dyn ConversationStore,
-    fresh: &Fresh,
+    fresh: &TestIds,
 ) {
     let owner = fresh.user();
     let rows: Vec<_> = (0..600)
@@ -182,12 +187,12 @@ pub(super) async fn pages_of_the_list_visit_each_conversation_once(
         after = seen.last().copied();
     }
     assert_eq!(seen, wanted);
-    // A few changed ones among many.
+    // Few changed conversations among many.
     let few = changed(store, owner, at(598)).await;
     assert_eq!(few.len(), 2);
 }
 
-pub(super) async fn registers_only_move_forward(store: &dyn ConversationStore, fresh: &Fresh) {
+pub(super) async fn registers_only_move_forward(store: &dyn ConversationStore, fresh: &TestIds) {
     let owner = fresh.user();
     let row = row(fresh, owner, private(owner, fresh.user()), 9);
     save(store, row).await;
@@ -224,19 +229,19 @@ pub(super) async fn registers_only_move_forward(store: &dyn ConversationStore, f
         let listed = get(store, &row).await.expect("a row");
         assert_eq!(listed.cleared, tally(expected));
     }
-    // The row written again leaves them.
+    // A rewrite of the row leaves the registers.
     save(store, row).await;
     assert_eq!(registers().await, (8, 8));
     assert_eq!(get(store, &row).await.expect("a row").cleared, tally(7));
 }
 
-/// Whatever the clocks say: the log has an order.
-pub(super) async fn the_later_record_arranges(store: &dyn ConversationStore, fresh: &Fresh) {
+/// The order of the log decides, whatever the clocks say.
+pub(super) async fn the_later_record_arranges(store: &dyn ConversationStore, fresh: &TestIds) {
     let owner = fresh.user();
     let row = row(fresh, owner, private(owner, fresh.user()), 9);
     save(store, row).await;
     let version = |offset| Version { epoch: 1, offset };
-    let pinned = Arranged {
+    let pinned = ListArrangement {
         pinned: true,
         muted_until: Some(at(77)),
     };
@@ -246,18 +251,21 @@ pub(super) async fn the_later_record_arranges(store: &dyn ConversationStore, fre
         get(store, &row).await.expect("a row")
     };
     assert_eq!(arrange(5, pinned, 20).await.arranged, pinned);
-    assert_eq!(arrange(4, Arranged::default(), 21).await.arranged, pinned);
-    let listed = arrange(6, Arranged::default(), 22).await;
+    assert_eq!(
+        arrange(4, ListArrangement::default(), 21).await.arranged,
+        pinned
+    );
+    let listed = arrange(6, ListArrangement::default(), 22).await;
     assert_eq!(
         (listed.arranged, listed.touched),
-        (Arranged::default(), at(22))
+        (ListArrangement::default(), at(22))
     );
 }
 
-/// Other devices of the owner learn what one read or cleared, though no message came.
+/// Other devices of the owner learn of a read or a clear without any message.
 pub(super) async fn what_was_touched_is_in_the_difference(
     store: &dyn ConversationStore,
-    fresh: &Fresh,
+    fresh: &TestIds,
 ) {
     let owner = fresh.user();
     let rows = [5, 6].map(|offset| row(fresh, owner, private(owner, fresh.user()), offset));
@@ -284,11 +292,11 @@ pub(super) async fn what_was_touched_is_in_the_difference(
 }
 
 // proves S4-13 in part (one part is updated, the others stay), S4-15, S4-26, S4-27
-/// A message moves the row's version and nothing that the owner did; what the owner does moves what was touched, and
-/// not the row. So the two are told apart, and the list finds either.
+/// A message moves the row's version and no register; an action of the owner moves `touched` and
+/// not the row. The two stay distinct, and the list finds either.
 pub(super) async fn a_message_touches_nothing_that_the_owner_did(
     store: &dyn ConversationStore,
-    fresh: &Fresh,
+    fresh: &TestIds,
 ) {
     let owner = fresh.user();
     let first = row(fresh, owner, private(owner, fresh.user()), 3);
@@ -313,12 +321,12 @@ pub(super) async fn a_message_touches_nothing_that_the_owner_did(
     assert_eq!(changed(store, owner, at(21)).await.len(), 1);
 }
 
-/// What an owner did with a group comes back, though no row of it is ever written.
-pub(super) async fn registers_stand_without_a_row(store: &dyn ConversationStore, fresh: &Fresh) {
+/// Registers of a group come back although no row of it is ever written.
+pub(super) async fn registers_stand_without_a_row(store: &dyn ConversationStore, fresh: &TestIds) {
     let owner = fresh.user();
     let group = ConversationId::Group(GroupId::new(owner.get()).expect("positive"));
     let other = private(owner, fresh.user());
-    let pinned = Arranged {
+    let pinned = ListArrangement {
         pinned: true,
         muted_until: None,
     };
@@ -334,7 +342,7 @@ pub(super) async fn registers_stand_without_a_row(store: &dyn ConversationStore,
     saved.await.expect("writes");
     let arranged = vec![(owner, group, version, pinned)];
     store.arrange(arranged, at(7)).await.expect("writes");
-    let registers = Registers {
+    let registers = ListRegisters {
         read_seq: Seq(4),
         received_seq: Seq(6),
         cleared: tally(2),
@@ -344,7 +352,7 @@ pub(super) async fn registers_stand_without_a_row(store: &dyn ConversationStore,
     };
     let asked = [(owner, other), (owner, group)];
     let found = store.registers(&asked).await.expect("reads");
-    assert_eq!(found, [Registers::default(), registers]);
+    assert_eq!(found, [ListRegisters::default(), registers]);
     assert_eq!(changed(store, owner, Timestamp::ZERO).await, []);
 
     for now in [9, 8] {
@@ -352,18 +360,18 @@ pub(super) async fn registers_stand_without_a_row(store: &dyn ConversationStore,
         touched.expect("writes");
     }
     let found = store.registers(&asked[1..]).await.expect("reads");
-    let touched = Registers {
+    let touched = ListRegisters {
         touched: at(9),
         ..registers
     };
     assert_eq!(found, [touched]);
 }
 
-/// Each once, by the record that hid it, page after page; and the register says how far they go, also where there is no
-/// row.
+/// Each hidden message comes once, by the record that hid it, page after page; the register holds
+/// the last mark, also without a row.
 pub(super) async fn what_was_hidden_comes_back_in_its_order(
     store: &dyn ConversationStore,
-    fresh: &Fresh,
+    fresh: &TestIds,
 ) {
     let owner = fresh.user();
     let peer = fresh.user();
@@ -383,7 +391,7 @@ pub(super) async fn what_was_hidden_comes_back_in_its_order(
     assert_eq!(hidden(owner, talk, 0, 9).await, []);
     hide(talk, &[(4, 70), (6, 3)], 20).await;
     hide(group, &[(5, 1)], 21).await;
-    // The record comes again, after a later one, too.
+    // A record is redelivered, also after a later one.
     hide(talk, &[(9, 8)], 22).await;
     hide(talk, &[(6, 3)], 19).await;
     let all = [(mark(4), Seq(70)), (mark(6), Seq(3)), (mark(9), Seq(8))];

@@ -4,54 +4,54 @@
 //! | --- | --- | --- |
 //! | `conversation` | owner, kind, peer or group | the row |
 //! | `conversation-register` | the same | registers |
-//! | `hidden` | the same, mark | the position that is hidden |
+//! | `hidden` | the same, mark | the hidden position |
 //!
-//! The list difference reads all rows of an owner: a second order by version would cost a removal and an
-//! insert at each message, for a question that is asked once a login.
+//! The list difference reads all rows of an owner: a second order by version would cost a removal
+//! and an insert at each message, for one query per login.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use protocol::change::Arranged;
-use protocol::conversation::{ConversationRow, Listed};
+use protocol::change::ListArrangement;
+use protocol::conversation::{ConversationRow, ListEntry};
 use protocol::history::Version;
 use protocol::unread::Tally;
 use protocol::{ConversationId, GroupId, MessageId, Seq, Timestamp, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::{ConversationStore, Registers};
-use crate::embedded::recent::Recent;
+use super::{ConversationStore, ListRegisters};
+use crate::embedded::aging_map::AgingMap;
 use crate::embedded::value::{decode, encode};
-use crate::embedded::{Batch, Engine, Order, Table};
+use crate::embedded::{Engine, ScanOrder, Table, WriteBatch};
 use crate::{Error, Result};
 
 const SEAM: &str = "conversations";
 
-/// Rows read at once where the list difference looks for changed ones.
+/// Rows per read of the list difference.
 const SCAN: usize = 256;
 
 type Key = [u8; 17];
 
-/// Conversation lists in the embedded store. Make one for each store: it remembers the rows that it
+/// Conversation lists in the embedded store. One instance per store: it remembers the rows it
 /// wrote.
 pub struct EmbeddedConversations {
     engine: Engine,
-    /// Held between looking at a row or register and writing it, never across an await.
-    writing: Mutex<Written>,
+    /// Held from the read of a row or register to its write, never across an await.
+    writing: Mutex<RecentWrites>,
 }
 
-/// What was written lately.
+/// Cache of recent writes.
 #[derive(Default)]
-struct Written {
-    rows: Recent<Key, Kept>,
-    registers: Recent<Key, Moved>,
+struct RecentWrites {
+    rows: AgingMap<Key, StoredRow>,
+    registers: AgingMap<Key, Moved>,
 }
 
-/// A row without what its key says.
+/// Stored row, without the fields of its key.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-struct Kept {
+struct StoredRow {
     source: Version,
     version: Timestamp,
     end: Tally,
@@ -65,7 +65,7 @@ struct Moved {
     received: Seq,
     cleared: Tally,
     touched: Timestamp,
-    arranged: Option<(Version, Arranged)>,
+    arranged: Option<(Version, ListArrangement)>,
     hidden: u64,
 }
 
@@ -77,7 +77,11 @@ impl EmbeddedConversations {
         }
     }
 
-    fn standing(&self, recent: &mut Recent<Key, Kept>, key: &Key) -> Result<Option<Kept>> {
+    fn standing(
+        &self,
+        recent: &mut AgingMap<Key, StoredRow>,
+        key: &Key,
+    ) -> Result<Option<StoredRow>> {
         if let Some(row) = recent.get(key) {
             return Ok(Some(row));
         }
@@ -96,7 +100,7 @@ impl EmbeddedConversations {
             .collect()
     }
 
-    fn standing_registers(&self, recent: &mut Recent<Key, Moved>, key: Key) -> Result<Moved> {
+    fn standing_registers(&self, recent: &mut AgingMap<Key, Moved>, key: Key) -> Result<Moved> {
         match recent.get(&key) {
             Some(registers) => Ok(registers),
             None => Ok(self.moved(&[key])?.pop().unwrap_or_default()),
@@ -108,13 +112,13 @@ impl EmbeddedConversations {
         moves: Vec<(UserId, ConversationId, T)>,
         forward: impl Fn(&mut Moved, T),
     ) -> Result<()> {
-        self.move_registers_with(Batch::new(), moves, forward)
+        self.move_registers_with(WriteBatch::new(), moves, forward)
     }
 
-    /// Together with what is in the batch.
+    /// As `move_registers`, in one write with `batch`.
     fn move_registers_with<T>(
         &self,
-        mut batch: Batch,
+        mut batch: WriteBatch,
         moves: Vec<(UserId, ConversationId, T)>,
         forward: impl Fn(&mut Moved, T),
     ) -> Result<()> {
@@ -150,15 +154,15 @@ impl EmbeddedConversations {
 impl ConversationStore for EmbeddedConversations {
     async fn save(&self, rows: Vec<ConversationRow>) -> Result<()> {
         let mut writing = self.writing.lock();
-        // A busy conversation has many rows in one call, and only the last is written.
-        let mut changed: BTreeMap<Key, Kept> = BTreeMap::new();
+        // A busy conversation has many rows in one call; only the last is written.
+        let mut changed: BTreeMap<Key, StoredRow> = BTreeMap::new();
         for row in rows {
             let key = key(row.owner, row.conversation)?;
             let standing = match changed.get(&key) {
                 Some(row) => Some(*row),
                 None => self.standing(&mut writing.rows, &key)?,
             };
-            let mut new = Kept {
+            let mut new = StoredRow {
                 source: row.source,
                 version: row.version,
                 end: row.end,
@@ -167,13 +171,13 @@ impl ConversationStore for EmbeddedConversations {
             };
             match standing {
                 Some(old) if old.source > new.source => continue,
-                // A clock that is behind must not hide the change from who has seen the older stamp.
+                // A slow clock must not hide the change from clients that saw the older stamp.
                 Some(old) => new.version = new.version.max(old.version),
                 None => {}
             }
             changed.insert(key, new);
         }
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         for (key, row) in &changed {
             batch.put(Table::Conversation, key.to_vec(), encode(SEAM, row)?);
         }
@@ -186,7 +190,7 @@ impl ConversationStore for EmbeddedConversations {
         Ok(())
     }
 
-    async fn get(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<Option<Listed>>> {
+    async fn get(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<Option<ListEntry>>> {
         let row_keys = keys
             .iter()
             .map(|&(owner, conversation)| key(owner, conversation))
@@ -202,13 +206,13 @@ impl ConversationStore for EmbeddedConversations {
             .collect()
     }
 
-    async fn registers(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<Registers>> {
+    async fn registers(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<ListRegisters>> {
         let keys = keys
             .iter()
             .map(|&(owner, conversation)| key(owner, conversation))
             .collect::<Result<Vec<_>>>()?;
         let moved = self.moved(&keys)?.into_iter();
-        let registers = moved.map(|moved| Registers {
+        let registers = moved.map(|moved| ListRegisters {
             read_seq: moved.read,
             received_seq: moved.received,
             cleared: moved.cleared,
@@ -225,18 +229,18 @@ impl ConversationStore for EmbeddedConversations {
         since: Timestamp,
         after: Option<ConversationId>,
         limit: usize,
-    ) -> Result<Vec<Listed>> {
+    ) -> Result<Vec<ListEntry>> {
         let (first, end) = owner_bounds(owner);
         let mut from = match after {
             Some(conversation) => Bound::Excluded(key(owner, conversation)?.to_vec()),
             None => Bound::Included(first.to_vec()),
         };
-        let mut found: Vec<Listed> = Vec::new();
+        let mut found: Vec<ListEntry> = Vec::new();
         while found.len() < limit {
             let bounds = (from.as_ref().map(Vec::as_slice), Bound::Excluded(&end[..]));
             let page = self
                 .engine
-                .range(Table::Conversation, bounds, Order::Forward, SCAN)?;
+                .range(Table::Conversation, bounds, ScanOrder::Forward, SCAN)?;
             let keys = page.iter().map(|(key, _)| conversation_of(owner, key));
             let keys: Vec<_> = keys.collect::<Result<_>>()?;
             let row_keys: Vec<Key> = keys.iter().map(|(key, _)| *key).collect();
@@ -278,7 +282,7 @@ impl ConversationStore for EmbeddedConversations {
 
     async fn arrange(
         &self,
-        arranged: Vec<(UserId, ConversationId, Version, Arranged)>,
+        arranged: Vec<(UserId, ConversationId, Version, ListArrangement)>,
         at: Timestamp,
     ) -> Result<()> {
         let moves = arranged.into_iter();
@@ -300,7 +304,7 @@ impl ConversationStore for EmbeddedConversations {
         at: Timestamp,
     ) -> Result<()> {
         self.move_registers(cleared, |registers, to| {
-            // Written again it is stamped again.
+            // A repeated write stamps the registers anew.
             if to >= registers.cleared {
                 registers.touched = registers.touched.max(at);
             }
@@ -313,7 +317,7 @@ impl ConversationStore for EmbeddedConversations {
         hidden: Vec<(UserId, ConversationId, Version, Seq)>,
         at: Timestamp,
     ) -> Result<()> {
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         let mut moves = Vec::with_capacity(hidden.len());
         for (owner, conversation, version, seq) in hidden {
             let mark = version.mark();
@@ -339,7 +343,7 @@ impl ConversationStore for EmbeddedConversations {
         let key = key(owner, conversation)?;
         let (after, end) = (hidden_key(key, after), hidden_key(key, u64::MAX));
         let bounds = (Bound::Excluded(&after[..]), Bound::Included(&end[..]));
-        let rows = (self.engine).range(Table::Hidden, bounds, Order::Forward, limit)?;
+        let rows = (self.engine).range(Table::Hidden, bounds, ScanOrder::Forward, limit)?;
         rows.iter()
             .map(|(key, seq)| Ok((mark_of(key)?, decode(SEAM, seq)?)))
             .collect()
@@ -353,8 +357,13 @@ impl ConversationStore for EmbeddedConversations {
     }
 }
 
-fn listed(owner: UserId, conversation: ConversationId, kept: Kept, registers: Moved) -> Listed {
-    Listed {
+fn listed(
+    owner: UserId,
+    conversation: ConversationId,
+    kept: StoredRow,
+    registers: Moved,
+) -> ListEntry {
+    ListEntry {
         row: ConversationRow {
             owner,
             conversation,
@@ -376,7 +385,8 @@ fn listed(owner: UserId, conversation: ConversationId, kept: Kept, registers: Mo
     }
 }
 
-/// Keys of an owner sort as its conversations do. Short enough to lie in the store's index itself.
+/// Key of a row: short enough for the store's index itself. Keys of an owner sort as the
+/// conversations do.
 fn key(owner: UserId, conversation: ConversationId) -> Result<Key> {
     let (kind, other) = match conversation {
         ConversationId::Private { .. } => {
@@ -425,7 +435,7 @@ fn conversation_of(owner: UserId, stored: &[u8]) -> Result<(Key, ConversationId)
         .ok_or_else(|| Error::corrupt(SEAM, "a key names no conversation"))
 }
 
-/// The first key of an owner, and the first after it.
+/// First key of an owner, and first key after the owner.
 fn owner_bounds(owner: UserId) -> ([u8; 8], [u8; 8]) {
     let owner = owner.get() as u64;
     (owner.to_be_bytes(), (owner + 1).to_be_bytes())
@@ -435,14 +445,14 @@ fn owner_bounds(owner: UserId) -> ([u8; 8], [u8; 8]) {
 mod tests {
     use super::*;
     use crate::conversations::contract;
-    use crate::fresh::{Fresh, at, on_memory_and_disk};
+    use crate::test_ids::{TestIds, at, on_memory_and_disk};
 
     contract::checks!(on_memory_and_disk!(super::EmbeddedConversations::new));
 
-    /// A store that remembers nothing looks before it writes.
+    /// A new instance has no memory and reads before it writes.
     #[tokio::test]
     async fn a_new_life_replaces_nothing_that_is_later() {
-        let (engine, fresh) = (Engine::memory(), Fresh::new(1));
+        let (engine, fresh) = (Engine::memory(), TestIds::new(1));
         let (owner, peer) = (fresh.user(), fresh.user());
         let conversation = ConversationId::private(owner, peer).expect("two users");
         let row = |offset| ConversationRow {

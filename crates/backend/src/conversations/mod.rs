@@ -1,4 +1,4 @@
-//! Each user's conversations: what the list difference reads.
+//! Conversation lists of users: the rows behind the list difference.
 
 #[cfg(test)]
 mod contract;
@@ -7,9 +7,9 @@ mod embedded;
 mod scylla;
 
 use async_trait::async_trait;
-use protocol::change::Arranged;
-pub use protocol::conversation::Registers;
-use protocol::conversation::{ConversationRow, Listed};
+use protocol::change::ListArrangement;
+pub use protocol::conversation::ListRegisters;
+use protocol::conversation::{ConversationRow, ListEntry};
 use protocol::history::Version;
 use protocol::unread::Tally;
 use protocol::{ConversationId, Seq, Timestamp, UserId};
@@ -22,27 +22,27 @@ use crate::hook::hooked;
 
 #[async_trait]
 pub trait ConversationStore: Send + Sync {
-    /// A row of an earlier source never replaces one of a later; the same source again may raise the
-    /// version.
+    /// Writes rows. A row of an earlier source never replaces one of a later; the same source again
+    /// may raise the version.
     async fn save(&self, rows: Vec<ConversationRow>) -> Result<()>;
 
-    async fn get(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<Option<Listed>>>;
+    async fn get(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<Option<ListEntry>>>;
 
-    /// The registers alone, in order of the question; at rest where none was written.
-    async fn registers(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<Registers>>;
+    /// Registers alone, in request order; defaults where none was written.
+    async fn registers(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<ListRegisters>>;
 
-    /// Conversations of `owner` whose [`version`](Listed::version) is not before `since`, in order of conversation, strictly
-    /// after `after`, at most `limit`.
+    /// Conversations of `owner` whose [`version`](ListEntry::version) is not before `since`, in
+    /// order of conversation, strictly after `after`, at most `limit`.
     async fn changed(
         &self,
         owner: UserId,
         since: Timestamp,
         after: Option<ConversationId>,
         limit: usize,
-    ) -> Result<Vec<Listed>>;
+    ) -> Result<Vec<ListEntry>>;
 
-    /// Moves the read register forward (and received with it), or leaves it. `at`: when; what was touched then is in
-    /// the list difference.
+    /// Moves the read register forward (and received with it), or leaves it. `at` is the time of
+    /// the call: the list difference shows conversations touched then.
     async fn set_read(
         &self,
         reads: Vec<(UserId, ConversationId, Seq)>,
@@ -51,10 +51,11 @@ pub trait ConversationStore: Send + Sync {
 
     async fn set_received(&self, received: Vec<(UserId, ConversationId, Seq)>) -> Result<()>;
 
-    /// How an owner wants a conversation in the list: that of the later record counts. `at` as above.
+    /// Sets the owner's arrangement of a conversation in the list; the later record wins. `at` as
+    /// above.
     async fn arrange(
         &self,
-        arranged: Vec<(UserId, ConversationId, Version, Arranged)>,
+        arranged: Vec<(UserId, ConversationId, Version, ListArrangement)>,
         at: Timestamp,
     ) -> Result<()>;
 
@@ -65,16 +66,17 @@ pub trait ConversationStore: Send + Sync {
         at: Timestamp,
     ) -> Result<()>;
 
-    /// The owner wants to see these messages no more. Each is kept under the [mark](Version::mark) of the record that
-    /// hid it, those of a conversation in that order: whoever reads one finds all before it. Then the register of
-    /// the conversation moves forward to the last; `at` as above.
+    /// Hides messages from their owner. Each is stored under the [mark](Version::mark) of the
+    /// record that hid it, those of a conversation in that order: a reader that finds one finds all
+    /// before it. Then the register of the conversation moves forward to the last; `at` as above.
     async fn hide(
         &self,
         hidden: Vec<(UserId, ConversationId, Version, Seq)>,
         at: Timestamp,
     ) -> Result<()>;
 
-    /// What the owner hid in a conversation, by mark, strictly after `after`, at most `limit`.
+    /// Messages hidden by the owner in a conversation, by mark, strictly after `after`, at most
+    /// `limit`.
     async fn hidden(
         &self,
         owner: UserId,
@@ -83,21 +85,22 @@ pub trait ConversationStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<(u64, Seq)>>;
 
-    /// Something of the owner's part changed that is kept elsewhere, such as the role in a group. `at` as above.
+    /// Stamps conversations whose change is stored elsewhere, such as the owner's role in a group.
+    /// `at` as above.
     async fn touch(&self, touched: Vec<(UserId, ConversationId)>, at: Timestamp) -> Result<()>;
 }
 
 hooked! { ConversationStore as "conversations":
     write save(rows: Vec<ConversationRow>) of rows.iter().map(|row| row.owner.get()) => ();
-    read get(keys: &[(UserId, ConversationId)]) of keys.iter().map(|(owner, _)| owner.get()) => Vec<Option<Listed>>;
-    read registers(keys: &[(UserId, ConversationId)]) of keys.iter().map(|(owner, _)| owner.get()) => Vec<Registers>;
+    read get(keys: &[(UserId, ConversationId)]) of keys.iter().map(|(owner, _)| owner.get()) => Vec<Option<ListEntry>>;
+    read registers(keys: &[(UserId, ConversationId)]) of keys.iter().map(|(owner, _)| owner.get()) => Vec<ListRegisters>;
     read changed(owner: UserId, since: Timestamp, after: Option<ConversationId>, limit: usize)
-        of [owner.get()] => Vec<Listed>;
+        of [owner.get()] => Vec<ListEntry>;
     write set_read(reads: Vec<(UserId, ConversationId, Seq)>, at: Timestamp)
         of reads.iter().map(|(owner, ..)| owner.get()) => ();
     write set_received(received: Vec<(UserId, ConversationId, Seq)>)
         of received.iter().map(|(owner, ..)| owner.get()) => ();
-    write arrange(arranged: Vec<(UserId, ConversationId, Version, Arranged)>, at: Timestamp)
+    write arrange(arranged: Vec<(UserId, ConversationId, Version, ListArrangement)>, at: Timestamp)
         of arranged.iter().map(|(owner, ..)| owner.get()) => ();
     write set_cleared(cleared: Vec<(UserId, ConversationId, Tally)>, at: Timestamp)
         of cleared.iter().map(|(owner, ..)| owner.get()) => ();

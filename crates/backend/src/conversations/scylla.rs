@@ -1,37 +1,39 @@
-//! Conversation lists in ScyllaDB or Cassandra: table `conversation`, a partition for each owner, in the order
-//! of its conversations.
+//! Conversation lists in ScyllaDB or Cassandra: table `conversation`, a partition per owner, in the
+//! order of its conversations.
 //!
-//! A row is written at the time of its source, so that a zombie's loses whatever its clock says; of one
-//! source the larger stamp counts. Where a later source has the smaller stamp (the writer moved to a machine
-//! whose clock is behind), the row shows the smaller: the margin by which list cursors look back covers it.
+//! A row is written at the time of its source, so that a zombie's row loses whatever its clock
+//! says; of one source the larger stamp wins. If a later source has the smaller stamp (the writer
+//! moved to a machine whose clock is behind), the row shows the smaller: the margin by which list
+//! cursors look back covers it.
 //!
-//! The difference reads an owner's partition page by page, about 100 bytes a row, and picks: an order by
-//! version would cost a removal at each message, which here stays behind as a tombstone that each login reads
-//! over. The registers are written alone, and each position is the time of its write.
+//! The list difference reads an owner's partition page by page, about 100 bytes a row, and filters:
+//! an order by version would cost a removal at each message, which leaves a tombstone here that
+//! each login reads over. Each register is written alone, at the time of its own position.
 //!
-//! Table `hidden`: what an owner hid, a partition for each conversation, by the record that hid it.
+//! Table `hidden`: messages hidden by their owner, a partition per conversation, by the record that
+//! hid them.
 
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use protocol::change::Arranged;
-use protocol::conversation::{ConversationRow, Listed};
+use protocol::change::ListArrangement;
+use protocol::conversation::{ConversationRow, ListEntry};
 use protocol::history::Version;
 use protocol::unread::Tally;
 use protocol::{ConversationId, GroupId, MessageId, Seq, Timestamp, UserId};
 use scylla::DeserializeRow;
 use scylla::response::PagingState;
 
-use super::{ConversationStore, Registers};
+use super::{ConversationStore, ListRegisters};
 use crate::scylla::{Cql, SeamCql, Statement, write_time};
 use crate::{Error, Result};
 
 const SEAM: &str = "conversations";
 
-/// Rows in one answer.
+/// Rows per answer.
 const PAGE: usize = 500;
 
-/// Before the first conversation of every owner.
+/// Sorts before the first conversation of every owner.
 const BEGINNING: (i8, i64) = (-1, 0);
 
 /// Conversation lists in ScyllaDB or Cassandra. Several may write at once.
@@ -50,7 +52,7 @@ pub struct ScyllaConversations {
     hidden: Statement,
 }
 
-/// A row as it was read. Where only registers were written so far, the rest is missing.
+/// Row as read. All columns but registers are missing if only registers were written so far.
 #[derive(DeserializeRow)]
 struct Stored {
     kind: i8,
@@ -121,7 +123,7 @@ impl ScyllaConversations {
         self.cql.write(&self.insert, values).await
     }
 
-    /// The register first: whoever sees the stamp sees what it is for.
+    /// Writes the register before the stamp: a reader that sees the stamp sees the register.
     async fn touching(
         &self,
         register: impl Future<Output = Result<()>>,
@@ -141,16 +143,16 @@ impl ScyllaConversations {
         Ok(rows.into_iter().next())
     }
 
-    async fn one(&self, owner: UserId, conversation: ConversationId) -> Result<Option<Listed>> {
+    async fn one(&self, owner: UserId, conversation: ConversationId) -> Result<Option<ListEntry>> {
         match self.stored(owner, conversation).await? {
             Some(stored) => stored.listed(owner),
             None => Ok(None),
         }
     }
 
-    async fn registers_of(&self, owner: UserId, of: ConversationId) -> Result<Registers> {
+    async fn registers_of(&self, owner: UserId, of: ConversationId) -> Result<ListRegisters> {
         let Some(stored) = self.stored(owner, of).await? else {
-            return Ok(Registers::default());
+            return Ok(ListRegisters::default());
         };
         stored.registers().ok_or_else(|| {
             let text = format!("the registers of {owner} in {of} mean nothing");
@@ -160,8 +162,8 @@ impl ScyllaConversations {
 }
 
 impl Stored {
-    /// `None` for a row that was never written; `Corrupt` for one that means nothing.
-    fn listed(self, owner: UserId) -> Result<Option<Listed>> {
+    /// `None` for a row that was never written, `Corrupt` for one that makes no sense.
+    fn listed(self, owner: UserId) -> Result<Option<ListEntry>> {
         if self.ver.is_none() {
             return Ok(None);
         }
@@ -174,9 +176,9 @@ impl Stored {
         Ok(Some(listed))
     }
 
-    fn registers(&self) -> Option<Registers> {
+    fn registers(&self) -> Option<ListRegisters> {
         let number = |stored: Option<i64>| u64::try_from(stored.unwrap_or(0)).ok();
-        Some(Registers {
+        Some(ListRegisters {
             read_seq: number(self.read_seq).map(Seq)?,
             received_seq: number(self.received_seq).map(Seq)?,
             cleared: Tally {
@@ -184,7 +186,7 @@ impl Stored {
                 incoming: number(self.cleared_incoming)?,
             },
             touched: Timestamp::from_millis(self.touched.unwrap_or(0)),
-            arranged: Arranged {
+            arranged: ListArrangement {
                 pinned: self.pinned.unwrap_or(false),
                 muted_until: (self.muted_until.filter(|until| *until != 0))
                     .map(Timestamp::from_millis),
@@ -193,11 +195,11 @@ impl Stored {
         })
     }
 
-    fn whole(self, owner: UserId) -> Option<Listed> {
+    fn whole(self, owner: UserId) -> Option<ListEntry> {
         let registers = self.registers()?;
-        // Rows of before migration 7 have neither.
+        // Rows from before migration 7 have neither.
         let number = |stored: Option<i64>| u64::try_from(stored.unwrap_or(0)).ok();
-        Some(Listed {
+        Some(ListEntry {
             row: ConversationRow {
                 owner,
                 conversation: conversation(owner, self.kind, self.other)?,
@@ -223,7 +225,7 @@ impl Stored {
 #[async_trait]
 impl ConversationStore for ScyllaConversations {
     async fn save(&self, rows: Vec<ConversationRow>) -> Result<()> {
-        // A busy conversation has many rows in one call, and only the last is written.
+        // A busy conversation has many rows in one call; only the last is written.
         let mut last: BTreeMap<(UserId, ConversationId), ConversationRow> = BTreeMap::new();
         for row in rows {
             let standing = last.entry((row.owner, row.conversation)).or_insert(row);
@@ -235,14 +237,14 @@ impl ConversationStore for ScyllaConversations {
         self.cql.all(writes.collect()).await.map(drop)
     }
 
-    async fn get(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<Option<Listed>>> {
+    async fn get(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<Option<ListEntry>>> {
         let reads = keys
             .iter()
             .map(|&(owner, conversation)| self.one(owner, conversation));
         self.cql.all(reads.collect()).await
     }
 
-    async fn registers(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<Registers>> {
+    async fn registers(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<ListRegisters>> {
         let reads = keys
             .iter()
             .map(|&(owner, conversation)| self.registers_of(owner, conversation));
@@ -255,7 +257,7 @@ impl ConversationStore for ScyllaConversations {
         since: Timestamp,
         after: Option<ConversationId>,
         limit: usize,
-    ) -> Result<Vec<Listed>> {
+    ) -> Result<Vec<ListEntry>> {
         let (kind, other) = match after {
             Some(conversation) => key(owner, conversation)?,
             None => BEGINNING,
@@ -307,7 +309,7 @@ impl ConversationStore for ScyllaConversations {
 
     async fn arrange(
         &self,
-        arranged: Vec<(UserId, ConversationId, Version, Arranged)>,
+        arranged: Vec<(UserId, ConversationId, Version, ListArrangement)>,
         at: Timestamp,
     ) -> Result<()> {
         let mut writes = Vec::with_capacity(arranged.len());
@@ -354,7 +356,7 @@ impl ConversationStore for ScyllaConversations {
             of_it.insert(ver, seq);
             moves.push((owner, conversation, ver));
         }
-        // One after the other: whoever reads one finds all before it.
+        // In order: a reader that finds one row finds all rows before it.
         let rows = rows.into_iter().map(async |((owner, kind, other), rows)| {
             for (ver, seq) in rows {
                 let values = (owner.get(), kind, other, ver, seq.0 as i64, ver);
@@ -363,7 +365,7 @@ impl ConversationStore for ScyllaConversations {
             Ok(())
         });
         self.cql.all(rows.collect()).await?;
-        // The register last: whoever sees it finds all up to it.
+        // The register goes last: a reader that sees it finds all rows up to it.
         let mut writes = Vec::with_capacity(moves.len());
         for ((owner, conversation), ver) in furthest(moves) {
             let (kind, other) = key(owner, conversation)?;
@@ -414,7 +416,7 @@ fn furthest<T: Ord + Copy>(
     furthest
 }
 
-/// Rows of an owner sort as its conversations do.
+/// Key of a row. Rows of an owner sort as the conversations do.
 fn key(owner: UserId, conversation: ConversationId) -> Result<(i8, i64)> {
     match conversation {
         ConversationId::Private { .. } => match conversation.peer_of(owner) {

@@ -1,9 +1,9 @@
-//! What every store of devices promises. A check uses its own users.
+//! Contract of every device store. Each check uses users of its own.
 
 use protocol::{DeviceId, Platform, Timestamp, UserId};
 
-use super::{DeviceStore, Seen};
-use crate::fresh::{Fresh, at};
+use super::{DeviceSeen, DeviceStore};
+use crate::test_ids::{TestIds, at};
 
 const DAY: u64 = 24 * 3600 * 1000;
 
@@ -15,7 +15,7 @@ async fn sign_in(
     at: Timestamp,
 ) {
     let device = DeviceId::new(device).expect("a name");
-    let seen = Seen {
+    let seen = DeviceSeen {
         user,
         platform,
         device,
@@ -29,7 +29,7 @@ async fn platforms(store: &dyn DeviceStore, user: UserId, since: Timestamp) -> V
     found.expect("reads").remove(0)
 }
 
-pub(super) async fn who_never_signed_in_has_no_platform(store: &dyn DeviceStore, fresh: &Fresh) {
+pub(super) async fn who_never_signed_in_has_no_platform(store: &dyn DeviceStore, fresh: &TestIds) {
     let (known, unknown) = (fresh.user(), fresh.user());
     sign_in(store, known, Platform::Web, "w", at(5)).await;
     let asked = [unknown, known, known];
@@ -38,7 +38,7 @@ pub(super) async fn who_never_signed_in_has_no_platform(store: &dyn DeviceStore,
     assert_eq!(found.expect("reads"), [vec![], web.clone(), web]);
 }
 
-pub(super) async fn platforms_are_those_seen_since(store: &dyn DeviceStore, fresh: &Fresh) {
+pub(super) async fn platforms_are_those_seen_since(store: &dyn DeviceStore, fresh: &TestIds) {
     let user = fresh.user();
     sign_in(store, user, Platform::Bot, "b", at(90 * DAY)).await;
     sign_in(store, user, Platform::Ios, "i", at(10 * DAY)).await;
@@ -46,7 +46,7 @@ pub(super) async fn platforms_are_those_seen_since(store: &dyn DeviceStore, fres
     let all = [Platform::Ios, Platform::Web, Platform::Bot];
     assert_eq!(platforms(store, user, at(10 * DAY)).await, all);
     assert_eq!(platforms(store, user, at(10 * DAY + 1)).await, all[1..]);
-    // It comes back.
+    // The platform returns with a new sign-in.
     sign_in(store, user, Platform::Ios, "i", at(91 * DAY)).await;
     let now = platforms(store, user, at(90 * DAY)).await;
     assert_eq!(now, [Platform::Ios, Platform::Bot]);
@@ -54,7 +54,7 @@ pub(super) async fn platforms_are_those_seen_since(store: &dyn DeviceStore, fres
 
 pub(super) async fn an_older_sign_in_never_moves_a_device_back(
     store: &dyn DeviceStore,
-    fresh: &Fresh,
+    fresh: &TestIds,
 ) {
     let user = fresh.user();
     sign_in(store, user, Platform::Web, "w", at(50 * DAY)).await;
@@ -63,10 +63,10 @@ pub(super) async fn an_older_sign_in_never_moves_a_device_back(
     assert_eq!(found, [Platform::Web]);
 }
 
-/// However many there are, the newest counts.
+/// The newest device counts, however many there are.
 pub(super) async fn many_devices_of_a_platform_are_one_platform(
     store: &dyn DeviceStore,
-    fresh: &Fresh,
+    fresh: &TestIds,
 ) {
     let user = fresh.user();
     for n in (0..30).rev() {

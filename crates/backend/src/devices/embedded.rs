@@ -1,4 +1,4 @@
-//! Devices in the embedded store: table `device`, user → what it signed in with, so that the platforms
+//! Devices in the embedded store: table `device`, user → devices signed in, so that the platforms
 //! of a user are one small read.
 
 use std::collections::BTreeMap;
@@ -9,30 +9,30 @@ use parking_lot::Mutex;
 use protocol::{DeviceId, Platform, Timestamp, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::{DeviceStore, Seen};
+use super::{DeviceSeen, DeviceStore};
 use crate::Result;
 use crate::embedded::value::{decode, encode};
-use crate::embedded::{Batch, Engine, Table};
+use crate::embedded::{Engine, Table, WriteBatch};
 
 const SEAM: &str = "devices";
 
-/// A device that signed in again within this time is not written again.
+/// Age below which a device's sign-in is not rewritten.
 const REWRITE_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-/// Devices remembered for each user and platform; the one not seen for longest is forgotten.
+/// Devices remembered per user and platform; the least recently seen is forgotten.
 const DEVICES_MAX: usize = 8;
 
 /// Devices in the embedded store.
 pub struct EmbeddedDevices {
     engine: Engine,
-    /// Held between reading a user's devices and writing them, never across an await.
+    /// Held from the read of a user's devices to their write, never across an await.
     writing: Mutex<()>,
 }
 
 type Devices = BTreeMap<Platform, BTreeMap<DeviceId, Timestamp>>;
 
 #[derive(Default, Serialize, Deserialize)]
-struct Kept(Devices);
+struct StoredRow(Devices);
 
 impl EmbeddedDevices {
     pub fn new(engine: Engine) -> EmbeddedDevices {
@@ -45,12 +45,12 @@ impl EmbeddedDevices {
 
 #[async_trait]
 impl DeviceStore for EmbeddedDevices {
-    async fn seen(&self, seen: Seen) -> Result<()> {
+    async fn seen(&self, seen: DeviceSeen) -> Result<()> {
         let key = key(seen.user);
         let _writing = self.writing.lock();
-        let mut user: Kept = match self.engine.get(Table::Device, &key)? {
+        let mut user: StoredRow = match self.engine.get(Table::Device, &key)? {
             Some(value) => decode(SEAM, &value)?,
-            None => Kept::default(),
+            None => StoredRow::default(),
         };
         let devices = user.0.entry(seen.platform).or_default();
         match devices.get(&seen.device) {
@@ -64,7 +64,7 @@ impl DeviceStore for EmbeddedDevices {
             };
             devices.remove(&oldest);
         }
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         batch.put(Table::Device, key.to_vec(), encode(SEAM, &user)?);
         self.engine.write(batch)?;
         Ok(())
@@ -76,9 +76,9 @@ impl DeviceStore for EmbeddedDevices {
             .multi_get(Table::Device, &keys)?
             .into_iter()
             .map(|value| {
-                let Kept(devices) = match value {
+                let StoredRow(devices) = match value {
                     Some(value) => decode(SEAM, &value)?,
-                    None => Kept::default(),
+                    None => StoredRow::default(),
                 };
                 Ok(devices
                     .into_iter()
@@ -98,7 +98,7 @@ fn key(user: UserId) -> [u8; 8] {
 mod tests {
     use super::EmbeddedDevices;
     use crate::devices::contract;
-    use crate::fresh::on_memory_and_disk;
+    use crate::test_ids::on_memory_and_disk;
 
     contract::checks!(on_memory_and_disk!(super::EmbeddedDevices::new));
 }

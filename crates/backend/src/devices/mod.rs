@@ -1,4 +1,4 @@
-//! Which platforms a user has: who never signed in on one is owed nothing there.
+//! Platforms of users: a user is owed nothing on a platform without a sign-in.
 
 #[cfg(test)]
 mod contract;
@@ -15,9 +15,9 @@ pub use self::scylla::ScyllaDevices;
 use crate::Result;
 use crate::hook::hooked;
 
-/// A sign-in to be remembered.
+/// Sign-in to be remembered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct DeviceSeen {
     pub user: UserId,
     pub platform: Platform,
     pub device: DeviceId,
@@ -27,13 +27,13 @@ pub struct Seen {
 #[async_trait]
 pub trait DeviceStore: Send + Sync {
     /// Remembers a sign-in. Written at most daily per device: a repeat within a day may be dropped.
-    async fn seen(&self, seen: Seen) -> Result<()>;
+    async fn seen(&self, seen: DeviceSeen) -> Result<()>;
 
-    /// For each user the platforms seen since `since`, in order of platform.
+    /// Platforms of each user seen since `since`, in order of platform.
     async fn platforms(&self, users: &[UserId], since: Timestamp) -> Result<Vec<Vec<Platform>>>;
 }
 
 hooked! { DeviceStore as "devices":
-    write seen(seen: Seen) of [seen.user.get()] => ();
+    write seen(seen: DeviceSeen) of [seen.user.get()] => ();
     read platforms(users: &[UserId], since: Timestamp) of users.iter().map(|user| user.get()) => Vec<Vec<Platform>>;
 }

@@ -1,20 +1,20 @@
-//! Devices in ScyllaDB or Cassandra: table `device`, a row for each user and platform, written at the time of
-//! the sign-in. Every message asks for the platforms of its receiver, so there are seven rows at most,
-//! whatever names clients sign in with.
+//! Devices in ScyllaDB or Cassandra: table `device`, a row per user and platform, written at the
+//! time of the sign-in. Every message queries the platforms of its receiver, so a user has seven
+//! rows at most, whatever device names clients sign in with.
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use protocol::{Platform, Timestamp, UserId};
 use std::time::Duration;
 
-use super::{DeviceStore, Seen};
-use crate::embedded::recent::Recent;
+use super::{DeviceSeen, DeviceStore};
+use crate::embedded::aging_map::AgingMap;
 use crate::scylla::{Cql, SeamCql, Statement, write_time};
 use crate::{Error, Result};
 
 const SEAM: &str = "devices";
 
-/// A platform that was written within this time is not written again.
+/// Age below which a platform's row is not rewritten.
 const REWRITE_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// Devices in ScyllaDB or Cassandra. Several may write at once.
@@ -22,7 +22,7 @@ pub struct ScyllaDevices {
     cql: SeamCql,
     insert: Statement,
     select: Statement,
-    written: Mutex<Recent<(UserId, Platform), Timestamp>>,
+    written: Mutex<AgingMap<(UserId, Platform), Timestamp>>,
 }
 
 impl ScyllaDevices {
@@ -53,7 +53,7 @@ impl ScyllaDevices {
 
 #[async_trait]
 impl DeviceStore for ScyllaDevices {
-    async fn seen(&self, seen: Seen) -> Result<()> {
+    async fn seen(&self, seen: DeviceSeen) -> Result<()> {
         let key = (seen.user, seen.platform);
         let last = self.written.lock().get(&key);
         if last.is_some_and(|last| seen.at < last + REWRITE_AFTER) {

@@ -1,4 +1,4 @@
-//! What every discovery must do. A backend runs [`all`] over its [`World`].
+//! Contract tests of every discovery. A backend runs [`all`] over its [`World`].
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -12,30 +12,31 @@ use protocol::drain::{BoatLoad, BoatState, Load};
 use protocol::{Incarnation, Timestamp};
 use tokio::time::{sleep, timeout};
 
-use super::{Instance, Registration, Registry, Role, Roster};
+use super::{Directory, Instance, Registration, Registry, Role};
 use crate::Kind;
 use crate::hook::Hooked;
 use crate::hook::tests::passing;
 
-/// One installation that can crash. What it forgets by that is its own affair, within the promise.
+/// An installation that can crash. It may forget anything that the contract does not promise to
+/// keep.
 #[async_trait]
 pub(crate) trait World: Send {
     fn registry(&self) -> Arc<dyn Registry>;
 
-    /// All processes end at once; `registry` answers a new one on the same installation.
+    /// Ends all processes at once; `registry` then returns a new one on the same installation.
     async fn crash(&mut self);
 
-    /// The lease of a service that lives is taken away.
+    /// Revokes the lease of a live service.
     async fn revoke(&self, instance: &Instance);
 
-    /// All node numbers but one are held for as long as the world stands.
+    /// Holds all node numbers but one for the life of the world.
     async fn hold_all_but(&mut self, number: u16);
 
-    /// A node number is taken away from a station that lives.
+    /// Revokes the node number of a live station.
     async fn revoke_node(&self, number: u16);
 }
 
-/// Another world whose discovery has a hook.
+/// Another world, its discovery behind a hook.
 pub(crate) struct BehindAHook<W>(pub(crate) W);
 
 #[async_trait]
@@ -61,7 +62,7 @@ impl<W: World + Sync> World for BehindAHook<W> {
     }
 }
 
-/// How soon watchers must know: generous, because real ones wait for a lease to run out.
+/// Time for watchers to learn of changes: generous, because real ones wait for leases to expire.
 const SOON: Duration = Duration::from_secs(30);
 
 pub(crate) async fn all<W, F>(make: F)
@@ -83,7 +84,7 @@ where
 }
 
 async fn until(
-    watch: &mut tokio::sync::watch::Receiver<Roster>,
+    watch: &mut tokio::sync::watch::Receiver<Directory>,
     what: &str,
     seen: impl Fn(&[Instance]) -> bool,
 ) {
@@ -150,7 +151,7 @@ async fn a_lost_lease_is_told_to_both_sides(world: impl World) {
         .await
         .unwrap();
     assert!(again.instance.life.incarnation > boat.instance.life.incarnation);
-    // The old guard goes late and must not take the new registration with it.
+    // The old guard is dropped late and must not take the new registration with it.
     drop(boat);
     let present = again.instance.clone();
     until(&mut boats, "back", |roster| roster == [present.clone()]).await;
@@ -192,7 +193,7 @@ async fn incarnations_are_never_used_again(mut world: impl World) {
         let next = registry.next_incarnation("b").await.unwrap();
         assert!(next > last);
         last = next;
-        // A crash gives nothing back in order.
+        // A crash releases nothing in order.
         world.crash().await;
         drop(boat);
     }
@@ -230,7 +231,7 @@ async fn node_numbers_are_never_reused_in_their_own_past(mut world: impl World) 
         loop {
             match registry.lease_node().await {
                 Ok(node) => break node,
-                // Held until its lease runs out.
+                // The number stays held until its lease expires.
                 Err(_) => sleep(Duration::from_millis(200)).await,
             }
         }
@@ -251,7 +252,7 @@ async fn a_number_that_was_lost_is_fenced(world: impl World) {
     assert_eq!(refused.unwrap_err().kind, Kind::Conflict);
     let smaller = lost.reserve(Timestamp::from_millis(1)).await;
     assert_eq!(smaller.unwrap_err().kind, Kind::Conflict, "also a smaller");
-    // The old holder goes late and must not take anything from whoever has the number now.
+    // The old holder is dropped late and must not affect the current holder of the number.
     let next = registry.lease_node().await.unwrap();
     drop(lost);
     next.reserve(Timestamp::from_millis(7_000)).await.unwrap();
@@ -288,7 +289,7 @@ async fn loads_go_with_their_lease(world: impl World) {
     loads_become(&*registry, &[]).await;
     let refused = b.lease.publish(&load(4)).await.unwrap_err();
     assert_eq!(refused.kind, Kind::Conflict, "its lease is over");
-    // A later life's load is its own.
+    // The load of a later life is independent.
     let later = register("b").await.unwrap();
     later.lease.publish(&load(5)).await.unwrap();
     let refused = b.lease.publish(&load(6)).await.unwrap_err();

@@ -1,5 +1,6 @@
-//! Discovery inside one process: leases live in memory as long as their guards; what must survive the
-//! process (incarnations, reservations of node numbers, the cluster number) is in the store, fsynced.
+//! Discovery inside one process: leases live in memory as long as their guards; state that must
+//! survive the process (incarnations, reservations of node numbers, the cluster number) is in the
+//! store, fsynced.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use protocol::{BoatId, Incarnation, Timestamp};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Instance, LeaseGuard, NodeLease, Registration, Registry, Role, Roster};
-use crate::embedded::{Batch, Engine, Mark, Order, Table};
+use super::{Directory, Instance, LeaseGuard, NodeLease, Registration, Registry, Role};
+use crate::embedded::{Engine, ScanOrder, Table, WriteBatch, WriteMark};
 use crate::{Error, Result};
 
 const SEAM: &str = "embedded discovery";
@@ -34,17 +35,18 @@ pub struct EmbeddedRegistry {
 
 struct Shared {
     engine: Engine,
-    /// Held over reading and writing a number of the store, never over an await.
+    /// Held while a number in the store is read and written, never across an await.
     numbers: Mutex<()>,
-    leases: Mutex<BTreeMap<(Role, String), Held>>,
-    /// Told under the lock of `leases`, so that a roster never goes back.
-    rosters: BTreeMap<Role, watch::Sender<Roster>>,
-    /// Which leasing holds each number. Locked before `numbers`.
+    leases: Mutex<BTreeMap<(Role, String), RegisteredInstance>>,
+    /// Updated under the lock of `leases`, so that a directory never goes back in time. Each
+    /// watcher has its own channel, because the waiters of a shared one wake in any order.
+    watchers: Mutex<BTreeMap<Role, Vec<watch::Sender<Directory>>>>,
+    /// Leasing that holds each node number. Locked before `numbers`.
     nodes: Mutex<BTreeMap<u16, u64>>,
     leasings: AtomicU64,
 }
 
-struct Held {
+struct RegisteredInstance {
     instance: Instance,
     lost: CancellationToken,
     load: Option<BoatLoad>,
@@ -52,41 +54,39 @@ struct Held {
 
 impl EmbeddedRegistry {
     pub fn new(engine: Engine) -> EmbeddedRegistry {
-        let roles = [Role::Boat, Role::Station, Role::Carrier, Role::Horn];
-        let rosters = roles.map(|role| (role, watch::Sender::default()));
         EmbeddedRegistry {
             shared: Arc::new(Shared {
                 engine,
                 numbers: Mutex::new(()),
                 leases: Mutex::default(),
-                rosters: rosters.into(),
+                watchers: Mutex::default(),
                 nodes: Mutex::default(),
                 leasings: AtomicU64::new(0),
             }),
         }
     }
 
-    /// Takes a lease away from a service that still lives, as a partition from etcd would: its
-    /// registration is told *lost* and everybody who watches sees it go. Answers whether there was one.
+    /// Revokes the lease of a live service, as a partition from etcd would: its registration
+    /// becomes *lost* and watchers see the instance disappear. Returns false if there was no lease.
     pub fn revoke(&self, role: Role, name: &str) -> bool {
         self.shared.end_lease(role, name, None)
     }
 
-    /// Takes a node number away from a station that still lives: it can reserve nothing more. Answers
-    /// whether somebody held it.
+    /// Revokes the node number of a live station, which can then reserve nothing more. Returns
+    /// false if nobody held it.
     pub fn revoke_node(&self, number: u16) -> bool {
         self.shared.nodes.lock().remove(&number).is_some()
     }
 
-    /// Forgets the installation's number, all node numbers and who holds them, as an etcd does that is set up
-    /// anew.
+    /// Forgets the installation's number, all node numbers and their holders, like an etcd that is
+    /// set up anew.
     ///
     /// # Errors
-    /// Of the store.
+    /// Errors of the store.
     pub fn lose_numbers(&self) -> Result<()> {
         let mut nodes = self.shared.nodes.lock();
         let _one_at_a_time = self.shared.numbers.lock();
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         batch.remove(Table::Registry, CLUSTER_KEY.to_vec());
         for node in self.shared.reservations()?.keys() {
             batch.remove(Table::Registry, node_key(*node));
@@ -114,7 +114,7 @@ impl Shared {
         }
     }
 
-    /// Ends a lease; with an incarnation only the one of that life.
+    /// Ends a lease; given an incarnation, only the lease of that life.
     fn end_lease(&self, role: Role, name: &str, of: Option<Incarnation>) -> bool {
         let mut leases = self.leases.lock();
         let key = (role, name.to_owned());
@@ -133,14 +133,10 @@ impl Shared {
         true
     }
 
-    fn tell(&self, role: Role, leases: &BTreeMap<(Role, String), Held>) {
-        let roster: Vec<Instance> = leases
-            .iter()
-            .filter(|((of, _), _)| *of == role)
-            .map(|(_, lease)| lease.instance.clone())
-            .collect();
-        if let Some(sender) = self.rosters.get(&role) {
-            sender.send_replace(Arc::new(roster));
+    fn tell(&self, role: Role, leases: &BTreeMap<(Role, String), RegisteredInstance>) {
+        let roster = roster(role, leases);
+        if let Some(watchers) = self.watchers.lock().get_mut(&role) {
+            watchers.retain(|watcher| watcher.send(roster.clone()).is_ok());
         }
     }
 
@@ -151,25 +147,28 @@ impl Shared {
             .transpose()
     }
 
-    fn write_u64(&self, key: &[u8], value: u64) -> Result<Mark> {
-        let mut batch = Batch::new();
+    fn write_u64(&self, key: &[u8], value: u64) -> Result<WriteMark> {
+        let mut batch = WriteBatch::new();
         let value = value.to_be_bytes().to_vec();
         batch.put(Table::Registry, key.to_vec(), value);
         self.engine.write(batch)
     }
 
-    fn raise_incarnation(&self, name: &str) -> Result<(Incarnation, Mark)> {
+    fn raise_incarnation(&self, name: &str) -> Result<(Incarnation, WriteMark)> {
         let key = [INCARNATION, name.as_bytes()].concat();
         let _one_at_a_time = self.numbers.lock();
         let next = self.read_u64(&key)?.unwrap_or(0) + 1;
         Ok((Incarnation(next), self.write_u64(&key, next)?))
     }
 
-    /// Up to when earlier holders of each number may have made ids.
+    /// Time up to which earlier holders of each number may have made ids.
     fn reservations(&self) -> Result<BTreeMap<u16, Timestamp>> {
-        let found =
-            self.engine
-                .prefix(Table::Registry, NODE, Order::Forward, usize::from(NODES))?;
+        let found = self.engine.prefix(
+            Table::Registry,
+            NODE,
+            ScanOrder::Forward,
+            usize::from(NODES),
+        )?;
         found
             .iter()
             .map(|(key, value)| {
@@ -182,6 +181,12 @@ impl Shared {
             })
             .collect()
     }
+}
+
+fn roster(role: Role, leases: &BTreeMap<(Role, String), RegisteredInstance>) -> Directory {
+    let of_role = leases.iter().filter(|((of, _), _)| *of == role);
+    let roster: Vec<Instance> = of_role.map(|(_, lease)| lease.instance.clone()).collect();
+    Arc::new(roster)
 }
 
 fn number(bytes: &[u8]) -> Result<u64> {
@@ -210,7 +215,7 @@ impl Registry for EmbeddedRegistry {
             address: address.to_owned(),
         };
         let lost = CancellationToken::new();
-        let lease = Held {
+        let lease = RegisteredInstance {
             instance: instance.clone(),
             lost: lost.clone(),
             load: None,
@@ -221,7 +226,7 @@ impl Registry for EmbeddedRegistry {
             .get(&key)
             .is_some_and(|other| other.instance.life.incarnation > incarnation);
         if newer {
-            // Two of one name at once: the later life keeps it.
+            // Two registrations race for one name: the later life keeps it.
             lost.cancel();
         } else {
             if let Some(earlier) = leases.insert(key, lease) {
@@ -242,12 +247,13 @@ impl Registry for EmbeddedRegistry {
         })
     }
 
-    async fn watch(&self, role: Role) -> Result<watch::Receiver<Roster>> {
-        self.shared
-            .rosters
-            .get(&role)
-            .map(watch::Sender::subscribe)
-            .ok_or_else(|| Error::conflict(SEAM, "no such role"))
+    async fn watch(&self, role: Role) -> Result<watch::Receiver<Directory>> {
+        // The lock keeps the list unchanged until the watcher is added.
+        let leases = self.shared.leases.lock();
+        let (watcher, receiver) = watch::channel(roster(role, &leases));
+        let mut watchers = self.shared.watchers.lock();
+        watchers.entry(role).or_default().push(watcher);
+        Ok(receiver)
     }
 
     async fn loads(&self) -> Result<Vec<Load>> {
@@ -264,7 +270,8 @@ impl Registry for EmbeddedRegistry {
     async fn lease_node(&self) -> Result<Box<dyn NodeLease>> {
         let mut held = self.shared.nodes.lock();
         let reserved = self.shared.reservations()?;
-        // The number that rested longest, one never used before all others: nobody has to wait for it.
+        // A never used number, or else the one whose reservation ended first, so that nobody waits
+        // for it.
         let (not_before, number) = (0..NODES)
             .filter(|number| !held.contains_key(number))
             .map(|number| (reserved.get(&number).copied(), number))
@@ -291,7 +298,7 @@ impl Registry for EmbeddedRegistry {
     async fn claim_cluster(&self, number: u64) -> Result<u64> {
         let (cluster, mark) = {
             let _one_at_a_time = self.shared.numbers.lock();
-            // Written again rather than only read: whoever wrote it may not have waited.
+            // Write even a known number again: its writer may not have waited for durability.
             let cluster = self.shared.read_u64(CLUSTER_KEY)?.unwrap_or(number);
             (cluster, self.shared.write_u64(CLUSTER_KEY, cluster)?)
         };
@@ -306,7 +313,7 @@ impl Registry for EmbeddedRegistry {
     }
 }
 
-/// Gives the lease of one life up when it is dropped.
+/// Gives up the lease of one life when dropped.
 struct Guard {
     shared: Arc<Shared>,
     role: Role,
@@ -360,7 +367,8 @@ impl NodeLease for EmbeddedNode {
         let key = node_key(self.number);
         let until = u64::try_from(until.millis()).unwrap_or(0);
         let mark = {
-            // Whoever leases it next reads what is written here, or has made this too late.
+            // Under the lock: either the next holder reads this reservation, or this call is
+            // refused.
             let nodes = self.shared.nodes.lock();
             if !self.is_held(&nodes) {
                 let text = format!(
@@ -396,7 +404,7 @@ mod tests {
     use crate::embedded::engine::tests::copy_of;
 
     struct Embedded {
-        /// `None` in memory.
+        /// `None` for a world in memory.
         dir: Option<TempDir>,
         engine: Engine,
         registry: EmbeddedRegistry,
@@ -438,7 +446,7 @@ mod tests {
                 Some(dir) => Engine::open(dir.path(), EngineOptions::default()).unwrap(),
                 None => self.engine.crash(0).unwrap(),
             };
-            // Another seed: a number that is made anew would differ.
+            // A different seed, so that a number made anew would differ.
             *self = Embedded::over(dir, engine, self.seed + 100);
         }
 
@@ -473,7 +481,7 @@ mod tests {
     #[tokio::test]
     async fn keeps_the_contract_on_disk() {
         contract::all(|seed| Box::pin(async move { Embedded::on_disk(seed) })).await;
-        crate::real::ran("discovery", "embedded");
+        crate::test_servers::ran("discovery", "embedded");
     }
 
     #[tokio::test]

@@ -1,13 +1,13 @@
-//! Discovery on etcd: whoever is registered has a key under a lease; what must outlive leases
-//! (incarnations, the pasts of node numbers, the cluster number) has keys without.
+//! Discovery on etcd: every registered service has a key under a lease; state that must outlive
+//! leases (incarnations, pasts of node numbers, the cluster number) has keys without one.
 //!
-//! A lease that is gone does not say that a process is dead, and nothing is ever deleted because of it.
+//! An ended lease does not prove that a process is dead, and nothing is ever deleted because of it.
 
 mod calls;
 mod config;
+mod directory_snapshot;
 mod keeper;
 mod keys;
-mod known;
 mod loads;
 mod node;
 #[cfg(test)]
@@ -30,23 +30,24 @@ use tokio_util::task::TaskTracker;
 
 use self::calls::Calls;
 pub use self::config::EtcdConfig;
-use self::keeper::{Keeping, Mark, Patience, keep};
+use self::directory_snapshot::entry;
+use self::keeper::{LeaseKeeper, LeaseMark, LeasePatience, keep};
 use self::keys::Keys;
-use self::known::entry;
 use self::loads::{EtcdLease, listed};
 use self::watchers::Watchers;
-use super::{Instance, NodeLease, Registration, Registry, Role, Roster};
+use super::{Directory, Instance, NodeLease, Registration, Registry, Role};
 use crate::clock::{Clock, Entropy};
 use crate::{Error, Result};
 
 const SEAM: &str = "etcd discovery";
 
-/// How often an incarnation is drawn again when others were faster, and the mean pause before.
+/// Maximum number of attempts to raise an incarnation while others are faster, and the mean pause
+/// between.
 const DRAWS: usize = 16;
 const DRAW_AGAIN: Duration = Duration::from_millis(20);
 
-/// The registry of one process; clones share it. When the last one is dropped, nobody is told of
-/// changes any more; registrations and node numbers are kept by those who hold them.
+/// The registry of one process; clones share it. Dropping the last clone ends all watches;
+/// registrations and node numbers live on with their holders.
 #[derive(Clone)]
 pub struct EtcdRegistry {
     shared: Arc<Shared>,
@@ -56,7 +57,7 @@ struct Shared {
     lease_ttl: Duration,
     call_deadline: Duration,
     keys: Keys,
-    keeping: Keeping,
+    keeping: LeaseKeeper,
     watchers: Arc<Watchers>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
@@ -64,11 +65,11 @@ struct Shared {
 }
 
 impl EtcdRegistry {
-    /// Needs no etcd yet, unless somebody has to sign in: the first call does. What goes on in the
-    /// background (leases, watches) does so on the runtime that this is called on.
+    /// Opens the registry. Contacts etcd only if it has to sign in; otherwise the first call does.
+    /// Background work (leases, watches) runs on the caller's runtime.
     ///
     /// # Errors
-    /// `Conflict`: a setting that cannot be. `Unavailable`: nobody answers the sign-in.
+    /// `Conflict` for a setting that cannot work, `Unavailable` if nobody answers the sign-in.
     pub async fn connect(
         config: &EtcdConfig,
         clock: Arc<dyn Clock>,
@@ -93,7 +94,7 @@ impl EtcdRegistry {
                 lease_ttl: config.lease_ttl,
                 call_deadline: config.call_deadline,
                 keys,
-                keeping: Keeping {
+                keeping: LeaseKeeper {
                     calls,
                     runtime,
                     revoking,
@@ -106,8 +107,8 @@ impl EtcdRegistry {
         })
     }
 
-    /// Waits until the leases that were given up are revoked, for one call's time at most. A process
-    /// that ends without it may leave them to run out.
+    /// Waits until released leases are revoked, for at most the deadline of a call. A process that
+    /// ends without it may leave them to expire.
     pub async fn flush(&self) {
         let revoking = self.shared.keeping.revoking.wait();
         let _ = timeout(self.shared.call_deadline, revoking).await;
@@ -115,9 +116,10 @@ impl EtcdRegistry {
 }
 
 impl Shared {
-    /// Raises the incarnation of a name, and does `more` under it in the same step.
+    /// Raises the incarnation of a name, and does `more` with it in the same transaction.
     ///
-    /// Never below the time of day: an etcd that lost its data does not give the lives of before again.
+    /// The result is never below the time of day, so that an etcd that lost its data does not
+    /// repeat earlier incarnations.
     async fn raise(
         &self,
         name: &str,
@@ -157,8 +159,8 @@ fn read_number(value: &[u8], key: &str) -> Result<u64> {
 
 #[async_trait]
 impl Registry for EtcdRegistry {
-    /// The counter and the key are written in one step: of two lives the later one has the key,
-    /// whatever the order in which they are heard of.
+    /// Writes the counter and the key in one transaction: of two lives the later one holds the key,
+    /// in whatever order their registrations arrive.
     async fn register(&self, role: Role, name: &str, address: &str) -> Result<Registration> {
         let shared = &self.shared;
         let boat = BoatId::new(name).map_err(|error| Error::conflict(SEAM, error))?;
@@ -171,7 +173,7 @@ impl Registry for EtcdRegistry {
             },
             address: address.to_owned(),
         };
-        // Given up if this is given up.
+        // Dropped, and so revoked, if this call is dropped or fails.
         let held = shared.keeping.grant(shared.lease_ttl).await?;
         let lease = held.lease.id;
         let put_instance = |incarnation| {
@@ -183,7 +185,12 @@ impl Registry for EtcdRegistry {
         let value = entry(&instance)?;
         let registered = (key.clone(), value.clone());
         let lost = CancellationToken::new();
-        let kept = keep(held, Mark { key, value }, Patience::Ttl, lost.clone());
+        let kept = keep(
+            held,
+            LeaseMark { key, value },
+            LeasePatience::Ttl,
+            lost.clone(),
+        );
         let lease = EtcdLease {
             kept,
             incarnation: instance.life.incarnation,
@@ -197,7 +204,7 @@ impl Registry for EtcdRegistry {
         })
     }
 
-    async fn watch(&self, role: Role) -> Result<watch::Receiver<Roster>> {
+    async fn watch(&self, role: Role) -> Result<watch::Receiver<Directory>> {
         self.shared.watchers.watch(role).await
     }
 

@@ -1,4 +1,4 @@
-//! Discovery behind a hook, its leases of node numbers with it.
+//! Discovery behind a hook, along with its leases of node numbers.
 
 use std::sync::Arc;
 
@@ -7,9 +7,25 @@ use protocol::drain::Load;
 use protocol::{Incarnation, Timestamp};
 use tokio::sync::watch;
 
-use super::{NodeLease, Registration, Registry, Role, Roster};
+use super::{Directory, NodeLease, Registration, Registry, Role};
 use crate::Result;
-use crate::hook::{Hook, Hooked, Op};
+use crate::hook::{Hook, Hooked, Names, Op};
+
+/// Names of the calls below, written by hand because no macro collects them.
+pub(crate) const NAMES: Names = Names {
+    seam: "discovery",
+    calls: &[
+        "register",
+        "watch",
+        "loads",
+        "lease_node",
+        "cluster",
+        "claim_cluster",
+        "next_incarnation",
+        "reserve_node",
+    ],
+    kinds: &[],
+};
 
 #[async_trait]
 impl Registry for Hooked<dyn Registry> {
@@ -18,7 +34,7 @@ impl Registry for Hooked<dyn Registry> {
         self.whole(write("register"), register).await
     }
 
-    async fn watch(&self, role: Role) -> Result<watch::Receiver<Roster>> {
+    async fn watch(&self, role: Role) -> Result<watch::Receiver<Directory>> {
         self.whole(read("watch"), self.inner.watch(role)).await
     }
 
@@ -88,7 +104,7 @@ impl NodeLease for HookedLease {
 }
 
 const fn read(name: &'static str) -> Op {
-    Op::new("discovery", name)
+    Op::new(NAMES.seam, name)
 }
 
 fn write(name: &'static str) -> Op {

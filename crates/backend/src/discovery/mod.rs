@@ -5,7 +5,7 @@ pub(crate) mod contract;
 pub mod embedded;
 #[cfg(feature = "etcd")]
 pub mod etcd;
-mod hooked;
+pub(crate) mod hooked;
 
 use std::sync::Arc;
 
@@ -51,74 +51,77 @@ impl Role {
     }
 }
 
-/// A running service as others find it.
+/// A running service, as other services find it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
     pub role: Role,
     pub life: BoatLife,
-    /// Where its gRPC answers: `http://host:port`, or `inproc:name` inside one process.
+    /// Address of its gRPC service: `http://host:port`, or `inproc:name` within one process.
     pub address: String,
 }
 
-/// All instances of a role, newest knowledge, in order of name.
-pub type Roster = Arc<Vec<Instance>>;
+/// All instances of a role as last known, in order of name.
+pub type Directory = Arc<Vec<Instance>>;
 
-/// A lease that is kept alive until it is dropped or lost.
+/// A lease that is kept alive until dropped or lost.
 pub struct Registration {
     pub instance: Instance,
-    /// Cancelled when the lease is lost while this process still lives.
+    /// Cancelled if the lease is lost while this process is alive.
     pub lost: CancellationToken,
-    /// Dropping it gives the lease up.
+    /// Guard that gives up the lease when dropped.
     pub lease: Box<dyn LeaseGuard>,
 }
 
 /// The lease of a registration.
 #[async_trait]
 pub trait LeaseGuard: Send + Sync {
-    /// Publishes the load of a boat in the place of the one before; it goes with the lease. `Conflict`: the lease has
-    /// ended, or the name is a later life's.
+    /// Publishes a boat's load, replacing the previous one; it ends with the lease. `Conflict` if
+    /// the lease has ended or a later life holds the name.
     async fn publish(&self, load: &BoatLoad) -> Result<()>;
 }
 
-/// A node number for message ids, nobody else's while it is held.
+/// A node number for message ids, held by nobody else at the same time.
 #[async_trait]
 pub trait NodeLease: Send + Sync {
-    /// 0 to 1023.
+    /// Node number, 0 to 1023.
     fn number(&self) -> u16;
 
-    /// Ids up to here may have been made by earlier holders of the number.
+    /// Time up to which earlier holders of the number may have made ids.
     fn not_before(&self) -> Timestamp;
 
-    /// Records, durably, that ids up to `until` may be made. Call before making any beyond the last
-    /// reservation. `Conflict`: the number is not ours any more, and nothing more will be recorded for
-    /// us. What was reserved before stays ours, since the next holder begins after it; then lease
-    /// another number.
+    /// Records durably that ids up to `until` may be made. Call it before making ids beyond the
+    /// last reservation. `Conflict` if the number is no longer ours: nothing more is recorded for
+    /// us, and another number must be leased. Earlier reservations stay ours, because the next
+    /// holder starts after them.
     async fn reserve(&self, until: Timestamp) -> Result<()>;
 }
 
 #[async_trait]
 pub trait Registry: Send + Sync {
-    /// Registers under a lease. The incarnation is new: larger than any this name had before.
+    /// Registers under a lease, with a new incarnation, larger than any this name had before.
     async fn register(&self, role: Role, name: &str, address: &str) -> Result<Registration>;
 
-    /// Changes as they are learned; the first value is the present list.
-    async fn watch(&self, role: Role) -> Result<watch::Receiver<Roster>>;
+    /// Watches the instances of a role; the first value is the current list.
+    async fn watch(&self, role: Role) -> Result<watch::Receiver<Directory>>;
 
-    /// Loads of the boats that are registered and have published one, in order of name. Read anew with each call.
+    /// Loads of registered boats that have published one, in order of name. Read afresh on every
+    /// call.
     async fn loads(&self) -> Result<Vec<Load>>;
 
     async fn lease_node(&self) -> Result<Box<dyn NodeLease>>;
 
-    /// Takes a number again whose past is not recorded: discovery has lost its data, and the last holder knows
-    /// its own past. `None`: it is recorded, or somebody holds it.
+    /// Leases again a number whose past is not recorded, for its last holder, which knows that
+    /// past, after discovery lost its data. `None` if the past is recorded or somebody holds the
+    /// number.
     async fn lease_node_again(&self, number: u16) -> Result<Option<Box<dyn NodeLease>>>;
 
-    /// The number of this installation, as it was claimed: clients tell by it whose state they hold.
+    /// Number of this installation, if claimed. Clients tell by it which installation their state
+    /// belongs to.
     async fn cluster(&self) -> Result<Option<u64>>;
 
-    /// Records the number where there is none, and answers the one that stands.
+    /// Records the number unless one is recorded; returns the recorded one.
     async fn claim_cluster(&self, number: u64) -> Result<u64>;
 
-    /// An incarnation larger than any given before under `name`, without a lease.
+    /// Returns an incarnation larger than any given under `name` before, without a lease.
     async fn next_incarnation(&self, name: &str) -> Result<Incarnation>;
 }

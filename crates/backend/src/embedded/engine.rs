@@ -1,15 +1,15 @@
 //! The ordered key-value store under every embedded seam: one database, one journal.
 //!
-//! Writes are atomic over tables and kept in one order, so that what a crash leaves is always a prefix of
-//! what was written: nobody ever finds an effect without its cause. Two degrees of safety:
+//! Writes are atomic across tables and kept in one order, so that a crash always leaves a prefix of
+//! the writes: no reader ever finds an effect without its cause. Two degrees of safety:
 //!
-//! - [`Engine::write`] returns when the batch is readable and in the operating system's page cache: a
+//! - [`Engine::write`] returns when the batch is readable and in the page cache of the system: a
 //!   `kill -9` of this process loses nothing of it, a power cut may lose the newest writes.
-//! - [`Engine::durable`] and [`Engine::commit`] return when an fsync covers it. One thread does that for
-//!   everybody who waits at the time, so the cost of an fsync is shared.
+//! - [`Engine::durable`] and [`Engine::commit`] return when an fsync covers it. One thread does
+//!   that for all callers waiting at the time, so they share the cost of an fsync.
 //!
-//! A failed fsync may have lost any page it covered, and trying again would hide that. So it fails
-//! everybody who waits and ends all later writes of this engine (`Unavailable`); reads go on.
+//! A failed fsync may have lost any page it covered, and a retry would hide that. It therefore
+//! fails all waiting callers and ends all later writes of this engine (`Unavailable`); reads go on.
 
 mod commit;
 mod disk;
@@ -36,21 +36,21 @@ use crate::{Error, Result};
 
 pub(crate) const SEAM: &str = "embedded store";
 
-/// What one commit of the engine may keep waiting for its fsync; beyond it, commits are refused.
+/// Bytes of commits that may wait for an fsync; a commit beyond is refused.
 pub const MAX_PENDING_BYTES: usize = 64 << 20;
 
 /// The store on disk.
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineOptions {
-    /// Bytes of new writes that a table keeps in memory before it writes them out.
+    /// Bytes of new writes that each table buffers in memory before it writes them out.
     pub memtable_bytes: u64,
-    /// Bytes of blocks in memory for reads, over all tables.
+    /// Size of the block cache for reads in bytes, shared by all tables.
     pub cache_bytes: u64,
-    /// Bytes of journal before the tables that need its oldest part are written out. Bounds the
-    /// time of a restart after a crash.
+    /// Size of the journal in bytes at which the tables that need its oldest part are written out.
+    /// Bounds the time of a restart after a crash.
     pub journal_bytes: u64,
-    /// Flush of each commit to disk. Without it *accepted* survives a kill but not a power cut.
+    /// Flushes each commit to disk. Without it, *accepted* survives a kill but not a power cut.
     pub fsync: bool,
 }
 
@@ -67,38 +67,39 @@ impl Default for EngineOptions {
 
 /// A point in the order of writes: [`Engine::durable`] waits until an fsync covers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Mark(u64);
+pub struct WriteMark(u64);
 
-/// The order in which a range is read; a limit counts from its first.
+/// Order in which a range is read; a limit counts from its first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum ScanOrder {
     Forward,
     Backward,
 }
 
-pub type Pair = (Bytes, Bytes);
+pub type KeyValue = (Bytes, Bytes);
 
-/// What [`Engine::commit`] does when the batch is durable.
-pub type Then = Box<dyn FnOnce() + Send + Sync>;
+/// Callback of [`Engine::commit`], run when the batch is durable.
+pub type OnDurable = Box<dyn FnOnce() + Send + Sync>;
 
-/// Puts and removes over several tables, written as one. Of two for the same key the later counts.
+/// Puts and removes over several tables, written as one. The later of two changes of one key
+/// counts.
 #[derive(Clone, Debug, Default)]
-pub struct Batch {
-    changes: Vec<Change>,
+pub struct WriteBatch {
+    changes: Vec<KeyChange>,
     bytes: usize,
 }
 
 #[derive(Clone, Debug)]
-struct Change {
+struct KeyChange {
     table: Table,
     key: Bytes,
     /// `None` removes.
     value: Option<Bytes>,
 }
 
-impl Batch {
-    pub fn new() -> Batch {
-        Batch::default()
+impl WriteBatch {
+    pub fn new() -> WriteBatch {
+        WriteBatch::default()
     }
 
     pub fn put(&mut self, table: Table, key: impl Into<Bytes>, value: impl Into<Bytes>) {
@@ -109,8 +110,8 @@ impl Batch {
         self.push(table, key.into(), None);
     }
 
-    /// Adds everything of `other` after what is here.
-    pub fn append(&mut self, mut other: Batch) {
+    /// Appends all changes of `other`.
+    pub fn append(&mut self, mut other: WriteBatch) {
         self.bytes += other.bytes;
         self.changes.append(&mut other.changes);
     }
@@ -119,7 +120,7 @@ impl Batch {
         self.changes.is_empty()
     }
 
-    /// How many puts and removes.
+    /// Number of puts and removes.
     pub fn len(&self) -> usize {
         self.changes.len()
     }
@@ -131,7 +132,7 @@ impl Batch {
 
     fn push(&mut self, table: Table, key: Bytes, value: Option<Bytes>) {
         self.bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
-        self.changes.push(Change { table, key, value });
+        self.changes.push(KeyChange { table, key, value });
     }
 }
 
@@ -147,14 +148,14 @@ enum Store {
 }
 
 impl Engine {
-    /// Opens the store in a directory, made where it is missing. `Conflict` when another process runs on
-    /// it or when it was written by another version; `Corrupt` when it cannot be read.
+    /// Opens the store in a directory, made if missing. `Conflict` if another process runs on it or
+    /// another version wrote it; `Corrupt` if it cannot be read.
     pub fn open(dir: &Path, options: EngineOptions) -> Result<Engine> {
         Ok(Engine::of(Store::Disk(Disk::open(dir, &options)?)))
     }
 
-    /// A store that ends with the process. Everything is durable at once, unless [`Engine::hold_syncs`]
-    /// says otherwise; no thread is involved, so paused time stays exact.
+    /// A store that ends with the process. Everything is durable at once, unless
+    /// [`Engine::hold_syncs`] delays it; no thread is involved, so paused time stays exact.
     pub fn memory() -> Engine {
         Engine::of(Store::Memory(Memory::default()))
     }
@@ -165,37 +166,39 @@ impl Engine {
         }
     }
 
-    /// Writes the batch as one. Readable at once and safe from a kill of this process, not yet from a power
-    /// cut: see [`Engine::durable`]. Takes microseconds; when the disk cannot keep up with the tables it
-    /// blocks until it can, which bounds memory.
-    pub fn write(&self, batch: Batch) -> Result<Mark> {
+    /// Writes the batch as one. It is readable at once and safe from a kill of this process, not
+    /// yet from a power cut: see [`Engine::durable`]. Takes microseconds; blocks while the disk
+    /// cannot keep up with the tables, which bounds memory.
+    pub fn write(&self, batch: WriteBatch) -> Result<WriteMark> {
         match self.store.as_ref() {
             Store::Disk(disk) => disk.write(batch),
             Store::Memory(memory) => memory.write(batch),
         }
     }
 
-    /// Waits until everything up to `mark` is fsynced. The fsync is asked for by the call itself, so a
+    /// Waits until everything up to `mark` is fsynced. The call itself requests the fsync, so a
     /// dropped future only stops waiting.
-    pub fn durable(&self, mark: Mark) -> impl Future<Output = Result<()>> + Send + use<> {
+    pub fn durable(&self, mark: WriteMark) -> impl Future<Output = Result<()>> + Send + use<> {
         match self.store.as_ref() {
             Store::Disk(disk) => disk.durable(mark),
             Store::Memory(memory) => memory.durable(mark),
         }
     }
 
-    /// Writes the batch and waits for its fsync, together with all others that come meanwhile: one write
-    /// and one fsync for all of them, which is the cheapest way to many small durable writes. Batches are
-    /// written in the order of the calls but may become readable only when they are durable.
+    /// Writes the batch and waits for its fsync, together with all concurrent commits: one write
+    /// and one fsync for all of them, which is the cheapest way to many small durable writes.
+    /// Batches are written in the order of the calls but may become readable only when they are
+    /// durable.
     ///
-    /// `then` runs when it is durable, even if the future was dropped, in the order of the calls and before
-    /// any later one; it must be quick and must not call the engine. It does not run after a failure.
+    /// `then` runs when the batch is durable, even if the future was dropped, in the order of the
+    /// calls and before any later one; it must be quick and must not call the engine. It does not
+    /// run after a failure.
     ///
-    /// Refused at once, with nothing written, when the store has failed or too much waits already.
+    /// Refused at once, with nothing written, if the store has failed or too much waits already.
     pub fn commit(
         &self,
-        batch: Batch,
-        then: Option<Then>,
+        batch: WriteBatch,
+        then: Option<OnDurable>,
     ) -> Result<impl Future<Output = Result<()>> + Send + use<>> {
         match self.store.as_ref() {
             Store::Disk(disk) => disk.commit(batch, then),
@@ -210,7 +213,7 @@ impl Engine {
         }
     }
 
-    /// All keys at one moment, in order of the question.
+    /// Values of all keys at one moment, in request order.
     pub fn multi_get<K: AsRef<[u8]>>(
         &self,
         table: Table,
@@ -222,15 +225,15 @@ impl Engine {
         }
     }
 
-    /// At most `limit` pairs of a range at one moment. Scanning over many removed keys is slow: start at
-    /// a low-water key where the front of a range is removed again and again.
+    /// Reads at most `limit` pairs of a range at one moment. Scans over many removed keys are slow:
+    /// start at a low-water key if the front of a range is removed again and again.
     pub fn range<'a>(
         &self,
         table: Table,
         range: impl RangeBounds<&'a [u8]>,
-        order: Order,
+        order: ScanOrder,
         limit: usize,
-    ) -> Result<Vec<Pair>> {
+    ) -> Result<Vec<KeyValue>> {
         let bounds = (
             range.start_bound().map(|key| *key),
             range.end_bound().map(|key| *key),
@@ -249,25 +252,25 @@ impl Engine {
         &self,
         table: Table,
         prefix: &[u8],
-        order: Order,
+        order: ScanOrder,
         limit: usize,
-    ) -> Result<Vec<Pair>> {
+    ) -> Result<Vec<KeyValue>> {
         match after_prefix(prefix) {
             Some(end) => self.range(table, prefix..end.as_slice(), order, limit),
             None => self.range(table, prefix.., order, limit),
         }
     }
 
-    /// Removes at most `limit` keys of a range, lowest first, as one batch; answers how many. Repeat until
-    /// it answers less than `limit`.
+    /// Removes at most `limit` keys of a range, lowest first, as one batch; returns the number
+    /// removed. Repeat until it is less than `limit`.
     pub fn remove_range<'a>(
         &self,
         table: Table,
         range: impl RangeBounds<&'a [u8]>,
         limit: usize,
     ) -> Result<usize> {
-        let found = self.range(table, range, Order::Forward, limit)?;
-        let mut batch = Batch::new();
+        let found = self.range(table, range, ScanOrder::Forward, limit)?;
+        let mut batch = WriteBatch::new();
         for (key, _) in &found {
             batch.remove(table, key.clone());
         }
@@ -277,7 +280,7 @@ impl Engine {
         Ok(found.len())
     }
 
-    /// How many of the newest writes no fsync covers yet: what a crash may take. Only known in memory.
+    /// Number of newest writes that no fsync covers yet and a crash may take. Known only in memory.
     pub fn undurable(&self) -> usize {
         match self.store.as_ref() {
             Store::Disk(_) => 0,
@@ -285,9 +288,9 @@ impl Engine {
         }
     }
 
-    /// A power cut, for tests: a new engine with everything durable and the first `kept` of the writes
-    /// after that ([`Engine::undurable`] is the most there are). This one refuses all later writes.
-    /// `Conflict` on disk.
+    /// Simulates a power cut, for tests: returns an engine with all durable writes and the first
+    /// `kept` of the writes after those ([`Engine::undurable`] is the most there are). This engine
+    /// refuses all later writes. `Conflict` on disk.
     pub fn crash(&self, kept: usize) -> Result<Engine> {
         match self.store.as_ref() {
             Store::Disk(_) => Err(Error::conflict(SEAM, "only a store in memory can do that")),
@@ -295,7 +298,7 @@ impl Engine {
         }
     }
 
-    /// For tests, in memory only: until [`Engine::release_syncs`] nothing becomes durable.
+    /// For tests, in memory only: nothing becomes durable until [`Engine::release_syncs`].
     pub fn hold_syncs(&self) {
         if let Store::Memory(memory) = self.store.as_ref() {
             memory.hold_syncs();
@@ -328,7 +331,7 @@ impl fmt::Debug for Engine {
 
 type Bounds<'a> = (std::ops::Bound<&'a [u8]>, std::ops::Bound<&'a [u8]>);
 
-/// Whether no key can lie in the range: what a BTreeMap would panic on.
+/// True if no key can lie in the range; a BTreeMap may panic on such bounds.
 fn is_empty(bounds: Bounds<'_>) -> bool {
     use std::ops::Bound::{Excluded, Included, Unbounded};
     match bounds {
@@ -338,7 +341,7 @@ fn is_empty(bounds: Bounds<'_>) -> bool {
     }
 }
 
-/// The first key after all that begin with `prefix`.
+/// First key after all that begin with `prefix`.
 fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&byte| byte != u8::MAX)?;
     let mut end = prefix[..=last].to_vec();

@@ -1,4 +1,4 @@
-//! What the tables of messages have in common: keys of whose they are and a number, big-endian.
+//! Tables of messages: keys of an owner and a number, big-endian.
 
 use std::ops::Bound;
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use protocol::history::{IdRange, Order};
 use protocol::{MessageId, SendId};
 
-use super::{Engine, Order as Scan, Table};
+use super::{Engine, ScanOrder as Scan, Table};
 use crate::{Error, Result};
 
 pub(crate) fn key(owner: i64, number: u64) -> [u8; 16] {
@@ -16,7 +16,7 @@ pub(crate) fn key(owner: i64, number: u64) -> [u8; 16] {
     key
 }
 
-/// What an owner has in this table by id, at most `limit`.
+/// Rows of an owner in this table by id, at most `limit`.
 pub(crate) fn find(
     seam: &'static str,
     engine: &Engine,
@@ -49,7 +49,8 @@ pub(crate) fn scan(order: Order) -> Scan {
     }
 }
 
-/// A send_id from its end: there most kinds of UUID differ, so that few bytes tell two of them apart.
+/// Reverses a send_id: most kinds of UUID differ at the end, so that few bytes tell two of them
+/// apart.
 pub(crate) fn reversed(send_id: SendId) -> [u8; 16] {
     let mut bytes = *send_id.as_bytes();
     bytes.reverse();

@@ -1,8 +1,8 @@
 //! Every seam in one process: a directory on disk, or memory.
 
+pub(crate) mod aging_map;
 pub mod engine;
 pub(crate) mod messages;
-pub(crate) mod recent;
 pub(crate) mod value;
 
-pub use engine::{Batch, Engine, EngineOptions, Mark, Order, Table};
+pub use engine::{Engine, EngineOptions, ScanOrder, Table, WriteBatch, WriteMark};

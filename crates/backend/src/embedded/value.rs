@@ -1,5 +1,5 @@
-//! How rows are kept: a leading format byte, then postcard. Keys are built by each seam, big-endian, so
-//! that ranges come in order.
+//! Encoding of rows: a leading format byte, then postcard. Keys are built by each seam, big-endian,
+//! so that ranges come in order.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{Error, Result};
 
-/// Raised when a row changes its shape; readers keep knowing the older ones.
+/// Raised if a row changes its shape; readers must still know the older ones.
 const FORMAT: u8 = 1;
 
 pub(crate) fn encode<T: Serialize>(seam: &'static str, value: &T) -> Result<Bytes> {
@@ -34,7 +34,7 @@ pub(crate) fn decode<T: DeserializeOwned>(seam: &'static str, bytes: &[u8]) -> R
     }
 }
 
-/// Reads what stands first in a row, and leaves the rest unread.
+/// Decodes the leading part of a row, and leaves the rest.
 pub(crate) fn decode_front<'a, T: DeserializeOwned>(
     seam: &'static str,
     bytes: &'a [u8],

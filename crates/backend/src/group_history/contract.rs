@@ -1,5 +1,5 @@
-//! What every history of groups promises. A check uses groups and users of its own, so that all may share one
-//! store.
+//! Contract of every group history. Each check uses groups and users of its own, so that all may
+//! share one store.
 
 use protocol::frame::HistoryRange;
 use protocol::group::GroupRow;
@@ -10,7 +10,7 @@ use protocol::{DeviceId, GroupId, MessageId, Options, SendId, Seq, UserId};
 use super::GroupHistoryStore;
 use crate::Kind;
 use crate::clock::{Entropy, SeededEntropy};
-use crate::fresh::{Fresh, content, seqs};
+use crate::test_ids::{TestIds, content, seqs};
 
 const ALL: usize = 1000;
 
@@ -18,15 +18,15 @@ fn version(offset: u64) -> Version {
     Version { epoch: 1, offset }
 }
 
-/// A group, and somebody in it who speaks.
+/// A group and one writing member.
 pub(super) struct Talk<'a> {
-    fresh: &'a Fresh,
+    fresh: &'a TestIds,
     pub(super) group: GroupId,
     pub(super) user: UserId,
 }
 
 impl<'a> Talk<'a> {
-    pub(super) fn new(fresh: &'a Fresh) -> Talk<'a> {
+    pub(super) fn new(fresh: &'a TestIds) -> Talk<'a> {
         Talk {
             fresh,
             group: fresh.group(),
@@ -34,7 +34,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Another one who speaks in the group.
+    /// Returns another writing member of the group.
     pub(super) fn another(&self) -> Talk<'a> {
         Talk {
             user: self.fresh.user(),
@@ -42,7 +42,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// What the record at `offset` makes of a message.
+    /// Row of a message placed by the record at `offset`.
     pub(super) fn row(&self, id: MessageId, seq: u64, offset: u64) -> GroupRow {
         GroupRow {
             group: self.group,
@@ -62,7 +62,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Saves messages at these positions, by the records of the same number; answers their ids.
+    /// Saves messages at these positions, by the records of the same number; returns their ids.
     pub(super) async fn say(
         &self,
         store: &dyn GroupHistoryStore,
@@ -92,7 +92,7 @@ async fn find(
 }
 
 // proves S0-02, S0-61d: one send is one row, and every way to it finds the same.
-pub(super) async fn a_message_is_one_row(store: &dyn GroupHistoryStore, fresh: &Fresh) {
+pub(super) async fn a_message_is_one_row(store: &dyn GroupHistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let row = talk.row(fresh.message(), 1, 1);
     store.save(vec![row.clone()]).await.expect("saves");
@@ -116,7 +116,7 @@ pub(super) async fn a_message_is_one_row(store: &dyn GroupHistoryStore, fresh: &
 }
 
 // proves S0-04: one range read returns what all said in the group, in order of id, and nothing of another group.
-pub(super) async fn one_read_returns_all_who_spoke(store: &dyn GroupHistoryStore, fresh: &Fresh) {
+pub(super) async fn one_read_returns_all_who_spoke(store: &dyn GroupHistoryStore, fresh: &TestIds) {
     let one = Talk::new(fresh);
     let (other, elsewhere) = (one.another(), Talk::new(fresh));
     let mut ids = Vec::new();
@@ -131,7 +131,7 @@ pub(super) async fn one_read_returns_all_who_spoke(store: &dyn GroupHistoryStore
 
 // proves S0-61f, S0-61g: from the newest, or from the upper bound, down to the lower one; both exclusive; the
 // next call goes on from the last id.
-pub(super) async fn backward_bounds_are_exclusive(store: &dyn GroupHistoryStore, fresh: &Fresh) {
+pub(super) async fn backward_bounds_are_exclusive(store: &dyn GroupHistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let mut ids = talk.say(store, 1..=6).await;
     ids.reverse();
@@ -145,7 +145,10 @@ pub(super) async fn backward_bounds_are_exclusive(store: &dyn GroupHistoryStore,
     assert_eq!(backward(Some(ids[4]), Some(ids[3]), 2).await, []);
 }
 
-pub(super) async fn any_range_equals_the_sorted_list(store: &dyn GroupHistoryStore, fresh: &Fresh) {
+pub(super) async fn any_range_equals_the_sorted_list(
+    store: &dyn GroupHistoryStore,
+    fresh: &TestIds,
+) {
     let talk = Talk::new(fresh);
     let ids = talk.say(store, 1..=20).await;
     let chance = SeededEntropy::new(7);
@@ -178,8 +181,8 @@ pub(super) async fn any_range_equals_the_sorted_list(store: &dyn GroupHistorySto
     );
 }
 
-/// Pages visit each id once, also while a writer adds.
-pub(super) async fn paging_visits_each_id_once(store: &dyn GroupHistoryStore, fresh: &Fresh) {
+/// Pages visit each id once, even while a writer adds.
+pub(super) async fn paging_visits_each_id_once(store: &dyn GroupHistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let before = talk.say(store, 1..=23).await;
     let mut adding = 24..47;
@@ -231,7 +234,7 @@ fn backward(before: Option<u64>) -> HistoryRange {
 /// A conversation comes in order of position, although ids run against it.
 pub(super) async fn a_conversation_is_read_by_position(
     store: &dyn GroupHistoryStore,
-    fresh: &Fresh,
+    fresh: &TestIds,
 ) {
     let talk = Talk::new(fresh);
     let mut ids = fresh.messages(5);
@@ -254,8 +257,8 @@ pub(super) async fn a_conversation_is_read_by_position(
     assert_eq!(read(store, fresh.group(), forward(0), ALL).await, []);
 }
 
-/// A page is dense or says why it cannot be.
-pub(super) async fn a_page_ends_before_a_hole(store: &dyn GroupHistoryStore, fresh: &Fresh) {
+/// A page is dense, or an error explains why not.
+pub(super) async fn a_page_ends_before_a_hole(store: &dyn GroupHistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     talk.say(store, [1, 2, 4, 5]).await;
     assert_eq!(read(store, talk.group, forward(0), ALL).await, seqs(1..=2));
@@ -265,8 +268,8 @@ pub(super) async fn a_page_ends_before_a_hole(store: &dyn GroupHistoryStore, fre
     assert_eq!(at_hole.expect_err("a hole").kind, Kind::Corrupt);
 }
 
-/// Writing again changes nothing, and an earlier version never replaces a later one.
-pub(super) async fn only_a_later_version_replaces(store: &dyn GroupHistoryStore, fresh: &Fresh) {
+/// A repeated write changes nothing, and an earlier version never replaces a later one.
+pub(super) async fn only_a_later_version_replaces(store: &dyn GroupHistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let id = fresh.message();
     let standing = talk.row(id, 1, 10);
@@ -286,7 +289,7 @@ pub(super) async fn only_a_later_version_replaces(store: &dyn GroupHistoryStore,
         [id]
     );
 
-    // A later epoch counts, whatever its offset; also when both come in one call, the later first.
+    // A later epoch wins, whatever its offset, also with both in one call, the later first.
     let mut later = standing.clone();
     later.version = Version {
         epoch: 2,
@@ -299,9 +302,9 @@ pub(super) async fn only_a_later_version_replaces(store: &dyn GroupHistoryStore,
     assert_eq!(found, [Some(later)]);
 }
 
-/// Who wrote a position first loses it to who wrote it by a later record, and never the other way; whose it is
-/// counts for them alone.
-pub(super) async fn a_zombie_takes_no_position(store: &dyn GroupHistoryStore, fresh: &Fresh) {
+/// The writer of a later record takes a position from the first, and never the reverse; the
+/// position counts only for its owner.
+pub(super) async fn a_zombie_takes_no_position(store: &dyn GroupHistoryStore, fresh: &TestIds) {
     let good = Talk::new(fresh);
     let zombie = good.another();
     let (first, second, third) = (fresh.message(), fresh.message(), fresh.message());
@@ -324,7 +327,7 @@ pub(super) async fn a_zombie_takes_no_position(store: &dyn GroupHistoryStore, fr
         .await
         .expect("saves");
     here(second, [1, 0]).await;
-    // Late, of both: the one who is at the place, and another.
+    // Late writes of both: one of the message once at the position, one of another message.
     for late in [zombie.row(first, 9, 5), good.row(third, 9, 6)] {
         store.save(vec![late]).await.expect("saves");
         here(second, [1, 0]).await;
@@ -334,7 +337,7 @@ pub(super) async fn a_zombie_takes_no_position(store: &dyn GroupHistoryStore, fr
     assert_eq!(found, [second]);
 }
 
-pub(super) async fn positions_name_messages(store: &dyn GroupHistoryStore, fresh: &Fresh) {
+pub(super) async fn positions_name_messages(store: &dyn GroupHistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let ids = talk.say(store, 1..=150).await;
     let asked = [Seq(3), Seq(151), Seq(1), Seq(0), Seq(3), Seq(u64::MAX)];
@@ -347,8 +350,9 @@ pub(super) async fn positions_name_messages(store: &dyn GroupHistoryStore, fresh
     assert_eq!(elsewhere.expect("reads"), [None]);
 }
 
-/// The send_id finds the sender's own row, from the first try on, in this group, and nobody else's.
-pub(super) async fn a_send_is_found_by_its_send_id(store: &dyn GroupHistoryStore, fresh: &Fresh) {
+/// A send_id finds the sender's own row, from the first try on, in this group, and no other
+/// sender's.
+pub(super) async fn a_send_is_found_by_its_send_id(store: &dyn GroupHistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let filler = talk.say(store, 1..=30).await;
     let row = talk.row(fresh.message(), 31, 31);
@@ -366,7 +370,7 @@ pub(super) async fn a_send_is_found_by_its_send_id(store: &dyn GroupHistoryStore
         let found = store.find_send(from, group, row.send_id, since).await;
         found.expect("reads")
     };
-    // A repeat that became a message of its own stands beside the first, which counts.
+    // A repeat that became a message of its own lies beside the first, and the first wins.
     let (user, group) = (talk.user, talk.group);
     assert_eq!(find(user, group, filler[0]).await, Some(row.clone()));
     assert_eq!(find(user, group, row.id).await, Some(row.clone()));
@@ -381,7 +385,7 @@ pub(super) async fn a_send_is_found_by_its_send_id(store: &dyn GroupHistoryStore
 /// Some kinds of UUID differ in their first bytes only, others in their last.
 pub(super) async fn sends_that_differ_in_any_byte_are_told_apart(
     store: &dyn GroupHistoryStore,
-    fresh: &Fresh,
+    fresh: &TestIds,
 ) {
     let talk = Talk::new(fresh);
     let like = (talk.user.get() as u128).to_be_bytes();
@@ -407,8 +411,8 @@ pub(super) async fn sends_that_differ_in_any_byte_are_told_apart(
     }
 }
 
-/// Two users may choose the same send_id; whoever asks is told of both.
-pub(super) async fn a_send_id_finds_its_messages(store: &dyn GroupHistoryStore, fresh: &Fresh) {
+/// Two users may choose the same send_id; the query returns both.
+pub(super) async fn a_send_id_finds_its_messages(store: &dyn GroupHistoryStore, fresh: &TestIds) {
     let (one, other) = (Talk::new(fresh), Talk::new(fresh));
     let mine = one.row(fresh.message(), 1, 1);
     let theirs = GroupRow {
@@ -425,10 +429,10 @@ pub(super) async fn a_send_id_finds_its_messages(store: &dyn GroupHistoryStore, 
     assert_eq!(never.expect("reads"), []);
 }
 
-/// Each one's own messages are counted behind a place and up to another, whatever comes again.
+/// Own messages are counted after one position and up to another, despite redeliveries.
 pub(super) async fn own_messages_are_counted_between_places(
     store: &dyn GroupHistoryStore,
-    fresh: &Fresh,
+    fresh: &TestIds,
 ) {
     let one = Talk::new(fresh);
     let other = one.another();
@@ -457,7 +461,7 @@ pub(super) async fn own_messages_are_counted_between_places(
     let elsewhere = store.own_between(fresh.group(), one.user, Seq(0), Seq(9));
     assert_eq!(elsewhere.await.expect("reads"), 0);
 
-    // A redelivery writes it again, whole or by a later try.
+    // A redelivery rewrites the row, unchanged or by a later record.
     let again = one.row(fresh.message(), 10, 10);
     for offset in [10, 10, 11] {
         let row = GroupRow {
@@ -469,8 +473,8 @@ pub(super) async fn own_messages_are_counted_between_places(
     assert_eq!(own(&one, 0, 99).await, 6);
 }
 
-/// More of them than any store reads at once.
-pub(super) async fn many_own_messages_are_counted(store: &dyn GroupHistoryStore, fresh: &Fresh) {
+/// More own messages than any store reads at once.
+pub(super) async fn many_own_messages_are_counted(store: &dyn GroupHistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     talk.say(store, 1..=2_500).await;
     let own = store.own_between(talk.group, talk.user, Seq(100), Seq(2_499));
@@ -478,7 +482,7 @@ pub(super) async fn many_own_messages_are_counted(store: &dyn GroupHistoryStore,
 }
 
 // proves S0-61e in part: deleted is for good, whatever is written again, before or after.
-pub(super) async fn deleted_is_for_good(store: &dyn GroupHistoryStore, fresh: &Fresh) {
+pub(super) async fn deleted_is_for_good(store: &dyn GroupHistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let ids = talk.say(store, 1..=3).await;
     store.delete(talk.group, &ids[..1]).await.expect("deletes");
@@ -498,7 +502,7 @@ pub(super) async fn deleted_is_for_good(store: &dyn GroupHistoryStore, fresh: &F
     assert_eq!(deleted, [true, false, true, true]);
     let elsewhere = store.deleted(fresh.group(), &ids).await.expect("reads");
     assert_eq!(elsewhere, [false; 3]);
-    // What it was stays: who shows it decides what they show.
+    // The row stays: readers decide what to show.
     let rows = store.rows(&[(talk.group, ids[0])]).await.expect("reads");
     assert_eq!(rows, [Some(again)]);
 }

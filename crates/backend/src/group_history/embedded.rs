@@ -1,12 +1,12 @@
-//! What groups say, in the embedded store.
+//! Messages of groups in the embedded store.
 //!
 //! | table | key | value |
 //! | --- | --- | --- |
 //! | `group` | group, id | the row: one range of a group is its messages in order of id |
 //! | `group-index` | group, seq | version, id |
-//! | `group-own` | group, sender, seq | id: counts where the index has the same |
+//! | `group-own` | group, sender, seq | id: counts if the index has the same one |
 //! | `group-send` | send_id from its end, sender, group, id | |
-//! | `group-status` | group, id | there when the message is deleted |
+//! | `group-status` | group, id | present if the message is deleted |
 
 use std::borrow::Cow;
 use std::ops::Bound;
@@ -24,24 +24,25 @@ use serde::{Deserialize, Serialize};
 use super::GroupHistoryStore;
 use crate::embedded::messages::{self, reversed};
 use crate::embedded::value::{decode, decode_front, encode, encode_sized};
-use crate::embedded::{Batch, Engine, Order as Scan, Table};
+use crate::embedded::{Engine, ScanOrder as Scan, Table, WriteBatch};
 use crate::{Error, Result};
 
 const SEAM: &str = "group history";
 
-/// Keys read at once where a count goes on over many.
+/// Keys per read of a count.
 const SCAN: usize = 1024;
 
-/// What groups say, in the embedded store.
+/// Messages of groups in the embedded store.
 pub struct EmbeddedGroupHistory {
     engine: Engine,
-    /// Held between looking at what stands and writing over it, never across an await.
+    /// Held from the read of stored versions to their replacement, never across an await.
     writing: Mutex<()>,
 }
 
-/// A row without what its key says; the version stands first, to be read alone.
+/// Stored row, without the fields of its key. The version comes first, so that it can be decoded
+/// alone.
 #[derive(Serialize, Deserialize)]
-struct Kept<'a> {
+struct StoredMessage<'a> {
     version: Version,
     from: UserId,
     accepted_at: Timestamp,
@@ -53,9 +54,9 @@ struct Kept<'a> {
     content: Cow<'a, Content>,
 }
 
-/// Who stands at a position, by which version.
+/// Entry of the index: the message at a position, and the version that put it there.
 #[derive(Serialize, Deserialize)]
-struct Standing {
+struct IndexEntry {
     version: Version,
     id: MessageId,
 }
@@ -68,8 +69,8 @@ impl EmbeddedGroupHistory {
         }
     }
 
-    /// What a row adds to what stands.
-    fn put(&self, batch: &mut Batch, row: &GroupRow) -> Result<()> {
+    /// Adds a row to the batch, with its index entries, unless a later version is stored.
+    fn put(&self, batch: &mut WriteBatch, row: &GroupRow) -> Result<()> {
         let key = row_key(row.group, row.id);
         let standing = self.engine.get(Table::Group, &key)?;
         let standing = standing.as_deref().map(version).transpose()?;
@@ -84,7 +85,7 @@ impl EmbeddedGroupHistory {
         let standing = self.engine.get(Table::GroupIndex, &key)?;
         let standing = standing.as_deref().map(version).transpose()?;
         if standing <= Some(row.version) {
-            let position = Standing {
+            let position = IndexEntry {
                 version: row.version,
                 id: row.id,
             };
@@ -111,7 +112,7 @@ impl EmbeddedGroupHistory {
             .collect()
     }
 
-    /// Positions one after the other, in the order of `range`; `Corrupt` where a hole comes first.
+    /// Consecutive positions, in the order of `range`; `Corrupt` if a hole comes first.
     fn positions(
         &self,
         group: GroupId,
@@ -151,10 +152,10 @@ impl EmbeddedGroupHistory {
 #[async_trait]
 impl GroupHistoryStore for EmbeddedGroupHistory {
     async fn save(&self, mut rows: Vec<GroupRow>) -> Result<()> {
-        // Of two writes of one key in a batch the later counts.
+        // The last write of a key in a batch counts, so the latest version goes last.
         rows.sort_by_key(|row| row.version);
         let _writing = self.writing.lock();
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         for row in &rows {
             self.put(&mut batch, row)?;
         }
@@ -269,7 +270,7 @@ impl GroupHistoryStore for EmbeddedGroupHistory {
     }
 
     async fn delete(&self, group: GroupId, ids: &[MessageId]) -> Result<()> {
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         for &id in ids {
             let key = row_key(group, id).to_vec();
             batch.put(Table::GroupStatus, key, encode(SEAM, &true)?);
@@ -292,8 +293,8 @@ impl GroupHistoryStore for EmbeddedGroupHistory {
     }
 }
 
-fn kept(row: &GroupRow) -> Kept<'_> {
-    Kept {
+fn kept(row: &GroupRow) -> StoredMessage<'_> {
+    StoredMessage {
         version: row.version,
         from: row.from,
         accepted_at: row.accepted_at,
@@ -307,7 +308,7 @@ fn kept(row: &GroupRow) -> Kept<'_> {
 }
 
 fn row(group: GroupId, id: MessageId, value: &Bytes) -> Result<GroupRow> {
-    let kept: Kept<'_> = decode(SEAM, value)?;
+    let kept: StoredMessage<'_> = decode(SEAM, value)?;
     Ok(GroupRow {
         group,
         from: kept.from,
@@ -323,13 +324,13 @@ fn row(group: GroupId, id: MessageId, value: &Bytes) -> Result<GroupRow> {
     })
 }
 
-/// What stands first in a row and in an entry of the index.
+/// Reads the version, the first field of a row and of an index entry.
 fn version(value: &[u8]) -> Result<Version> {
     decode_front(SEAM, value).map(|(version, _)| version)
 }
 
 fn id_at(value: &[u8]) -> Result<MessageId> {
-    decode(SEAM, value).map(|standing: Standing| standing.id)
+    decode(SEAM, value).map(|standing: IndexEntry| standing.id)
 }
 
 fn row_key(group: GroupId, id: MessageId) -> [u8; 16] {
@@ -347,7 +348,7 @@ fn own_key(group: GroupId, user: UserId, seq: Seq) -> [u8; 24] {
     key
 }
 
-/// Bytes of a send's key before the id.
+/// Length of a send's key up to the id.
 const SENT_TO: usize = 32;
 
 fn send_key(send_id: SendId, from: UserId, group: GroupId, id: MessageId) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! What groups say, for good: a message is one row, whatever the size of the group.
+//! Messages of groups, for good: a message is one row, whatever the size of the group.
 
 #[cfg(test)]
 mod contract;
@@ -20,15 +20,15 @@ use crate::hook::hooked;
 
 #[async_trait]
 pub trait GroupHistoryStore: Send + Sync {
-    /// Writes rows; writing one again changes nothing, and what an earlier version says of a message or of a
-    /// position never replaces what a later one says. That a message was deleted is not touched.
+    /// Writes rows. Writing one again changes nothing, and the message or position of an earlier
+    /// version never replaces that of a later. Deletions are not touched.
     async fn save(&self, rows: Vec<GroupRow>) -> Result<()>;
 
-    /// Each of these rows, in order of the question.
+    /// Rows of these keys, in request order.
     async fn rows(&self, keys: &[(GroupId, MessageId)]) -> Result<Vec<Option<GroupRow>>>;
 
-    /// Rows of a group by id (S0-61f, S0-61g: bounds exclusive, an empty range is an empty list, at most
-    /// `limit`; to go on, ask again from the last id).
+    /// Rows of a group by id (S0-61f, S0-61g: bounds exclusive, an empty range is an empty list, at
+    /// most `limit`; the next page begins at the last id).
     async fn find(
         &self,
         group: GroupId,
@@ -37,8 +37,8 @@ pub trait GroupHistoryStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<GroupRow>>;
 
-    /// A group's conversation, dense in seq, in the order of `range`: a page ends before a hole, and a page
-    /// that would have to begin with one is `Corrupt`.
+    /// Conversation of a group, dense in seq, in the order of `range`: a page ends before a hole,
+    /// and a page that would have to begin with one is `Corrupt`.
     async fn conversation(
         &self,
         group: GroupId,
@@ -46,10 +46,10 @@ pub trait GroupHistoryStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<GroupRow>>;
 
-    /// Which message stands at each of these positions, in order of the question.
+    /// Ids of the messages at these positions, in request order.
     async fn ids(&self, group: GroupId, seqs: &[Seq]) -> Result<Vec<Option<MessageId>>>;
 
-    /// The row that `from` sent to the group under this send_id, if its id is not below `since`.
+    /// Row that `from` sent to the group under this send_id, if its id is not below `since`.
     async fn find_send(
         &self,
         from: UserId,
@@ -58,18 +58,19 @@ pub trait GroupHistoryStore: Send + Sync {
         since: MessageId,
     ) -> Result<Option<GroupRow>>;
 
-    /// Who sent a message to a group under this send_id, and its id. Several users may have chosen the same one.
+    /// Senders and ids of the messages sent to groups under this send_id. Several users may have
+    /// chosen the same one.
     async fn sent_as(&self, send_id: SendId) -> Result<Vec<(UserId, MessageId)>>;
 
-    /// How many positions behind `after`, up to and with `last`, are the user's own messages. It costs what
-    /// they wrote there, not what the others did.
+    /// Counts the user's own messages at positions after `after`, up to and including `last`. The
+    /// cost grows with the user's messages there, not with those of others.
     async fn own_between(&self, group: GroupId, user: UserId, after: Seq, last: Seq)
     -> Result<u64>;
 
     /// Marks messages deleted, for good.
     async fn delete(&self, group: GroupId, ids: &[MessageId]) -> Result<()>;
 
-    /// Which of these messages are deleted, in order of the question.
+    /// Tells for each message if it is deleted, in request order.
     async fn deleted(&self, group: GroupId, ids: &[MessageId]) -> Result<Vec<bool>>;
 }
 

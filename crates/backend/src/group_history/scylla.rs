@@ -1,23 +1,23 @@
-//! What groups say, in ScyllaDB or Cassandra.
+//! Messages of groups in ScyllaDB or Cassandra.
 //!
 //! | table | partition | row | holds |
 //! | --- | --- | --- | --- |
-//! | `gchat` | group, 28-day window of the id | id | the row, and whether it is deleted |
-//! | `gchat_bucket` | group | window | which windows the group has |
+//! | `gchat` | group, 28-day window of the id | id | the row, and a flag once it is deleted |
+//! | `gchat_bucket` | group | window | windows with rows of the group |
 //! | `gchat_seq` | group, block of positions | seq | id |
-//! | `gchat_block` | group | block | which blocks the group has |
-//! | `gchat_own` | group, sender, block of positions | seq | id: counts where `gchat_seq` has the same |
-//! | `gchat_own_block` | group, sender | block | which blocks the sender has |
+//! | `gchat_block` | group | block | blocks with positions of the group |
+//! | `gchat_own` | group, sender, block of positions | seq | id: counts if in `gchat_seq`, too |
+//! | `gchat_own_block` | group, sender | block | blocks with positions of the sender |
 //! | `gchat_send` | send_id | sender, group, id | |
 //!
-//! A message costs four small writes and the row, whatever the size of the group. Writing goes in three steps,
-//! and whatever is broken off is written again by the redelivery:
+//! A message costs four small writes and the row, whatever the size of the group. Writing takes
+//! three steps; the redelivery repeats whatever was interrupted:
 //!
 //! ```text
-//! 1 windows                  so that a row is never where nobody looks
+//! 1 windows                  every row lies in a known window
 //! 2 rows, send_ids, own      in any order
-//! 3 positions                upward in each group: a reader sees no hole that is not one, no position
-//!                            without its row, and none that its sender takes for another's
+//! 3 positions                upward in each group: a reader sees no false hole, no position
+//!                            without its row, and none that its sender does not count
 //! ```
 
 mod deletions;
@@ -37,12 +37,12 @@ use self::own::Own;
 use self::row::{NewRow, StoredRow};
 use super::GroupHistoryStore;
 use crate::Result;
-use crate::scylla::messages::{Owner, Positions, Rows, Sends, Sent, Standings};
+use crate::scylla::messages::{Owner, PositionEntries, Positions, Rows, Sends, StoredSend};
 use crate::scylla::{Cql, SeamCql};
 
 const SEAM: &str = "group history";
 
-/// What groups say, in ScyllaDB or Cassandra. Several may write at once.
+/// Messages of groups in ScyllaDB or Cassandra. Several may write at once.
 pub struct ScyllaGroupHistory {
     cql: SeamCql,
     rows: Rows<StoredRow>,
@@ -79,9 +79,9 @@ impl Owner for GroupId {
 impl GroupHistoryStore for ScyllaGroupHistory {
     async fn save(&self, rows: Vec<GroupRow>) -> Result<()> {
         let new = rows.iter().map(NewRow::of).collect::<Result<Vec<_>>>()?;
-        let positions = Standings::of(new.iter().map(NewRow::in_group));
-        let own = Standings::of(new.iter().map(NewRow::of_member));
-        let sent = rows.iter().map(|row| Sent {
+        let positions = PositionEntries::of(new.iter().map(NewRow::in_group));
+        let own = PositionEntries::of(new.iter().map(NewRow::of_member));
+        let sent = rows.iter().map(|row| StoredSend {
             send_id: row.send_id,
             from: row.from,
             to: row.group.get(),
@@ -137,7 +137,7 @@ impl GroupHistoryStore for ScyllaGroupHistory {
         send_id: SendId,
         since: MessageId,
     ) -> Result<Option<GroupRow>> {
-        let since = Sent {
+        let since = StoredSend {
             send_id,
             from,
             to: group.get(),

@@ -1,22 +1,22 @@
-//! What every store of groups promises. A check uses groups and users of its own, so that all may share one
-//! store.
+//! Contract of every group store. Each check uses groups and users of its own, so that all may
+//! share one store.
 
 use std::collections::BTreeMap;
 
-use protocol::group::{Group, Member, Role, Settings};
+use protocol::group::{Group, GroupSettings, Member, Role};
 use protocol::history::Version;
 use protocol::{GroupId, Seq, UserId};
 
-use super::{GroupStore, Loading, PAGE, Page};
-use crate::fresh::Fresh;
+use super::{GroupLoad, GroupStore, Loading, PAGE};
+use crate::test_ids::TestIds;
 
 const ALL: usize = 1000;
 
-const OPEN: Settings = Settings {
+const OPEN: GroupSettings = GroupSettings {
     open_history: true,
     open_door: false,
 };
-const CLOSED: Settings = Settings {
+const CLOSED: GroupSettings = GroupSettings {
     open_history: false,
     open_door: true,
 };
@@ -36,7 +36,7 @@ pub(super) fn member(role: impl Into<Option<Role>>, since: u64, offset: u64) -> 
 async fn save(
     store: &dyn GroupStore,
     group: GroupId,
-    settings: impl Into<Option<(Settings, u64)>>,
+    settings: impl Into<Option<(GroupSettings, u64)>>,
     members: &[(UserId, Member)],
 ) {
     let settings = settings.into();
@@ -49,9 +49,9 @@ pub(super) async fn load(store: &dyn GroupStore, group: GroupId) -> Option<Group
     let mut loading = Loading::new(group);
     loop {
         match loading.next(store, PAGE).await.expect("reads") {
-            Page::Part => {}
-            Page::Whole(group) => return Some(group),
-            Page::Absent => return None,
+            GroupLoad::Part => {}
+            GroupLoad::Whole(group) => return Some(group),
+            GroupLoad::Absent => return None,
         }
     }
 }
@@ -70,11 +70,11 @@ async fn groups_of(store: &dyn GroupStore, user: UserId) -> Vec<(GroupId, Member
     store.groups_of(user, None, ALL).await.expect("reads")
 }
 
-/// The group is exactly this, whichever way somebody asks.
+/// Asserts the exact group through every query.
 async fn is(
     store: &dyn GroupStore,
     group: GroupId,
-    (settings, offset): (Settings, u64),
+    (settings, offset): (GroupSettings, u64),
     members: &[(UserId, Member)],
 ) {
     let wanted = Group {
@@ -96,7 +96,7 @@ async fn is(
     }
 }
 
-pub(super) async fn a_group_is_what_was_saved(store: &dyn GroupStore, fresh: &Fresh) {
+pub(super) async fn a_group_is_what_was_saved(store: &dyn GroupStore, fresh: &TestIds) {
     let group = fresh.group();
     let [owner, admin, plain, gone] = [(); 4].map(|()| fresh.user());
     assert_eq!(load(store, group).await, None);
@@ -108,7 +108,7 @@ pub(super) async fn a_group_is_what_was_saved(store: &dyn GroupStore, fresh: &Fr
     save(store, group, (OPEN, 1), &members).await;
     is(store, group, (OPEN, 1), &members).await;
 
-    // A record that says nothing of the rest leaves it.
+    // A record leaves members and settings that it does not mention.
     members.push((admin, member(Role::Admin, 4, 4)));
     save(store, group, None, &members[3..]).await;
     is(store, group, (OPEN, 1), &members).await;
@@ -119,8 +119,8 @@ pub(super) async fn a_group_is_what_was_saved(store: &dyn GroupStore, fresh: &Fr
     assert_eq!(load(store, fresh.group()).await, None);
 }
 
-/// An earlier version never replaces a later one, on neither side, and what comes again changes nothing.
-pub(super) async fn only_a_later_version_replaces(store: &dyn GroupStore, fresh: &Fresh) {
+/// An earlier version never replaces a later one, on either side, and a repeat changes nothing.
+pub(super) async fn only_a_later_version_replaces(store: &dyn GroupStore, fresh: &TestIds) {
     let group = fresh.group();
     let (owner, other) = (fresh.user(), fresh.user());
     let now = [
@@ -128,7 +128,7 @@ pub(super) async fn only_a_later_version_replaces(store: &dyn GroupStore, fresh:
         (other, member(None, 2, 9)),
     ];
     save(store, group, (CLOSED, 9), &now).await;
-    // Larger in each of its parts than what stands.
+    // A late row with a larger role and a later `since`.
     let late = (other, member(Role::Owner, 99, 8));
     for (settings, members) in [
         (None, &[late][..]),
@@ -139,14 +139,14 @@ pub(super) async fn only_a_later_version_replaces(store: &dyn GroupStore, fresh:
         save(store, group, settings, members).await;
         is(store, group, (CLOSED, 9), &now).await;
     }
-    // Each is judged by its own version.
+    // Settings and members are compared each by their own version.
     save(store, group, (CLOSED, 10), &[late]).await;
     is(store, group, (CLOSED, 10), &now).await;
     let back = (other, member(Role::Member, 1, 12));
     save(store, group, (OPEN, 9), &[back]).await;
     is(store, group, (CLOSED, 10), &[now[0], back]).await;
 
-    // A later epoch counts, whatever its offset; also when both come in one call, the later first.
+    // A later epoch wins, whatever its offset, also with both in one call, the later first.
     let of_new_log = Member {
         version: Version {
             epoch: 2,
@@ -160,8 +160,8 @@ pub(super) async fn only_a_later_version_replaces(store: &dyn GroupStore, fresh:
     is(store, group, (CLOSED, 10), &[now[0], (other, of_new_log)]).await;
 }
 
-/// A new group is there when its settings are; what was broken off before that is found and repeated.
-pub(super) async fn without_settings_there_is_no_group(store: &dyn GroupStore, fresh: &Fresh) {
+/// A new group exists once its settings do; an interrupted save leaves members, and is repeated.
+pub(super) async fn without_settings_there_is_no_group(store: &dyn GroupStore, fresh: &TestIds) {
     let (group, owner) = (fresh.group(), fresh.user());
     let members = [(owner, member(Role::Owner, 0, 1))];
     save(store, group, None, &members).await;
@@ -172,8 +172,8 @@ pub(super) async fn without_settings_there_is_no_group(store: &dyn GroupStore, f
     is(store, group, (OPEN, 1), &members).await;
 }
 
-/// Many may be asked after at once, in any order and again.
-pub(super) async fn membership_is_answered_in_order(store: &dyn GroupStore, fresh: &Fresh) {
+/// Many members in one query, in any order and repeatedly.
+pub(super) async fn membership_is_answered_in_order(store: &dyn GroupStore, fresh: &TestIds) {
     let (open, closed, none) = (fresh.group(), fresh.group(), fresh.group());
     let users: Vec<_> = (0..150).map(|_| fresh.user()).collect();
     let members: Vec<_> = (1..)
@@ -202,8 +202,8 @@ pub(super) async fn membership_is_answered_in_order(store: &dyn GroupStore, fres
     assert_eq!(store.members_of(&[]).await.expect("reads"), []);
 }
 
-/// Pages of those who are in, in order of user, each once, whoever left between.
-pub(super) async fn those_present_come_by_page(store: &dyn GroupStore, fresh: &Fresh) {
+/// Pages of present members, in order of user, each once, despite departed ones between.
+pub(super) async fn those_present_come_by_page(store: &dyn GroupStore, fresh: &TestIds) {
     let (group, elsewhere) = (fresh.group(), fresh.group());
     let users: Vec<_> = (0..23).map(|_| fresh.user()).collect();
     let role = |n: usize| (!(4..12).contains(&n) && n != 22).then_some(Role::Member);
@@ -233,7 +233,7 @@ pub(super) async fn those_present_come_by_page(store: &dyn GroupStore, fresh: &F
         }
         assert_eq!(seen, wanted, "pages of {limit}");
     }
-    // From behind somebody who left, who is last, or who never was there.
+    // After a departed member, after the last one, and after a user who never was a member.
     let after = |user: UserId| present(store, group, Some(user), ALL);
     assert_eq!(after(users[7]).await, wanted[4..]);
     assert_eq!(after(users[22]).await, []);
@@ -242,8 +242,8 @@ pub(super) async fn those_present_come_by_page(store: &dyn GroupStore, fresh: &F
     assert_eq!(present(store, fresh.group(), None, ALL).await, []);
 }
 
-/// A user's own list: in order of group, by page, with those that they left.
-pub(super) async fn a_user_finds_their_groups(store: &dyn GroupStore, fresh: &Fresh) {
+/// A user's own list: in order of group, by page, including groups left.
+pub(super) async fn a_user_finds_their_groups(store: &dyn GroupStore, fresh: &TestIds) {
     let (user, other) = (fresh.user(), fresh.user());
     let groups: Vec<_> = (1..=11).map(|n| (n, fresh.group())).collect();
     let mut wanted = Vec::new();
@@ -274,7 +274,7 @@ pub(super) async fn a_user_finds_their_groups(store: &dyn GroupStore, fresh: &Fr
 }
 
 /// More members than any store reads at once.
-pub(super) async fn a_large_group_is_loaded_whole(store: &dyn GroupStore, fresh: &Fresh) {
+pub(super) async fn a_large_group_is_loaded_whole(store: &dyn GroupStore, fresh: &TestIds) {
     let group = fresh.group();
     let members: BTreeMap<_, _> = (0..2_500)
         .map(|n| {
@@ -300,8 +300,9 @@ pub(super) async fn a_large_group_is_loaded_whole(store: &dyn GroupStore, fresh:
     assert!(page == here, "{} of them", page.len());
 }
 
-/// Also who left, in order, each once, whatever the size of a page; settings are asked for by themselves.
-pub(super) async fn members_come_by_page(store: &dyn GroupStore, fresh: &Fresh) {
+/// Includes departed members, in order, each once, for any page size; settings have a query of
+/// their own.
+pub(super) async fn members_come_by_page(store: &dyn GroupStore, fresh: &TestIds) {
     let (group, elsewhere) = (fresh.group(), fresh.group());
     assert_eq!(store.settings(group).await.expect("reads"), None);
     let all: Vec<_> = (0..23)
@@ -323,9 +324,9 @@ pub(super) async fn members_come_by_page(store: &dyn GroupStore, fresh: &Fresh) 
         let loaded = loop {
             pages += 1;
             match loading.next(store, limit).await.expect("reads") {
-                Page::Part => {}
-                Page::Whole(group) => break Some(group),
-                Page::Absent => break None,
+                GroupLoad::Part => {}
+                GroupLoad::Whole(group) => break Some(group),
+                GroupLoad::Absent => break None,
             }
         };
         assert_eq!(loaded, whole, "pages of {limit}");

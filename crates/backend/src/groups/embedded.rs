@@ -3,16 +3,16 @@
 //! | table | key | value |
 //! | --- | --- | --- |
 //! | `group-info` | group | version, settings |
-//! | `group-member` | group, user | what the user is or was there |
+//! | `group-member` | group, user | membership, past or present |
 //! | `user-group` | user, group | the same |
-//! | `group-left` | time, group, user | version: who left, and when that was written, so that the group forgets it |
+//! | `group-left` | time, group, user | version of a departure, by time of its write, for expiry |
 
 use std::ops::Bound;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use protocol::group::{Member, Settings};
+use protocol::group::{GroupSettings, Member};
 use protocol::history::Version;
 use protocol::{GroupId, Timestamp, UserId};
 use serde::{Deserialize, Serialize};
@@ -20,26 +20,26 @@ use serde::{Deserialize, Serialize};
 use super::GroupStore;
 use crate::clock::Clock;
 use crate::embedded::value::{decode, encode};
-use crate::embedded::{Batch, Engine, Order, Table};
+use crate::embedded::{Engine, ScanOrder, Table, WriteBatch};
 use crate::{Error, Result};
 
 const SEAM: &str = "groups";
 
-/// Members read at once.
+/// Members per read.
 const SCAN: usize = 1024;
 
 /// Groups in the embedded store.
 pub struct EmbeddedGroups {
     engine: Engine,
     clock: Arc<dyn Clock>,
-    /// Held between looking at what stands and writing over it, never across an await.
+    /// Held from the read of stored versions to their replacement, never across an await.
     writing: Mutex<()>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Meant {
     version: Version,
-    settings: Settings,
+    settings: GroupSettings,
 }
 
 impl EmbeddedGroups {
@@ -51,17 +51,20 @@ impl EmbeddedGroups {
         }
     }
 
-    /// Forgets, of groups, who had left them by `before`, `limit` at most; answers how many it looked at. Users still
-    /// find that they were in. To be called for times older than anything that the log has.
+    /// Removes members who left a group before `before` from that group, examining at most `limit`;
+    /// returns the number examined. The users' own lists keep them. `before` must be older than any
+    /// record in the log.
     pub fn forget_left(&self, before: Timestamp, limit: usize) -> Result<usize> {
         let _writing = self.writing.lock();
         let end = moment(before);
         let bounds = (Bound::Unbounded, Bound::Excluded(&end[..]));
         let table = Table::GroupLeft;
-        let left = self.engine.range(table, bounds, Order::Forward, limit)?;
+        let left = self
+            .engine
+            .range(table, bounds, ScanOrder::Forward, limit)?;
         let keys = left.iter().map(|(key, _)| left_pair(key));
         let standing = self.standing(&keys.collect::<Result<Vec<_>>>()?)?;
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         for ((key, value), standing) in left.iter().zip(standing) {
             let version: Version = decode(SEAM, value)?;
             let is_out = |it: Member| it.role.is_none() && it.version == version;
@@ -88,7 +91,7 @@ impl EmbeddedGroups {
             .collect()
     }
 
-    /// What stands under one number in a table of two, from behind another on.
+    /// Lists rows under the first number of a key, after a second number.
     fn list(
         &self,
         table: Table,
@@ -105,7 +108,9 @@ impl EmbeddedGroups {
             start.as_ref().map(|key| &key[..]),
             Bound::Included(&end[..]),
         );
-        let found = self.engine.range(table, bounds, Order::Forward, limit)?;
+        let found = self
+            .engine
+            .range(table, bounds, ScanOrder::Forward, limit)?;
         let members = found.iter();
         members
             .map(|(key, value)| Ok((second(key)?, decode(SEAM, value)?)))
@@ -118,13 +123,13 @@ impl GroupStore for EmbeddedGroups {
     async fn save(
         &self,
         group: GroupId,
-        settings: Option<(Settings, Version)>,
+        settings: Option<(GroupSettings, Version)>,
         mut members: Vec<(UserId, Member)>,
     ) -> Result<()> {
-        // Of two writes of one key in a batch the later counts.
+        // The last write of a key in a batch counts, so the latest version goes last.
         members.sort_by_key(|(_, member)| member.version);
         let _writing = self.writing.lock();
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         let pairs = members
             .iter()
             .map(|(user, _)| pair(group.get(), user.get()));
@@ -155,7 +160,7 @@ impl GroupStore for EmbeddedGroups {
         Ok(())
     }
 
-    async fn settings(&self, group: GroupId) -> Result<Option<(Settings, Version)>> {
+    async fn settings(&self, group: GroupId) -> Result<Option<(GroupSettings, Version)>> {
         let meant = self.meant(group)?;
         Ok(meant.map(|meant| (meant.settings, meant.version)))
     }
@@ -177,7 +182,7 @@ impl GroupStore for EmbeddedGroups {
     async fn members_of(
         &self,
         keys: &[(GroupId, UserId)],
-    ) -> Result<Vec<Option<(Settings, Member)>>> {
+    ) -> Result<Vec<Option<(GroupSettings, Member)>>> {
         let pairs = keys
             .iter()
             .map(|(group, user)| pair(group.get(), user.get()));
@@ -246,12 +251,12 @@ fn pair(first: i64, second: i64) -> [u8; 16] {
     key
 }
 
-/// A time, as it orders keys.
+/// Time as bytes that sort as times do.
 fn moment(at: Timestamp) -> [u8; 8] {
     number(at.millis().max(0))
 }
 
-/// Whose row of `group-member` an entry of `group-left` is about.
+/// Key in `group-member` of the row that an entry of `group-left` is about.
 fn left_pair(key: &[u8]) -> Result<[u8; 16]> {
     behind_first(key)
 }
@@ -260,7 +265,7 @@ fn second(key: &[u8]) -> Result<i64> {
     behind_first(key).map(i64::from_be_bytes)
 }
 
-/// A key without the number that it begins with.
+/// Returns a key without its first number.
 fn behind_first<const N: usize>(key: &[u8]) -> Result<[u8; N]> {
     let rest = key.get(8..).and_then(|bytes| bytes.try_into().ok());
     rest.ok_or_else(|| Error::corrupt(SEAM, "a key is torn"))

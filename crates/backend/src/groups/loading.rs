@@ -1,31 +1,31 @@
-//! A group as it is read: by pages, each a call of its own, and what was read stays where a later page fails. So a
-//! group of any size is read in the end, however short the time for one call.
+//! Loading of a group page by page, each page a call of its own; a failed page keeps the pages
+//! before it. A group of any size is thus read in the end, however short the deadline of one call.
 
-use protocol::group::{Group, Members, Settings};
+use protocol::group::{Group, GroupSettings, Members};
 use protocol::history::Version;
 use protocol::{GroupId, UserId};
 
 use super::GroupStore;
 use crate::Result;
 
-/// Members of one page.
+/// Members per page.
 pub const PAGE: usize = 1_000;
 
-/// How far a group was read.
+/// Progress of a load.
 pub struct Loading {
     group: GroupId,
-    settings: Option<(Settings, Version)>,
+    settings: Option<(GroupSettings, Version)>,
     members: Members,
     after: Option<UserId>,
 }
 
-/// What is known of a group after a page.
+/// Result of a page.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Page {
-    /// There are more.
+pub enum GroupLoad {
+    /// More pages follow.
     Part,
     Whole(Group),
-    /// It has no settings (yet).
+    /// The group has no settings (yet).
     Absent,
 }
 
@@ -39,16 +39,17 @@ impl Loading {
         }
     }
 
-    /// Reads the next page, at most `limit` members. After an error, or where it was given up, it is read again.
+    /// Reads the next page, at most `limit` members. After an error or a cancelled call, the same
+    /// page is read again.
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn next(&mut self, store: &dyn GroupStore, limit: usize) -> Result<Page> {
+    pub async fn next(&mut self, store: &dyn GroupStore, limit: usize) -> Result<GroupLoad> {
         let (settings, version) = match self.settings {
             Some(settings) => settings,
             None => match store.settings(self.group).await? {
                 Some(settings) => *self.settings.insert(settings),
-                None => return Ok(Page::Absent),
+                None => return Ok(GroupLoad::Absent),
             },
         };
         let page = store.members(self.group, self.after, limit).await?;
@@ -56,12 +57,12 @@ impl Loading {
         self.after = page.last().map(|(user, _)| *user).or(self.after);
         self.members.extend(page);
         Ok(match is_last {
-            true => Page::Whole(Group {
+            true => GroupLoad::Whole(Group {
                 settings,
                 version,
                 members: self.members.clone(),
             }),
-            false => Page::Part,
+            false => GroupLoad::Part,
         })
     }
 }

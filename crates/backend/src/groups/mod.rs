@@ -1,7 +1,8 @@
-//! Who is and was in which group, and how each group is meant to be.
+//! Membership, past and present, and settings of groups.
 //!
-//! The single writer of a group's conversation judges wishes against the group (`protocol::group`) and saves what
-//! they make of it; who opens doors asks whether somebody is in.
+//! The single writer of a group's conversation judges commands against the group
+//! (`protocol::group`) and saves their result; readers that guard access ask whether a user is a
+//! member.
 
 #[cfg(test)]
 mod contract;
@@ -11,12 +12,12 @@ mod loading;
 mod scylla;
 
 use async_trait::async_trait;
-use protocol::group::{Member, Settings};
+use protocol::group::{GroupSettings, Member};
 use protocol::history::Version;
 use protocol::{GroupId, UserId};
 
 pub use self::embedded::EmbeddedGroups;
-pub use self::loading::{Loading, PAGE, Page};
+pub use self::loading::{GroupLoad, Loading, PAGE};
 #[cfg(feature = "scylla")]
 pub use self::scylla::ScyllaGroups;
 use crate::Result;
@@ -24,22 +25,22 @@ use crate::hook::hooked;
 
 #[async_trait]
 pub trait GroupStore: Send + Sync {
-    /// Puts what a record made of a group: its settings and each member, where the version is not earlier than
-    /// that of what stands. One version says one thing. Each member is put into the user's own list first, then
-    /// into the group, and the settings come last: nobody is in a group that they do not find, and a new group is
-    /// there when it is whole. What was broken off is repeated whole.
+    /// Saves a record's changes of a group: its settings and each member, unless a later version is
+    /// stored. One version has one content. Each member is written to the user's own list first,
+    /// then to the group, and the settings come last: no member is in a group absent from their own
+    /// list, and a new group appears once it is whole. An interrupted call is repeated whole.
     async fn save(
         &self,
         group: GroupId,
-        settings: Option<(Settings, Version)>,
+        settings: Option<(GroupSettings, Version)>,
         members: Vec<(UserId, Member)>,
     ) -> Result<()>;
 
-    /// How it is meant to be, and the record that made it so; `None`: there is no such group (yet).
-    async fn settings(&self, group: GroupId) -> Result<Option<(Settings, Version)>>;
+    /// Settings of a group, and the record that set them; `None` if there is no such group (yet).
+    async fn settings(&self, group: GroupId) -> Result<Option<(GroupSettings, Version)>>;
 
-    /// Those who are or were in, in order of user, from behind `after` on, at most `limit`: a shorter page is the
-    /// last. One small read, however many there are. [`Loading`] puts the pages together.
+    /// Members past and present, in order of user, after `after`, at most `limit`: a shorter page
+    /// is the last. One small read, however many there are. [`Loading`] puts the pages together.
     async fn members(
         &self,
         group: GroupId,
@@ -47,15 +48,16 @@ pub trait GroupStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<(UserId, Member)>>;
 
-    /// What each of these users is or was in the group, and how it is meant to be; `None` for who never was in,
-    /// and where there is no such group. A few small reads, whatever the size of the group; in order of the
-    /// question.
+    /// Membership of each user, past or present, with the group's settings; `None` for a user who
+    /// never was a member, and if there is no such group. A few small reads, whatever the size of
+    /// the group; in request order.
     async fn members_of(
         &self,
         keys: &[(GroupId, UserId)],
-    ) -> Result<Vec<Option<(Settings, Member)>>>;
+    ) -> Result<Vec<Option<(GroupSettings, Member)>>>;
 
-    /// Those who are in, in order of user, from behind `after` on, at most `limit`: a shorter page is the last.
+    /// Present members, in order of user, after `after`, at most `limit`: a shorter page is the
+    /// last.
     async fn present(
         &self,
         group: GroupId,
@@ -63,8 +65,8 @@ pub trait GroupStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<(UserId, Member)>>;
 
-    /// The groups that a user is or was in, in order of group, from behind `after` on, at most `limit`: a shorter
-    /// page is the last. Who left finds it with no role.
+    /// Groups of a user, past and present, in order of group, after `after`, at most `limit`: a
+    /// shorter page is the last. Groups that the user left have no role.
     async fn groups_of(
         &self,
         user: UserId,
@@ -74,12 +76,12 @@ pub trait GroupStore: Send + Sync {
 }
 
 hooked! { GroupStore as "groups":
-    write save(group: GroupId, settings: Option<(Settings, Version)>, members: Vec<(UserId, Member)>)
+    write save(group: GroupId, settings: Option<(GroupSettings, Version)>, members: Vec<(UserId, Member)>)
         of [group.get()] => ();
-    read settings(group: GroupId) of [group.get()] => Option<(Settings, Version)>;
+    read settings(group: GroupId) of [group.get()] => Option<(GroupSettings, Version)>;
     read members(group: GroupId, after: Option<UserId>, limit: usize) of [group.get()] => Vec<(UserId, Member)>;
     read members_of(keys: &[(GroupId, UserId)]) of keys.iter().map(|(group, _)| group.get())
-        => Vec<Option<(Settings, Member)>>;
+        => Vec<Option<(GroupSettings, Member)>>;
     read present(group: GroupId, after: Option<UserId>, limit: usize) of [group.get()] => Vec<(UserId, Member)>;
     read groups_of(user: UserId, after: Option<GroupId>, limit: usize) of [user.get()] => Vec<(GroupId, Member)>;
 }

@@ -3,17 +3,18 @@
 //! | table | partition | row | holds |
 //! | --- | --- | --- | --- |
 //! | `group_info` | group | | settings |
-//! | `group_member` | group | user | what the user is or was there: some megabytes for 100,000 |
+//! | `group_member` | group | user | membership, past or present: some megabytes for 100,000 |
 //! | `user_group` | user | group | the same |
 //!
-//! Each row is a register of its version. In `group_member` a row of who left has a time to live, that of the ledger:
-//! longer than the log may have a record that is older than it. A door that asks whether somebody is in asks the user's side: the
-//! members of a large group lie on a few nodes, and its users everywhere.
+//! Each row is a register of its version. In `group_member`, rows of departed members have a time
+//! to live, that of the ledger: longer than the log may have a record older than the departure.
+//! Checks of membership read the user's side: the members of a large group lie on a few nodes, its
+//! users everywhere.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use async_trait::async_trait;
-use protocol::group::{Member, Role, Settings};
+use protocol::group::{GroupSettings, Member, Role};
 use protocol::history::Version;
 use protocol::{GroupId, Seq, UserId};
 use scylla::response::PagingState;
@@ -24,22 +25,22 @@ use crate::{Error, Result};
 
 const SEAM: &str = "groups";
 
-/// Rows in one answer, where many are asked for and where few are: those who left lie between.
+/// Rows per answer, for large pages and small ones: rows of departed members lie between.
 const PAGE: usize = 1_000;
 const PAGE_MIN: usize = 128;
-/// A server takes at most so many keys in one question.
+/// Largest number of keys that a server takes in one query.
 const KEYS_MAX: usize = 100;
-/// Members in one write: some kilobytes.
+/// Members per write: some kilobytes.
 const TOGETHER: usize = 50;
 
-/// A time to live that never ends.
+/// Time to live of rows that never expire.
 const FOR_EVER: i32 = 0;
 
 /// `settings`, as bits.
 const OPEN_HISTORY: i32 = 1;
 const OPEN_DOOR: i32 = 2;
 
-/// A group or user, then `role`, `since`, `ver`.
+/// Group or user, then `role`, `since`, `ver`.
 type Stored = (i64, i8, i64, i64);
 
 /// Groups in ScyllaDB or Cassandra. Several may write at once.
@@ -52,7 +53,7 @@ pub struct ScyllaGroups {
     put_group: Statement,
     groups: Statement,
     some_groups: Statement,
-    /// Seconds for which a group remembers who left.
+    /// Seconds for which a group remembers a departed member.
     left: i32,
 }
 
@@ -66,7 +67,7 @@ impl ScyllaGroups {
             ))
         };
         ScyllaGroups {
-            // Checked with the settings.
+            // Bounds were checked with the settings.
             left: i32::try_from(left).unwrap_or(i32::MAX),
             cql: cql.at(SEAM),
             set: Statement::new(
@@ -87,7 +88,7 @@ impl ScyllaGroups {
         }
     }
 
-    /// What a user is or was in some groups.
+    /// Memberships of a user in some groups, past or present.
     async fn some(&self, user: UserId, groups: &[GroupId]) -> Result<Vec<(GroupId, Member)>> {
         let groups: Vec<i64> = groups.iter().map(|group| group.get()).collect();
         let asked = (user.get(), groups);
@@ -95,7 +96,7 @@ impl ScyllaGroups {
         rows.into_iter().map(listed).collect()
     }
 
-    /// Those of a group that `wanted` takes, from behind `after` on, `limit` at most.
+    /// Members of a group accepted by `wanted`, after `after`, at most `limit`.
     async fn list(
         &self,
         group: GroupId,
@@ -127,7 +128,7 @@ impl GroupStore for ScyllaGroups {
     async fn save(
         &self,
         group: GroupId,
-        settings: Option<(Settings, Version)>,
+        settings: Option<(GroupSettings, Version)>,
         members: Vec<(UserId, Member)>,
     ) -> Result<()> {
         let values = |(user, member): &(UserId, Member)| {
@@ -161,7 +162,7 @@ impl GroupStore for ScyllaGroups {
         }
     }
 
-    async fn settings(&self, group: GroupId) -> Result<Option<(Settings, Version)>> {
+    async fn settings(&self, group: GroupId) -> Result<Option<(GroupSettings, Version)>> {
         let rows: Vec<(i32, i64)> = self.cql.rows(&self.settings, (group.get(),)).await?;
         let settings = |(bits, ver): &(i32, i64)| {
             let both = settings_of(*bits).zip(write_time::version_of(*ver));
@@ -183,7 +184,7 @@ impl GroupStore for ScyllaGroups {
     async fn members_of(
         &self,
         keys: &[(GroupId, UserId)],
-    ) -> Result<Vec<Option<(Settings, Member)>>> {
+    ) -> Result<Vec<Option<(GroupSettings, Member)>>> {
         let mut of_users: BTreeMap<UserId, BTreeSet<GroupId>> = BTreeMap::new();
         for (group, user) in keys {
             of_users.entry(*user).or_default().insert(*group);
@@ -264,7 +265,7 @@ fn member((of, role, since, ver): Stored) -> Result<Member> {
     })
 }
 
-/// 0: not any more.
+/// 0: a member no more.
 const fn number_of(role: Option<Role>) -> i8 {
     match role {
         None => 0,
@@ -284,17 +285,17 @@ fn role_of(number: i8) -> Option<Option<Role>> {
     roles.into_iter().find(|role| number_of(*role) == number)
 }
 
-const fn bits_of(settings: Settings) -> i32 {
-    let Settings {
+const fn bits_of(settings: GroupSettings) -> i32 {
+    let GroupSettings {
         open_history,
         open_door,
     } = settings;
     open_history as i32 * OPEN_HISTORY + open_door as i32 * OPEN_DOOR
 }
 
-/// `None` where a bit is set that means nothing.
-fn settings_of(bits: i32) -> Option<Settings> {
-    let settings = Settings {
+/// `None` if an unknown bit is set.
+fn settings_of(bits: i32) -> Option<GroupSettings> {
+    let settings = GroupSettings {
         open_history: bits & OPEN_HISTORY != 0,
         open_door: bits & OPEN_DOOR != 0,
     };
@@ -304,19 +305,20 @@ fn settings_of(bits: i32) -> Option<Settings> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fresh::Fresh;
     use crate::groups::contract;
     use crate::scylla::fixture::on_cql;
+    use crate::test_ids::TestIds;
 
     contract::checks!(on_cql!("groups", ScyllaGroups::new));
 
-    /// Who left is forgotten by the group in time, who is in and what a user finds never.
+    /// A group forgets departed members in time, but never present members; the users' own lists
+    /// forget neither.
     #[tokio::test]
     #[ignore = "needs the real parts: make e2e"]
     async fn rows_of_who_left_have_a_time_to_live() {
         let cql = crate::scylla::fixture::cql().await;
         let retention = cql.config().ledger_retention.as_secs() as i32;
-        let (store, fresh) = (ScyllaGroups::new(cql.clone()), Fresh::new(1));
+        let (store, fresh) = (ScyllaGroups::new(cql.clone()), TestIds::new(1));
         let (group, gone, back) = (fresh.group(), fresh.user(), fresh.user());
         let of = |user, role, n| (user, contract::member(role, n, n));
         let member = Some(Role::Member);

@@ -1,10 +1,10 @@
-//! What every store of heads promises. A check uses its own conversations.
+//! Contract of every head store. Each check uses conversations of its own.
 
 use protocol::conversation::{Head, Side};
 use protocol::history::Version;
 
 use super::HeadStore;
-use crate::fresh::Fresh;
+use crate::test_ids::TestIds;
 
 /// Some stores order writes by a number that holds no larger offset; no log has so many records.
 const OFFSET_MAX: u64 = (1 << 42) - 1;
@@ -13,7 +13,7 @@ fn version(epoch: u32, offset: u64) -> Version {
     Version { epoch, offset }
 }
 
-pub(super) async fn what_was_never_saved_is_none(store: &dyn HeadStore, fresh: &Fresh) {
+pub(super) async fn what_was_never_saved_is_none(store: &dyn HeadStore, fresh: &TestIds) {
     let (known, unknown) = (fresh.conversation(), fresh.conversation());
     let head = Head::default().moved_by(version(1, 0), fresh.message(), None);
     store.save(vec![(known, head)]).await.expect("saves");
@@ -22,11 +22,11 @@ pub(super) async fn what_was_never_saved_is_none(store: &dyn HeadStore, fresh: &
     assert_eq!(store.load(&[]).await.expect("loads"), []);
 }
 
-/// Whichever kind of conversation, and every field of the head.
-pub(super) async fn a_head_comes_back_whole(store: &dyn HeadStore, fresh: &Fresh) {
+/// Every field of a head comes back, for each kind of conversation.
+pub(super) async fn a_head_comes_back_whole(store: &dyn HeadStore, fresh: &TestIds) {
     let (early, late) = (fresh.message(), fresh.message());
     let head = Head {
-        stamp: crate::fresh::at(77),
+        stamp: crate::test_ids::at(77),
         rev: u64::MAX,
         ..Head::default()
             .moved_by(version(7, 40), late, Some(Side::Low))
@@ -45,8 +45,8 @@ pub(super) async fn a_head_comes_back_whole(store: &dyn HeadStore, fresh: &Fresh
     assert_eq!(found, [Some(head); 3]);
 }
 
-/// In one call or in several, in whatever order they come.
-pub(super) async fn only_a_later_version_replaces(store: &dyn HeadStore, fresh: &Fresh) {
+/// Holds within one call and across calls, in any order.
+pub(super) async fn only_a_later_version_replaces(store: &dyn HeadStore, fresh: &TestIds) {
     let conversation = fresh.conversation();
     let first = Head::default().moved_by(version(1, 8), fresh.message(), None);
     let second = first.moved_by(version(1, 9), fresh.message(), None);

@@ -8,17 +8,17 @@ use protocol::history::Version;
 
 use super::HeadStore;
 use crate::Result;
-use crate::embedded::recent::Recent;
+use crate::embedded::aging_map::AgingMap;
 use crate::embedded::value::{decode, encode};
-use crate::embedded::{Batch, Engine, Table};
+use crate::embedded::{Engine, Table, WriteBatch};
 
 const SEAM: &str = "heads";
 
-/// Heads in the embedded store. Make one for each store: it remembers the versions that it wrote.
+/// Heads in the embedded store. One instance per store: it remembers the versions it wrote.
 pub struct EmbeddedHeads {
     engine: Engine,
-    /// Held between looking at a head's version and writing it, never across an await.
-    versions: Mutex<Recent<ConversationId, Version>>,
+    /// Held from the read of a head's version to its write, never across an await.
+    versions: Mutex<AgingMap<ConversationId, Version>>,
 }
 
 impl EmbeddedHeads {
@@ -49,10 +49,10 @@ impl HeadStore for EmbeddedHeads {
     }
 
     async fn save(&self, mut heads: Vec<(ConversationId, Head)>) -> Result<()> {
-        // Of two writes of one key in a batch the later counts.
+        // The last write of a key in a batch counts, so the latest version goes last.
         heads.sort_by_key(|(_, head)| head.version);
         let mut versions = self.versions.lock();
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         let mut written = Vec::with_capacity(heads.len());
         for (conversation, head) in heads {
             let key = conversation.to_key();
@@ -78,15 +78,15 @@ impl HeadStore for EmbeddedHeads {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fresh::{Fresh, on_memory_and_disk};
     use crate::heads::contract;
+    use crate::test_ids::{TestIds, on_memory_and_disk};
 
     contract::checks!(on_memory_and_disk!(super::EmbeddedHeads::new));
 
-    /// A store that remembers nothing looks before it writes.
+    /// A new instance has no memory and reads before it writes.
     #[tokio::test]
     async fn a_new_life_replaces_nothing_that_is_later() {
-        let (engine, fresh) = (Engine::memory(), Fresh::new(1));
+        let (engine, fresh) = (Engine::memory(), TestIds::new(1));
         let (conversation, id) = (fresh.conversation(), fresh.message());
         let head = |offset| Head::default().moved_by(Version { epoch: 1, offset }, id, None);
         for offset in [9, 8] {

@@ -1,4 +1,4 @@
-//! The head of each conversation, kept for its single writer.
+//! Head of each conversation, stored for its single writer.
 
 #[cfg(test)]
 mod contract;
@@ -20,7 +20,7 @@ use crate::hook::{hooked, number};
 pub trait HeadStore: Send + Sync {
     async fn load(&self, conversations: &[ConversationId]) -> Result<Vec<Option<Head>>>;
 
-    /// A head of an earlier version never replaces one of a later.
+    /// Saves heads. A head of an earlier version never replaces one of a later.
     async fn save(&self, heads: Vec<(ConversationId, Head)>) -> Result<()>;
 }
 

@@ -1,5 +1,6 @@
-//! Heads in ScyllaDB or Cassandra: table `head`, a row for each conversation, written at the time of its
-//! version. A change that took no seq and no new version raises `rev`: of one time the larger value counts.
+//! Heads in ScyllaDB or Cassandra: table `head`, a row per conversation, written at the time of its
+//! version. A change without a new seq or version raises `rev`: at equal times the larger value
+//! wins.
 
 use async_trait::async_trait;
 use protocol::conversation::Head;
@@ -25,7 +26,7 @@ struct Stored {
     rev: i64,
     last_id: i64,
     max_id: i64,
-    /// Heads of before migration 7 have none.
+    /// Heads from before migration 7 have none.
     from_low: Option<i64>,
     stamp: Option<i64>,
     ver: i64,
@@ -64,7 +65,8 @@ impl ScyllaHeads {
         let seq = write_time::of_seq(SEAM, head.seq)?.unwrap_or(0);
         let id = |id: Option<MessageId>| id.map_or(0, MessageId::get);
         let (last_id, max_id) = (id(head.last_id), id(head.max_id));
-        // As bytes, so that the whole range fits and the larger number is the larger value.
+        // Cast to signed: bit patterns keep the full range, and the larger number is the larger
+        // value.
         let rev = head.rev as i64;
         let (from_low, stamp) = (head.from_low as i64, head.stamp.millis());
         let values = (

@@ -1,4 +1,4 @@
-//! What every history promises. A check uses its own users, so that all may share one store.
+//! Contract of every history. Each check uses users of its own, so that all may share one store.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -14,7 +14,7 @@ use protocol::{ConversationId, DeviceId, MessageId, Options, SendId, Seq, UserId
 use super::{HistoryStore, StatusWrite};
 use crate::Result;
 use crate::clock::{Entropy, SeededEntropy};
-use crate::fresh::{Fresh, at, content, seqs};
+use crate::test_ids::{TestIds, at, content, seqs};
 
 const ALL: usize = 1000;
 
@@ -22,15 +22,15 @@ fn version(offset: u64) -> Version {
     Version { epoch: 1, offset }
 }
 
-/// Two users and what they said.
+/// Two users and their conversation.
 struct Talk<'a> {
-    fresh: &'a Fresh,
+    fresh: &'a TestIds,
     a: UserId,
     b: UserId,
 }
 
 impl<'a> Talk<'a> {
-    fn new(fresh: &'a Fresh) -> Talk<'a> {
+    fn new(fresh: &'a TestIds) -> Talk<'a> {
         Talk {
             fresh,
             a: fresh.user(),
@@ -50,7 +50,7 @@ impl<'a> Talk<'a> {
         ConversationId::private(self.a, self.b).expect("two users")
     }
 
-    /// The two rows of a message from a to b, the sender's first.
+    /// Both rows of a message from a to b, the sender's first.
     fn rows(&self, id: MessageId, seq: u64, offset: u64) -> [PrivateRow; 2] {
         let placed = Placed {
             conversation: self.conversation(),
@@ -72,7 +72,7 @@ impl<'a> Talk<'a> {
         PrivateRow::pair_of(&placed, seq, version(offset)).expect("a private message")
     }
 
-    /// Saves `count` messages, seq and offset from 1 on; answers their ids.
+    /// Saves `count` messages, seq and offset from 1 on; returns their ids.
     async fn say(&self, store: &dyn HistoryStore, count: usize) -> Vec<MessageId> {
         let ids = self.fresh.messages(count);
         let rows = (1..)
@@ -97,10 +97,10 @@ async fn find(
     rows.expect("reads").iter().map(|row| row.id).collect()
 }
 
-/// Writes any row once, to be read by every way.
+/// Writes any row once and reads it in every way.
 // proves S0-01, S0-53: one send is two rows, the sender's out and the receiver's in, under one id; sides
 // exchanged, nothing else changed.
-pub(super) async fn a_private_message_is_two_rows(store: &dyn HistoryStore, fresh: &Fresh) {
+pub(super) async fn a_private_message_is_two_rows(store: &dyn HistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let id = fresh.message();
     let [out, incoming] = talk.rows(id, 1, 1);
@@ -118,7 +118,7 @@ pub(super) async fn a_private_message_is_two_rows(store: &dyn HistoryStore, fres
     }
 }
 
-/// Polls a call so often at most and drops it then; whether it ended before.
+/// Polls a call at most `polls` times, then drops it; returns whether it completed.
 async fn ends_within(polls: usize, call: impl Future<Output = Result<()>>) -> bool {
     let mut call = pin!(call);
     let mut left = polls;
@@ -136,10 +136,10 @@ async fn ends_within(polls: usize, call: impl Future<Output = Result<()>>) -> bo
 // message that its receiver has and its sender has not; who writes again has both.
 pub(super) async fn a_receiver_has_nothing_that_its_sender_has_not(
     store: &dyn HistoryStore,
-    fresh: &Fresh,
+    fresh: &TestIds,
 ) {
     let (up, rest) = (Talk::new(fresh), Talk::new(fresh));
-    // The sender may be the smaller number or the larger.
+    // The sender may have the smaller number or the larger.
     let down = Talk {
         fresh,
         a: rest.b,
@@ -154,7 +154,7 @@ pub(super) async fn a_receiver_has_nothing_that_its_sender_has_not(
                 talk.rows(fresh.message(), 3 * seq + n / 2, seq)
             })
             .collect();
-        // As they come, the receiver's might be the first.
+        // Input order would put a receiver's row first.
         let rows: Vec<_> = said.iter().flatten().rev().cloned().collect();
         let ended = ends_within(polls, store.save_private(rows.clone())).await;
         for [out, incoming] in &said {
@@ -175,7 +175,7 @@ pub(super) async fn a_receiver_has_nothing_that_its_sender_has_not(
 }
 
 // proves S0-03, S0-05, S3-27: one range read returns a user's messages with all peers, in order of id.
-pub(super) async fn one_read_returns_all_peers(store: &dyn HistoryStore, fresh: &Fresh) {
+pub(super) async fn one_read_returns_all_peers(store: &dyn HistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let mut ids = Vec::new();
     for seq in 1..=3 {
@@ -191,7 +191,7 @@ pub(super) async fn one_read_returns_all_peers(store: &dyn HistoryStore, fresh: 
 }
 
 // proves S0-07: many write at once, to one user and to many, and each finds its own whole and in order.
-pub(super) async fn many_write_at_once(store: &dyn HistoryStore, fresh: &Fresh) {
+pub(super) async fn many_write_at_once(store: &dyn HistoryStore, fresh: &TestIds) {
     let first = Talk::new(fresh);
     let talks: Vec<_> = (0..16).map(|_| first.with(first.a)).collect();
     let written = join_all(talks.iter().map(|talk| talk.say(store, 6))).await;
@@ -212,7 +212,7 @@ pub(super) async fn many_write_at_once(store: &dyn HistoryStore, fresh: &Fresh) 
 }
 
 // proves S0-58, S0-59, S0 Pitfall B: upward, oldest first, at most a page, both bounds exclusive.
-pub(super) async fn forward_bounds_are_exclusive(store: &dyn HistoryStore, fresh: &Fresh) {
+pub(super) async fn forward_bounds_are_exclusive(store: &dyn HistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let ids = talk.say(store, 6).await;
     let forward = async |after, before, limit| {
@@ -226,7 +226,7 @@ pub(super) async fn forward_bounds_are_exclusive(store: &dyn HistoryStore, fresh
 }
 
 // proves S0-60a, S0-60b, S0-60c, S0-60d: downward, newest first, bounds exclusive.
-pub(super) async fn backward_bounds_are_exclusive(store: &dyn HistoryStore, fresh: &Fresh) {
+pub(super) async fn backward_bounds_are_exclusive(store: &dyn HistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let mut ids = talk.say(store, 6).await;
     ids.reverse();
@@ -241,7 +241,7 @@ pub(super) async fn backward_bounds_are_exclusive(store: &dyn HistoryStore, fres
 }
 
 // proves S0-60e: an empty range is an empty list.
-pub(super) async fn an_empty_range_is_an_empty_list(store: &dyn HistoryStore, fresh: &Fresh) {
+pub(super) async fn an_empty_range_is_an_empty_list(store: &dyn HistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let nobody = fresh.user();
     let ids = talk.say(store, 2).await;
@@ -262,7 +262,7 @@ pub(super) async fn an_empty_range_is_an_empty_list(store: &dyn HistoryStore, fr
 }
 
 // proves S0-60e: paging by the last id visits each id once, also while a writer adds.
-pub(super) async fn paging_visits_each_id_once(store: &dyn HistoryStore, fresh: &Fresh) {
+pub(super) async fn paging_visits_each_id_once(store: &dyn HistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let before = talk.say(store, 23).await;
     let added = fresh.messages(23);
@@ -296,8 +296,8 @@ pub(super) async fn paging_visits_each_id_once(store: &dyn HistoryStore, fresh: 
     }
 }
 
-/// Any range and any limit answer what a sorted list would.
-pub(super) async fn any_range_equals_the_sorted_list(store: &dyn HistoryStore, fresh: &Fresh) {
+/// Any range and any limit match a sorted list.
+pub(super) async fn any_range_equals_the_sorted_list(store: &dyn HistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let ids = talk.say(store, 20).await;
     let chance = SeededEntropy::new(7);
@@ -341,8 +341,9 @@ async fn read(
     rows.expect("reads").iter().map(|row| row.seq).collect()
 }
 
-/// A conversation comes in order of position, although ids run against it and the owner talks to others.
-pub(super) async fn a_conversation_is_read_by_position(store: &dyn HistoryStore, fresh: &Fresh) {
+/// A conversation comes in order of position, although ids run against it and the owner writes to
+/// others.
+pub(super) async fn a_conversation_is_read_by_position(store: &dyn HistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     talk.with(talk.a).say(store, 3).await;
     let mut ids = fresh.messages(5);
@@ -373,8 +374,8 @@ pub(super) async fn a_conversation_is_read_by_position(store: &dyn HistoryStore,
     assert_eq!(stranger.expect("reads"), []);
 }
 
-/// A page is dense or says why it cannot be.
-pub(super) async fn a_page_ends_before_a_hole(store: &dyn HistoryStore, fresh: &Fresh) {
+/// A page is dense, or an error explains why not.
+pub(super) async fn a_page_ends_before_a_hole(store: &dyn HistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let rows = [1, 2, 4, 5]
         .into_iter()
@@ -390,8 +391,8 @@ pub(super) async fn a_page_ends_before_a_hole(store: &dyn HistoryStore, fresh: &
     assert_eq!(at_hole.expect_err("a hole").kind, crate::Kind::Corrupt);
 }
 
-/// Writing again changes nothing, and an earlier version never replaces a later one.
-pub(super) async fn only_a_later_version_replaces(store: &dyn HistoryStore, fresh: &Fresh) {
+/// A repeated write changes nothing, and an earlier version never replaces a later one.
+pub(super) async fn only_a_later_version_replaces(store: &dyn HistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let id = fresh.message();
     let standing = talk.rows(id, 1, 10);
@@ -411,7 +412,7 @@ pub(super) async fn only_a_later_version_replaces(store: &dyn HistoryStore, fres
     let all = find(store, talk.b, (None, None), Order::Forward, ALL).await;
     assert_eq!(all, [id]);
 
-    // A later epoch counts, whatever its offset; also when both come in one call.
+    // A later epoch wins, whatever its offset, also with both in one call.
     let mut later = standing.to_vec();
     for row in &mut later {
         row.version = Version {
@@ -427,7 +428,7 @@ pub(super) async fn only_a_later_version_replaces(store: &dyn HistoryStore, fres
 }
 
 /// The send_id finds the sender's own row, from the first try on, and nobody else's.
-pub(super) async fn a_send_is_found_by_its_send_id(store: &dyn HistoryStore, fresh: &Fresh) {
+pub(super) async fn a_send_is_found_by_its_send_id(store: &dyn HistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let elsewhere = talk.with(talk.a);
     let filler = elsewhere.say(store, 300).await;
@@ -453,7 +454,7 @@ pub(super) async fn a_send_is_found_by_its_send_id(store: &dyn HistoryStore, fre
 /// Some kinds of UUID differ in their first bytes only, others in their last.
 pub(super) async fn sends_that_differ_in_any_byte_are_told_apart(
     store: &dyn HistoryStore,
-    fresh: &Fresh,
+    fresh: &TestIds,
 ) {
     let talk = Talk::new(fresh);
     let ids = fresh.messages(17);
@@ -479,13 +480,13 @@ pub(super) async fn sends_that_differ_in_any_byte_are_told_apart(
     }
 }
 
-/// Nobody else's, as users are fresh.
+/// Returns a send_id of this user's own: users of the tests are unique.
 fn fresh_like(user: UserId) -> SendId {
     SendId::from_bytes((user.get() as u128).to_be_bytes())
 }
 
-/// Two users may choose the same send_id; whoever asks is told of both.
-pub(super) async fn a_send_id_finds_its_messages(store: &dyn HistoryStore, fresh: &Fresh) {
+/// Two users may choose the same send_id; the query returns both.
+pub(super) async fn a_send_id_finds_its_messages(store: &dyn HistoryStore, fresh: &TestIds) {
     let (one, other) = (Talk::new(fresh), Talk::new(fresh));
     let [mine, theirs] = [&one, &other].map(|talk| talk.rows(fresh.message(), 1, 1));
     let send_id = mine[0].send_id;
@@ -502,8 +503,8 @@ pub(super) async fn a_send_id_finds_its_messages(store: &dyn HistoryStore, fresh
     assert_eq!(never.expect("reads"), []);
 }
 
-/// What was just written, what was written long ago, and what never was.
-pub(super) async fn places_say_where_rows_stand(store: &dyn HistoryStore, fresh: &Fresh) {
+/// Rows written just now, long ago, and never.
+pub(super) async fn places_say_where_rows_stand(store: &dyn HistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let ids = talk.say(store, 3).await;
     let keys = [
@@ -519,7 +520,7 @@ pub(super) async fn places_say_where_rows_stand(store: &dyn HistoryStore, fresh:
         .collect();
     assert_eq!(places, wanted);
     assert_eq!(places.iter().flatten().count(), 2);
-    // Where it is written again, it stands there.
+    // A rewritten row moves to its new position.
     let moved = talk.rows(ids[1], 9, 9).to_vec();
     store.save_private(moved).await.expect("saves");
     let places = store.places(&keys[..2]).await.expect("reads");
@@ -531,8 +532,8 @@ pub(super) async fn places_say_where_rows_stand(store: &dyn HistoryStore, fresh:
     assert_eq!(seqs, [Seq(9), Seq(9)]);
 }
 
-/// Wherever it stands, and both sides count their own way.
-pub(super) async fn places_are_counted_by_both_sides(store: &dyn HistoryStore, fresh: &Fresh) {
+/// Places carry each side's own count, wherever the message is.
+pub(super) async fn places_are_counted_by_both_sides(store: &dyn HistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let back = Talk {
         fresh,
@@ -543,7 +544,7 @@ pub(super) async fn places_are_counted_by_both_sides(store: &dyn HistoryStore, f
     for seq in 1..=5 {
         rows.extend(talk.rows(fresh.message(), seq, seq));
     }
-    // The first answer: b's message is the sixth of the conversation, and its first.
+    // An answer: b's message is the sixth of the conversation, and b's first.
     let id = fresh.message();
     rows.extend(back.rows(id, 6, 6).map(|row| PrivateRow {
         incoming: if row.owner == talk.a { 1 } else { 5 },
@@ -576,7 +577,10 @@ pub(super) async fn places_are_counted_by_both_sides(store: &dyn HistoryStore, f
 }
 
 /// Several records of one batch may ask for the same row.
-pub(super) async fn what_is_asked_twice_is_answered_twice(store: &dyn HistoryStore, fresh: &Fresh) {
+pub(super) async fn what_is_asked_twice_is_answered_twice(
+    store: &dyn HistoryStore,
+    fresh: &TestIds,
+) {
     let talk = Talk::new(fresh);
     let ids = talk.say(store, 2).await;
     tell(store, talk.a, ids[0], ReceiptKind::Read, 5).await;
@@ -614,7 +618,7 @@ async fn tell(
 // proves S0-54, S0-55, S0-56: each receipt has a register of its own on the sender's row; the receiver's row does not
 // change.
 // proves S4-13: an update answers what it changed; its other four parts stand in the contract of conversations.
-pub(super) async fn receipts_only_move_forward(store: &dyn HistoryStore, fresh: &Fresh) {
+pub(super) async fn receipts_only_move_forward(store: &dyn HistoryStore, fresh: &TestIds) {
     use ReceiptKind::{Read, Received};
     let talk = Talk::new(fresh);
     let ids = talk.say(store, 3).await;
@@ -630,7 +634,7 @@ pub(super) async fn receipts_only_move_forward(store: &dyn HistoryStore, fresh: 
     assert_eq!(both.read_at, Some(at(20)));
     assert!(both.delivered_at.is_some());
 
-    // Read first implies received; the later receipt undoes nothing. Both in one call.
+    // Read first implies received; a later receipt undoes nothing. Both in one call.
     let writes = [Read, Received].map(|kind| StatusWrite {
         owner: a,
         id: ids[1],
@@ -647,7 +651,7 @@ pub(super) async fn receipts_only_move_forward(store: &dyn HistoryStore, fresh: 
 
     assert_eq!(status(store, talk.b, id).await, RowStatus::default());
 
-    // Each at a time of its own.
+    // Each receipt has a time of its own.
     let writes = [(Received, 40), (Read, 50)].map(|(kind, millis)| StatusWrite {
         owner: a,
         id: ids[2],
@@ -662,7 +666,7 @@ pub(super) async fn receipts_only_move_forward(store: &dyn HistoryStore, fresh: 
 }
 
 // proves S0-57 in part: deleted on both sides, and neither a receipt nor a repeat clears it.
-pub(super) async fn deleted_is_for_good(store: &dyn HistoryStore, fresh: &Fresh) {
+pub(super) async fn deleted_is_for_good(store: &dyn HistoryStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let id = fresh.message();
     let rows = talk.rows(id, 1, 1).to_vec();
@@ -676,8 +680,11 @@ pub(super) async fn deleted_is_for_good(store: &dyn HistoryStore, fresh: &Fresh)
     }
 }
 
-/// Writing a row again, as a redelivery does, leaves its registers.
-pub(super) async fn a_row_written_again_keeps_its_status(store: &dyn HistoryStore, fresh: &Fresh) {
+/// A rewrite of a row, as by a redelivery, leaves its registers.
+pub(super) async fn a_row_written_again_keeps_its_status(
+    store: &dyn HistoryStore,
+    fresh: &TestIds,
+) {
     let talk = Talk::new(fresh);
     let id = fresh.message();
     let mut rows = talk.rows(id, 1, 1).to_vec();

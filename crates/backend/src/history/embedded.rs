@@ -7,7 +7,8 @@
 //! | `private-send` | send_id from its end, sender | id |
 //! | `private-status` | owner, id | registers |
 //!
-//! Keys of at most 20 bytes lie in the store's index itself: comparing two of them touches no other memory.
+//! Keys of at most 20 bytes lie in the store's index itself: comparing two of them touches no other
+//! memory.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -24,30 +25,31 @@ use protocol::{ConversationId, DeviceId, MessageId, Options, SendId, Seq, Timest
 use serde::{Deserialize, Serialize};
 
 use super::{HistoryStore, StatusWrite};
+use crate::embedded::aging_map::AgingMap;
 use crate::embedded::messages::{self, reversed, scan};
-use crate::embedded::recent::Recent;
 use crate::embedded::value::{decode, decode_front, encode, encode_sized};
-use crate::embedded::{Batch, Engine, Order as Scan, Table};
+use crate::embedded::{Engine, ScanOrder as Scan, Table, WriteBatch};
 use crate::{Error, Result};
 
 const SEAM: &str = "history";
 
-/// Rows read at once where a search goes on until it finds something.
+/// Rows per read of a search that continues until it finds something.
 const SCAN: usize = 256;
 
-/// History in the embedded store. Make one for each store: it remembers what it wrote.
+/// History in the embedded store. One instance per store: it remembers its writes.
 pub struct EmbeddedHistory {
     engine: Engine,
-    /// The newest version among each conversation's rows; a later one need not be compared. Held between
-    /// looking at a row's version or register and writing it, never across an await.
-    writing: Mutex<Recent<ConversationId, Option<Version>>>,
-    /// Where the newest incoming rows stand: what is acknowledged was written a moment ago.
-    places: Mutex<Recent<(UserId, MessageId), Place>>,
+    /// Newest version among each conversation's rows; a row of a later version needs no comparison.
+    /// Held from the read of a version or register to its write, never across an await.
+    writing: Mutex<AgingMap<ConversationId, Option<Version>>>,
+    /// Places of the newest incoming rows: acknowledged messages were written a moment ago.
+    places: Mutex<AgingMap<(UserId, MessageId), Place>>,
 }
 
-/// A row without what its key says; the version stands first, to be read alone.
+/// Stored row, without the fields of its key. The version comes first, so that it can be decoded
+/// alone.
 #[derive(Serialize, Deserialize)]
-struct Kept<'a> {
+struct StoredMessage<'a> {
     version: Version,
     peer: UserId,
     direction: Direction,
@@ -79,8 +81,8 @@ impl EmbeddedHistory {
             .collect()
     }
 
-    /// Rows that most likely lie together, as those of a page do: one walk over where they lie finds them, and only what it
-    /// does not reach for all that the owner has in between is looked up.
+    /// Reads rows that probably lie together, like those of a page: a single scan of their range,
+    /// then lookups for rows beyond its reach because of the owner's other messages in between.
     fn near(&self, owner: UserId, ids: &[MessageId]) -> Result<Vec<Option<PrivateRow>>> {
         let (Some(first), Some(last)) = (ids.iter().min(), ids.iter().max()) else {
             return Ok(Vec::new());
@@ -105,10 +107,10 @@ impl EmbeddedHistory {
         Ok(rows)
     }
 
-    /// The newest version in a conversation: that of its last position, as positions follow the log.
+    /// Newest version in a conversation: the one at its last position, as positions follow the log.
     fn newest(
         &self,
-        recent: &mut Recent<ConversationId, Option<Version>>,
+        recent: &mut AgingMap<ConversationId, Option<Version>>,
         row: &PrivateRow,
         conversation: ConversationId,
     ) -> Result<Option<Version>> {
@@ -158,7 +160,8 @@ impl EmbeddedHistory {
         }))
     }
 
-    /// Whether a later row is there, or this one and the way to it, or at its place a later one.
+    /// True if the row need not be written: a later one is stored, or this one with its index
+    /// entry, or a later one owns its position.
     fn stands(&self, row: &PrivateRow, conversation: ConversationId) -> Result<bool> {
         let standing = self.version(row.owner, row.id)?;
         if standing != Some(row.version) {
@@ -201,7 +204,8 @@ impl EmbeddedHistory {
             .collect()
     }
 
-    /// Changes the registers of rows; `change` answers whether it did, and so does this.
+    /// Changes registers of rows. `change` returns whether it changed anything; so does this, per
+    /// key.
     fn change_statuses<T>(
         &self,
         keys: Vec<([u8; 16], T)>,
@@ -214,7 +218,7 @@ impl EmbeddedHistory {
             .copied()
             .zip(self.statuses(&row_keys)?)
             .collect();
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         let mut changes = Vec::with_capacity(keys.len());
         for (key, what) in keys {
             let status = statuses.entry(key).or_default();
@@ -235,10 +239,10 @@ impl EmbeddedHistory {
 #[async_trait]
 impl HistoryStore for EmbeddedHistory {
     async fn save_private(&self, mut rows: Vec<PrivateRow>) -> Result<()> {
-        // Of two writes of one key in a batch the later counts.
+        // The last write of a key in a batch counts, so the latest version goes last.
         rows.sort_by_key(|row| row.version);
         let mut writing = self.writing.lock();
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         let mut saved = Vec::with_capacity(rows.len());
         let mut indexed = None;
         for row in &rows {
@@ -251,7 +255,7 @@ impl HistoryStore for EmbeddedHistory {
             }
             let value = encode_sized(SEAM, &kept(row), row.content.data.len() + 128)?;
             batch.put(Table::Private, row_key(row.owner, row.id).to_vec(), value);
-            // Both sides stand at one position under one id.
+            // Both sides share one position and one id.
             let position = (index_key(conversation, row.seq), row.id);
             if indexed.as_ref() != Some(&position) {
                 let id = row.id.get().to_be_bytes();
@@ -422,8 +426,8 @@ impl HistoryStore for EmbeddedHistory {
     }
 }
 
-fn kept(row: &PrivateRow) -> Kept<'_> {
-    Kept {
+fn kept(row: &PrivateRow) -> StoredMessage<'_> {
+    StoredMessage {
         version: row.version,
         peer: row.peer,
         direction: row.direction,
@@ -439,7 +443,7 @@ fn kept(row: &PrivateRow) -> Kept<'_> {
 }
 
 fn row(owner: UserId, id: MessageId, value: &Bytes) -> Result<PrivateRow> {
-    let kept: Kept<'_> = decode(SEAM, value)?;
+    let kept: StoredMessage<'_> = decode(SEAM, value)?;
     Ok(PrivateRow {
         owner,
         peer: kept.peer,
@@ -461,8 +465,8 @@ fn row_key(owner: UserId, id: MessageId) -> [u8; 16] {
     messages::key(owner.get(), id.get() as u64)
 }
 
-/// The users of a private conversation, then the position: its bytes without leading zeros after their
-/// number, which sorts as the position does.
+/// Key of a position: both users, the number of the position's bytes without leading zeros, then
+/// those bytes. Keys sort as positions do.
 fn index_key(conversation: ConversationId, seq: Seq) -> Vec<u8> {
     let bytes = seq.0.to_be_bytes();
     let zeros = seq.0.leading_zeros() as usize / 8;

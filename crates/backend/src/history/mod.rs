@@ -9,9 +9,9 @@ mod scylla;
 use async_trait::async_trait;
 use protocol::frame::HistoryRange;
 use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus};
-use protocol::receipt::ReceiptKind;
+use protocol::receipt::StatusWrite;
 use protocol::unread::Tally;
-use protocol::{ConversationId, MessageId, SendId, Seq, Timestamp, UserId};
+use protocol::{ConversationId, MessageId, SendId, Seq, UserId};
 
 pub use self::embedded::EmbeddedHistory;
 #[cfg(feature = "scylla")]
@@ -19,30 +19,20 @@ pub use self::scylla::ScyllaHistory;
 use crate::Result;
 use crate::hook::hooked;
 
-/// A register of a row that moves forward, or stays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StatusWrite {
-    /// Whose row: the sender's, for receipts.
-    pub owner: UserId,
-    pub id: MessageId,
-    pub kind: ReceiptKind,
-    pub at: Timestamp,
-}
-
 #[async_trait]
 pub trait HistoryStore: Send + Sync {
-    /// Writes rows; writing one again changes nothing, and a row of an earlier version never replaces
-    /// one of a later. Statuses are not touched.
+    /// Writes rows; writing one again changes nothing, and a row of an earlier version never
+    /// replaces one of a later. Statuses are not touched.
     async fn save_private(&self, rows: Vec<PrivateRow>) -> Result<()>;
 
-    /// Each of these rows, in order of the question.
+    /// Rows of these keys, in request order.
     async fn private(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<PrivateRow>>>;
 
-    /// Where each of these rows stands: all that a receipt needs, and cheaper than the row.
+    /// Places of these rows: all that a receipt needs, and cheaper than the rows.
     async fn places(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<Place>>>;
 
-    /// Rows of one owner with all peers, by id (S0-58 to S0-60: bounds exclusive, an empty range is an
-    /// empty list, at most `limit`).
+    /// Rows of one owner with all peers, by id (S0-58 to S0-60: bounds exclusive, an empty range is
+    /// an empty list, at most `limit`).
     async fn find_private(
         &self,
         owner: UserId,
@@ -51,7 +41,7 @@ pub trait HistoryStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<PrivateRow>>;
 
-    /// One conversation of one owner, dense in seq, in the order of `range`: a page ends before a hole,
+    /// Conversation of one owner, dense in seq, in the order of `range`: a page ends before a hole,
     /// and a page that would have to begin with one is `Corrupt`.
     async fn conversation(
         &self,
@@ -61,11 +51,11 @@ pub trait HistoryStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<PrivateRow>>;
 
-    /// How `owner` counts at each of these positions; `None` where nothing stands.
+    /// Tallies of `owner` at these positions; `None` at a position without a message.
     async fn tallies(&self, places: &[(UserId, ConversationId, Seq)])
     -> Result<Vec<Option<Tally>>>;
 
-    /// The row that `from` sent under this send_id, if its id is not below `since`.
+    /// Row that `from` sent under this send_id, if its id is not below `since`.
     async fn find_send(
         &self,
         from: UserId,
@@ -74,16 +64,17 @@ pub trait HistoryStore: Send + Sync {
         since: MessageId,
     ) -> Result<Option<PrivateRow>>;
 
-    /// Who sent a message under this send_id, and its id. Several users may have chosen the same one.
+    /// Senders and ids of the messages sent under this send_id. Several users may have chosen the
+    /// same one.
     async fn sent_as(&self, send_id: SendId) -> Result<Vec<(UserId, MessageId)>>;
 
-    /// Moves registers forward; read implies delivered. Answers for which of them the status advanced: a
-    /// repeat, or received after read, did not.
+    /// Moves registers forward; read implies delivered. Returns for each write whether the status
+    /// advanced: a repeat, or received after read, does not.
     async fn set_status(&self, writes: Vec<StatusWrite>) -> Result<Vec<bool>>;
 
     async fn status(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<RowStatus>>;
 
-    /// Marks both sides deleted, for good, whichever side is named.
+    /// Marks both sides deleted for good, whichever side is named.
     async fn delete(&self, keys: &[(UserId, MessageId)]) -> Result<()>;
 }
 

@@ -3,24 +3,25 @@
 //! | table | partition | row | holds |
 //! | --- | --- | --- | --- |
 //! | `pchat` | user, 28-day window of the id | id | the row, and its registers |
-//! | `pchat_bucket` | user | window | which windows the user has |
+//! | `pchat_bucket` | user | window | windows with rows of the user |
 //! | `pchat_seq` | both users, block of positions | seq | id, the same for both sides |
-//! | `pchat_block` | both users | block | which blocks the conversation has |
+//! | `pchat_block` | both users | block | blocks with positions of the conversation |
 //! | `pchat_send` | send_id | sender, receiver, id | |
 //!
-//! A page by id is one read in each window that it touches. A page of a conversation is one or two reads of
-//! `pchat_seq` and one of `pchat` for each window and hundred rows. Without that index it would begin by
-//! searching the id of its first position, and read all that the owner said to others in between: its cost
-//! would grow with the history. The index costs one small write a message, not one a side.
+//! A page by id is one read per window it touches. A page of a conversation is one or two reads of
+//! `pchat_seq` and one of `pchat` for each window and hundred rows. Without that index, it would
+//! begin with a search for the id of its first position, and read over all that the owner said to
+//! others in between: the cost would grow with the history. The index costs one small write per
+//! message, not one per side.
 //!
-//! Writing goes in four steps, and whatever is broken off is written again by the redelivery:
+//! Writing takes four steps; the redelivery repeats whatever was interrupted:
 //!
 //! ```text
-//! 1 windows            so that a row is never where nobody looks
-//! 2 senders' rows      so that nobody has what its sender has not (S0-53)
+//! 1 windows            every row lies in a known window
+//! 2 senders' rows      no receiver has a message that its sender lacks (S0-53)
 //! 3 receivers' rows,   in any order
 //!   send_ids
-//! 4 positions          upward in each conversation: a reader sees no hole that is not one, and no
+//! 4 positions          upward in each conversation: a reader sees no false hole, and no
 //!                      position without its rows
 //! ```
 
@@ -35,12 +36,12 @@ use protocol::history::{Direction, IdRange, Order, Place, PrivateRow, RowStatus}
 use protocol::unread::Tally;
 use protocol::{ConversationId, MessageId, SendId, Seq, UserId};
 
-use self::pair::Pair;
+use self::pair::UserPair;
 use self::places::Places;
 use self::row::{NewRow, StoredRow};
 use self::statuses::Statuses;
 use super::{HistoryStore, StatusWrite};
-use crate::scylla::messages::{Owner, Positions, Rows, Sends, Sent, Standings};
+use crate::scylla::messages::{Owner, PositionEntries, Positions, Rows, Sends, StoredSend};
 use crate::scylla::{Cql, SeamCql};
 use crate::{Error, Result};
 
@@ -51,7 +52,7 @@ pub struct ScyllaHistory {
     cql: SeamCql,
     rows: Rows<StoredRow>,
     places: Places,
-    positions: Positions<Pair>,
+    positions: Positions<UserPair>,
     sends: Sends,
     statuses: Statuses,
 }
@@ -82,12 +83,15 @@ impl Owner for UserId {
 #[async_trait]
 impl HistoryStore for ScyllaHistory {
     async fn save_private(&self, rows: Vec<PrivateRow>) -> Result<()> {
-        let pairs = rows.iter().map(Pair::of).collect::<Result<Vec<Pair>>>()?;
+        let pairs = rows
+            .iter()
+            .map(UserPair::of)
+            .collect::<Result<Vec<UserPair>>>()?;
         let new = rows.iter().map(NewRow::of).collect::<Result<Vec<_>>>()?;
         let standings = pairs.into_iter().zip(&new);
-        let standings = Standings::of(standings.map(|(pair, row)| row.standing(pair)));
+        let standings = PositionEntries::of(standings.map(|(pair, row)| row.standing(pair)));
         let sent = rows.iter().filter(|row| row.direction == Direction::Out);
-        let sent = sent.map(|row| Sent {
+        let sent = sent.map(|row| StoredSend {
             send_id: row.send_id,
             from: row.owner,
             to: row.peer.get(),
@@ -130,7 +134,7 @@ impl HistoryStore for ScyllaHistory {
     ) -> Result<Vec<PrivateRow>> {
         let (Some(_), Some(pair)) = (
             conversation.peer_of(owner),
-            Pair::of_conversation(conversation),
+            UserPair::of_conversation(conversation),
         ) else {
             return Ok(Vec::new());
         };
@@ -144,7 +148,7 @@ impl HistoryStore for ScyllaHistory {
         places: &[(UserId, ConversationId, Seq)],
     ) -> Result<Vec<Option<Tally>>> {
         let pair = |conversation| {
-            Pair::of_conversation(conversation)
+            UserPair::of_conversation(conversation)
                 .ok_or_else(|| Error::conflict(SEAM, "no private conversation"))
         };
         let pairs = places
@@ -172,7 +176,7 @@ impl HistoryStore for ScyllaHistory {
         let Some(peer) = conversation.peer_of(from) else {
             return Ok(None);
         };
-        let since = Sent {
+        let since = StoredSend {
             send_id,
             from,
             to: peer.get(),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::pending;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,15 +10,16 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::{Fate, Hook, Op};
+use super::{Fate, Hook, Names, Op};
 use crate::mailbox::ServerId;
 use crate::queue::{NewRecord, Partition, Record};
 use crate::{Error, Kind, Result};
 
-/// Some calls of a seam: all of them, those of one method, or those about somebody.
+/// Selection of calls of a seam: all, those of one method, or those about one subject. Unknown
+/// names panic; in a constant they do not compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calls {
-    seam: &'static str,
+    names: &'static Names,
     name: Option<&'static str>,
     kind: Option<&'static str>,
     subject: Option<u64>,
@@ -26,9 +28,10 @@ pub struct Calls {
 
 impl Calls {
     /// All calls of a seam.
-    pub const fn to(seam: &'static str) -> Calls {
+    #[track_caller]
+    pub const fn to(seam: &str) -> Calls {
         Calls {
-            seam,
+            names: Names::of(seam),
             name: None,
             kind: None,
             subject: None,
@@ -37,17 +40,19 @@ impl Calls {
     }
 
     /// Calls of this method.
-    pub const fn named(self, name: &'static str) -> Calls {
+    #[track_caller]
+    pub const fn named(self, name: &str) -> Calls {
         Calls {
-            name: Some(name),
+            name: Some(self.names.call(name)),
             ..self
         }
     }
 
     /// Calls of this kind ([`Op::kind`]).
-    pub const fn of_kind(self, kind: &'static str) -> Calls {
+    #[track_caller]
+    pub const fn of_kind(self, kind: &str) -> Calls {
         Calls {
-            kind: Some(kind),
+            kind: Some(self.names.kind(kind)),
             ..self
         }
     }
@@ -60,7 +65,7 @@ impl Calls {
         }
     }
 
-    /// Calls about this user, group or message; of a call whose items fail singly, those items.
+    /// Calls about this user, group or message; if items fail singly, only those items.
     pub const fn about(self, subject: i64) -> Calls {
         Calls {
             subject: Some(subject.unsigned_abs()),
@@ -71,10 +76,10 @@ impl Calls {
     fn are(&self, op: &Op) -> bool {
         let is = |wanted: Option<&str>, given| wanted.is_none_or(|wanted| wanted == given);
         let is_it = is(self.name, op.name) && is(self.kind, op.kind);
-        self.seam == op.seam && is_it && (op.has_effect || !self.writes_only)
+        self.names.seam == op.seam && is_it && (op.has_effect || !self.writes_only)
     }
 
-    /// The call as a whole, and not only some of its items.
+    /// True if the whole call is selected, not only some of its items.
     fn are_whole(&self, op: &Op) -> bool {
         self.are(op)
             && match self.subject {
@@ -97,11 +102,11 @@ pub enum Fault {
     Conflict,
     /// Neither done nor answered, ever.
     Hang,
-    /// Done when the fault has ended.
+    /// Done once the fault has ended.
     Hold,
-    /// Done after so long.
+    /// Done after this delay.
     Delay(Duration),
-    /// One of so many calls is not done.
+    /// One in this many calls is not done.
     UnavailableEvery(usize),
     /// Done, and never answered.
     NoAnswer,
@@ -113,7 +118,7 @@ pub enum Fault {
 struct Rule {
     calls: Calls,
     fault: Fault,
-    /// Calls that it hits before it ends by itself.
+    /// Calls still to hit before the rule ends by itself.
     left: Option<usize>,
     hits: usize,
 }
@@ -121,19 +126,19 @@ struct Rule {
 type Refusal = Box<dyn Fn(&NewRecord) -> Option<Kind> + Send>;
 type Loss = Box<dyn FnMut(&Op, &Record) -> bool + Send>;
 
-/// A hook of faults, none at first.
+/// Hook of faults; none at first.
 pub struct Faults {
     rules: Mutex<Vec<Rule>>,
-    /// Counts changes of the rules.
+    /// Counter of changes of the rules.
     changes: watch::Sender<u64>,
-    counts: Mutex<BTreeMap<(&'static str, &'static str), Count>>,
+    counts: Mutex<BTreeMap<(&'static str, &'static str), CallCount>>,
     refusal: Mutex<Option<Refusal>>,
     without_leader: Mutex<Option<Partition>>,
     loss: Mutex<Option<Loss>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Count {
+struct CallCount {
     calls: usize,
     subjects: usize,
     has_effect: bool,
@@ -153,12 +158,17 @@ impl Default for Faults {
 }
 
 impl Faults {
+    /// Hook for [`Backends::hooked`](crate::Backends::hooked).
+    pub fn hook(self: &Arc<Faults>) -> Arc<dyn Hook> {
+        self.clone()
+    }
+
     /// Gives these calls this fault, until [`end`](Self::end).
     pub fn begin(&self, calls: Calls, fault: Fault) {
         self.add(calls, fault, None);
     }
 
-    /// The next so many of these calls have this fault.
+    /// Gives the next `count` of these calls this fault.
     pub fn next(&self, count: usize, calls: Calls, fault: Fault) {
         self.add(calls, fault, Some(count));
     }
@@ -172,13 +182,20 @@ impl Faults {
         });
     }
 
-    /// Exactly these calls have no faults any more.
+    /// Ends the faults of exactly these calls.
+    ///
+    /// # Panics
+    /// No call met such a fault, and the calls are not only those about one subject.
+    #[track_caller]
     pub fn end(&self, calls: Calls) {
-        self.rules.lock().retain(|rule| rule.calls != calls);
+        let is_ended = |rule: &mut Rule| rule.calls == calls;
+        let ended: Vec<Rule> = self.rules.lock().extract_if(.., is_ended).collect();
         self.changes.send_modify(|count| *count += 1);
+        let is_met = |rule: &Rule| rule.hits > 0 || calls.subject.is_some();
+        assert!(ended.iter().all(is_met), "no call met {ended:?}");
     }
 
-    /// Records that are not taken.
+    /// Refuses the records for which `refusal` returns a kind.
     pub fn refuse_records(&self, refusal: impl Fn(&NewRecord) -> Option<Kind> + Send + 'static) {
         *self.refusal.lock() = Some(Box::new(refusal));
     }
@@ -187,39 +204,51 @@ impl Faults {
         *self.refusal.lock() = None;
     }
 
-    /// A publish to this partition is neither taken nor answered.
+    /// Leaves publishes to this partition neither taken nor answered.
     pub fn without_leader(&self, partition: Option<Partition>) {
         *self.without_leader.lock() = partition;
     }
 
-    /// Records that are not shown, as if they had never been there.
+    /// Hides lost records, as if they had never existed.
     pub fn lose_records(&self, lost: impl FnMut(&Op, &Record) -> bool + Send + 'static) {
         *self.loss.lock() = Some(Box::new(lost));
     }
 
-    /// Calls since this was asked last.
-    pub fn calls(&self, seam: &'static str, name: &'static str) -> usize {
-        let mut counts = self.counts.lock();
-        std::mem::take(&mut counts.entry((seam, name)).or_default().calls)
+    /// Number of calls since the last query of it.
+    #[track_caller]
+    pub fn calls(&self, seam: &str, name: &str) -> usize {
+        self.count(seam, name, |count| &mut count.calls)
     }
 
-    /// Items of calls, since this was asked last.
-    pub fn items(&self, seam: &'static str, name: &'static str) -> usize {
-        let mut counts = self.counts.lock();
-        std::mem::take(&mut counts.entry((seam, name)).or_default().subjects)
+    /// Number of items of calls, since the last query of it.
+    #[track_caller]
+    pub fn items(&self, seam: &str, name: &str) -> usize {
+        self.count(seam, name, |count| &mut count.subjects)
     }
 
-    /// Reads of a seam, since this was asked last.
-    pub fn reads(&self, seam: &'static str) -> usize {
+    #[track_caller]
+    fn count(&self, seam: &str, name: &str, of: fn(&mut CallCount) -> &mut usize) -> usize {
+        let names = Names::of(seam);
+        let mut counts = self.counts.lock();
+        let count = counts.entry((names.seam, names.call(name)));
+        std::mem::take(of(count.or_default()))
+    }
+
+    /// Number of reads of a seam, since the last query of it.
+    #[track_caller]
+    pub fn reads(&self, seam: &str) -> usize {
         self.sum(seam, false)
     }
 
-    /// Writes of a seam, since this was asked last.
-    pub fn writes(&self, seam: &'static str) -> usize {
+    /// Number of writes of a seam, since the last query of it.
+    #[track_caller]
+    pub fn writes(&self, seam: &str) -> usize {
         self.sum(seam, true)
     }
 
-    fn sum(&self, seam: &'static str, has_effect: bool) -> usize {
+    #[track_caller]
+    fn sum(&self, seam: &str, has_effect: bool) -> usize {
+        let seam = Names::of(seam).seam;
         let mut counts = self.counts.lock();
         let of_it = counts
             .iter_mut()
@@ -229,7 +258,7 @@ impl Faults {
             .sum()
     }
 
-    /// The faults of a call, each hit once more.
+    /// Returns the faults of a call, and counts a hit for each.
     fn hit(&self, of: impl Fn(&Rule) -> bool) -> Vec<Rule> {
         let mut rules = self.rules.lock();
         let mut hit = Vec::new();
@@ -244,7 +273,7 @@ impl Faults {
         hit
     }
 
-    /// Until no such fault is left.
+    /// Waits until no such fault is left.
     async fn ended(&self, rule: &Rule) {
         let mut changes = self.changes.subscribe();
         let is_it = |it: &Rule| it.calls == rule.calls && it.fault == rule.fault;
@@ -263,6 +292,7 @@ fn refused(op: &Op) -> Error {
 #[async_trait]
 impl Hook for Faults {
     async fn before(&self, op: &Op) -> Result<()> {
+        Names::check(op);
         {
             let mut counts = self.counts.lock();
             let count = counts.entry((op.seam, op.name)).or_default();
@@ -295,11 +325,11 @@ impl Hook for Faults {
         }
     }
 
-    /// Users whose mailboxes have faults of their own are on a server of their own.
+    /// A user with mailbox faults of their own has a server of their own.
     fn server(&self, user: u64) -> Option<ServerId> {
         let rules = self.rules.lock();
         let is_of_it =
-            |rule: &Rule| rule.calls.seam == "mailbox" && rule.calls.subject == Some(user);
+            |rule: &Rule| rule.calls.names.seam == "mailbox" && rule.calls.subject == Some(user);
         rules.iter().any(is_of_it).then_some(ServerId(u64::MAX))
     }
 
@@ -338,11 +368,9 @@ impl Hook for Faults {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use bytes::Bytes;
     use protocol::GroupId;
-    use protocol::cached::{Outdated, Owner};
+    use protocol::cache::{CacheKey, Invalidation};
     use protocol::conversation::Head;
     use protocol::keys::Topic;
     use tokio::time::{Instant, timeout};
@@ -351,23 +379,52 @@ mod tests {
     use crate::cache::{Cache, CacheConfig, EmbeddedCache};
     use crate::clock::SystemClock;
     use crate::embedded::Engine;
-    use crate::fresh::Fresh;
     use crate::heads::{EmbeddedHeads, HeadStore};
     use crate::hook::Hooked;
     use crate::queue::{EmbeddedQueue, Polled, Queue, QueueConfig};
+    use crate::test_ids::TestIds;
 
     const SAVES: Calls = Calls::to("heads").named("save");
     const LONG: Duration = Duration::from_secs(3600);
 
     fn faults() -> (Arc<Faults>, Arc<dyn Hook>) {
         let faults = Arc::new(Faults::default());
-        (faults.clone(), faults)
+        let hook = faults.hook();
+        (faults, hook)
+    }
+
+    // A fault of an unknown call would never be met.
+    #[test]
+    fn names_that_no_call_has_are_refused() {
+        let refuses = |name: fn()| std::panic::catch_unwind(name).is_err();
+        assert!(!refuses(|| _ = SAVES));
+        assert!(refuses(|| _ = Calls::to("head")));
+        assert!(refuses(|| _ = Calls::to("heads").named("saved")));
+        assert!(refuses(|| _ = Calls::to("heads").named("push")));
+        assert!(refuses(|| _ = Calls::to("queue").of_kind("delivered")));
+        assert!(refuses(|| _ = Faults::default().calls("heads", "saves")));
+        assert!(refuses(|| _ = Faults::default().items("head", "save")));
+        assert!(refuses(|| _ = Faults::default().reads("head")));
+        assert!(refuses(|| _ = Faults::default().writes("head")));
+    }
+
+    // An unlisted call could have no faults.
+    #[test]
+    fn calls_that_are_on_no_list_are_refused() {
+        let refuses = |op: Op| std::panic::catch_unwind(|| Names::check(&op)).is_err();
+        let publish = |kind| Op {
+            kind,
+            ..Op::new("queue", "publish")
+        };
+        assert!(!refuses(publish("")) && !refuses(publish("retry")));
+        assert!(refuses(publish("retries")));
+        assert!(refuses(Op::new("queue", "produce")));
     }
 
     #[tokio::test(start_paused = true)]
     async fn each_fault_says_whether_a_call_is_done_and_what_is_answered() {
-        let fresh = Fresh::new(1);
-        // A fault, done or not, and the answer: ok, an error, or none.
+        let fresh = TestIds::new(1);
+        // A fault, whether the call is done, and the answer: ok, an error, or none.
         let fates = [
             (Fault::Unavailable, false, Some(Some(Kind::Unavailable))),
             (Fault::Conflict, false, Some(Some(Kind::Conflict))),
@@ -426,6 +483,14 @@ mod tests {
         }
     }
 
+    #[test]
+    #[should_panic(expected = "no call met")]
+    fn a_fault_that_no_call_met_is_told_of_at_its_end() {
+        let faults = Faults::default();
+        faults.begin(SAVES, Fault::Hang);
+        faults.end(SAVES);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn items_fail_alone_and_hang_when_the_others_are_done() {
         let (faults, hook) = faults();
@@ -433,7 +498,7 @@ mod tests {
         let cache = Hooked::new(cache, &hook);
         let groups = [1, 2, 3].map(|n| GroupId::new(n).unwrap());
         let forget = async || {
-            let outdated = groups.map(|group| Outdated::of(Owner::Group(group)));
+            let outdated = groups.map(|group| Invalidation::of(CacheKey::Group(group)));
             timeout(LONG, cache.forget(&outdated)).await
         };
         let two = Calls::to("cache").about(2);

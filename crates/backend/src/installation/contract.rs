@@ -1,27 +1,27 @@
-//! What every store of the installation promises.
+//! Contract of every installation store.
 
 use std::time::Duration;
 
 use protocol::Timestamp;
 
 use super::InstallationStore;
-use crate::fresh::{Fresh, at};
+use crate::test_ids::{TestIds, at};
 
-pub(super) async fn the_first_number_stands(store: &dyn InstallationStore, fresh: &Fresh) {
+pub(super) async fn the_first_number_stands(store: &dyn InstallationStore, fresh: &TestIds) {
     let first = store.record(fresh.user().get() as u64, at(1)).await;
-    // On a store that others use, it is theirs.
+    // A shared store already has the number of its other users.
     let first = first.expect("writes");
     let other = store.record(first.wrapping_add(1), at(2)).await;
     assert_eq!(other.expect("writes"), first);
     assert_eq!(store.number().await.expect("reads"), Some(first));
 }
 
-pub(super) async fn large_numbers_come_back(store: &dyn InstallationStore, _: &Fresh) {
+pub(super) async fn large_numbers_come_back(store: &dyn InstallationStore, _: &TestIds) {
     let stands = store.record(u64::MAX, at(1)).await.expect("writes");
     assert_eq!(store.number().await.expect("reads"), Some(stands));
 }
 
-pub(super) async fn a_reservation_never_goes_back(store: &dyn InstallationStore, fresh: &Fresh) {
+pub(super) async fn a_reservation_never_goes_back(store: &dyn InstallationStore, fresh: &TestIds) {
     let node = (fresh.user().get() % 1024) as u16;
     let before = store.reserved(node).await.expect("reads");
     let later = before.max(at(1)) + Duration::from_secs(600);
@@ -29,7 +29,7 @@ pub(super) async fn a_reservation_never_goes_back(store: &dyn InstallationStore,
     let earlier = Timestamp::from_millis(later.millis() - 5);
     store.reserve_node(node, earlier).await.expect("writes");
     assert_eq!(store.reserved(node).await.expect("reads"), later);
-    // Once more the same: repeated after an answer was lost.
+    // The same call again, as after a lost answer.
     store.reserve_node(node, later).await.expect("writes");
     assert_eq!(store.reserved(node).await.expect("reads"), later);
 }

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use protocol::Timestamp;
 
 use super::InstallationStore;
-use crate::embedded::{Batch, Engine, Table};
+use crate::embedded::{Engine, Table, WriteBatch};
 use crate::{Error, Result};
 
 const SEAM: &str = "installation";
@@ -16,7 +16,7 @@ const NODE: &[u8] = b"node";
 /// The installation in the embedded store.
 pub struct EmbeddedInstallation {
     engine: Engine,
-    /// Held between reading and writing, never across an await.
+    /// Held from a read to the write after it, never across an await.
     writing: Mutex<()>,
 }
 
@@ -39,13 +39,14 @@ impl EmbeddedInstallation {
             .transpose()
     }
 
-    /// Writes what `choose` makes of the present value, and answers it when it is durable.
+    /// Replaces the current value by the result of `choose`, and returns it once it is durable.
     async fn change(&self, key: Vec<u8>, choose: impl FnOnce(Option<u64>) -> u64) -> Result<u64> {
         let (value, mark) = {
             let _writing = self.writing.lock();
-            // Written again rather than only read: whoever wrote it may not have waited.
+            // Even an unchanged value is rewritten: its first writer may not have awaited the
+            // fsync.
             let value = choose(self.read(&key)?);
-            let mut batch = Batch::new();
+            let mut batch = WriteBatch::new();
             batch.put(Table::Installation, key, value.to_be_bytes().to_vec());
             (value, self.engine.write(batch)?)
         };
@@ -85,8 +86,8 @@ fn key(node: u16) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::EmbeddedInstallation;
-    use crate::fresh::on_memory_and_disk;
     use crate::installation::contract;
+    use crate::test_ids::on_memory_and_disk;
 
     contract::checks!(on_memory_and_disk!(super::EmbeddedInstallation::new));
 }

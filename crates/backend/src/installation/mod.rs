@@ -1,5 +1,5 @@
-//! What must survive the loss of discovery: the number of the installation, and up to when ids of each node
-//! number may have been made.
+//! State that must survive a loss of discovery: the number of the installation, and for each node
+//! number the time up to which its ids may have been made.
 
 #[cfg(test)]
 mod contract;
@@ -18,17 +18,17 @@ use crate::hook::hooked;
 
 #[async_trait]
 pub trait InstallationStore: Send + Sync {
-    /// The installation's number; none where it is new.
+    /// Number of the installation; `None` if it is new.
     async fn number(&self) -> Result<Option<u64>>;
 
-    /// Records the number of a new installation. Answers the one that stands, which is another where
-    /// somebody was first.
+    /// Records the number of a new installation. Returns the stored one, which differs if another
+    /// process was first.
     async fn record(&self, number: u64, created: Timestamp) -> Result<u64>;
 
-    /// Ids of this node number may be made up to `until`. An earlier time takes nothing back.
+    /// Permits ids of this node number up to `until`. An earlier time takes nothing back.
     async fn reserve_node(&self, node: u16, until: Timestamp) -> Result<()>;
 
-    /// The latest time that was reserved for this node number; zero where there is none.
+    /// Latest time reserved for this node number; zero if none.
     async fn reserved(&self, node: u16) -> Result<Timestamp>;
 }
 

@@ -1,5 +1,5 @@
-//! The installation in ScyllaDB or Cassandra: table `installation` with its one row, written once, and table
-//! `id_node`, a row for each node number, written at the time that it reserves: the latest counts.
+//! The installation in ScyllaDB or Cassandra: table `installation` with its one row, written once,
+//! and table `id_node`, a row per node number, written at the time it reserves: the latest wins.
 
 use async_trait::async_trait;
 use protocol::Timestamp;
@@ -39,7 +39,7 @@ impl ScyllaInstallation {
 impl InstallationStore for ScyllaInstallation {
     async fn number(&self) -> Result<Option<u64>> {
         let rows: Vec<(i64,)> = self.cql.rows_after_conditions(&self.select, ()).await?;
-        // As bytes: all 64 bits are used.
+        // Stored as bit pattern: all 64 bits are used.
         Ok(rows.first().map(|(number,)| *number as u64))
     }
 

@@ -1,6 +1,6 @@
-//! What every ledger promises. A check uses its own messages.
+//! Contract of every ledger. Each check uses messages of its own.
 
-use protocol::ledger::{DeadReason, Event, FailureCause, LedgerEntry};
+use protocol::ledger::{DeadReason, FailureCause, LedgerEntry, LedgerEvent};
 use protocol::message::Target;
 use protocol::presence::BoatLife;
 use protocol::{
@@ -8,9 +8,9 @@ use protocol::{
 };
 
 use super::LedgerStore;
-use crate::fresh::Fresh;
+use crate::test_ids::TestIds;
 
-fn entry(message: MessageId, after_millis: i64, event: Event) -> LedgerEntry {
+fn entry(message: MessageId, after_millis: i64, event: LedgerEvent) -> LedgerEntry {
     LedgerEntry {
         message,
         at: Timestamp::from_millis(message.timestamp().millis() + after_millis),
@@ -19,8 +19,8 @@ fn entry(message: MessageId, after_millis: i64, event: Event) -> LedgerEntry {
     }
 }
 
-fn placed(fresh: &Fresh, conversation: ConversationId, send_id: SendId) -> Event {
-    Event::Placed {
+fn placed(fresh: &TestIds, conversation: ConversationId, send_id: SendId) -> LedgerEvent {
+    LedgerEvent::Placed {
         conversation,
         seq: Seq(u64::MAX),
         from: fresh.user(),
@@ -40,16 +40,16 @@ async fn trace(ledger: &dyn LedgerStore, message: MessageId) -> Vec<LedgerEntry>
     found.remove(0)
 }
 
-pub(super) async fn every_event_comes_back(ledger: &dyn LedgerStore, fresh: &Fresh) {
+pub(super) async fn every_event_comes_back(ledger: &dyn LedgerStore, fresh: &TestIds) {
     let message = fresh.message();
     let session = SessionId::new(i64::MAX).expect("positive");
     let letter = || "letter-1".to_owned();
     let mut events = vec![
         placed(fresh, fresh.conversation(), fresh.send_id()),
-        Event::Repeat {
+        LedgerEvent::Repeat {
             of: fresh.message(),
         },
-        Event::Pushed {
+        LedgerEvent::Pushed {
             session,
             life: BoatLife {
                 boat: BoatId::new("boat-1").expect("a name"),
@@ -57,24 +57,24 @@ pub(super) async fn every_event_comes_back(ledger: &dyn LedgerStore, fresh: &Fre
             },
             attempt: 1,
         },
-        Event::Acked { session },
-        Event::Retried {
+        LedgerEvent::Acked { session },
+        LedgerEvent::Retried {
             attempt: 2,
             tier: 3,
         },
-        Event::StoredOffline,
-        Event::Fetched { session },
-        Event::ReachableBySync,
-        Event::Dropped,
-        Event::Notified,
-        Event::NotificationSent {
+        LedgerEvent::StoredOffline,
+        LedgerEvent::Fetched { session },
+        LedgerEvent::ReachableBySync,
+        LedgerEvent::Dropped,
+        LedgerEvent::Notified,
+        LedgerEvent::NotificationSent {
             provider: "webhook".to_owned(),
             ok: false,
         },
-        Event::Redriven { letter: letter() },
-        Event::Settled,
+        LedgerEvent::Redriven { letter: letter() },
+        LedgerEvent::Settled,
     ];
-    events.extend(DeadReason::ALL.map(|reason| Event::Dead {
+    events.extend(DeadReason::ALL.map(|reason| LedgerEvent::Dead {
         reason,
         letter: letter(),
     }));
@@ -88,9 +88,9 @@ pub(super) async fn every_event_comes_back(ledger: &dyn LedgerStore, fresh: &Fre
             MailboxUnavailable,
             MailboxRefused,
         ]
-        .map(|cause| Event::Failed { cause, attempt: 9 }),
+        .map(|cause| LedgerEvent::Failed { cause, attempt: 9 }),
     );
-    // Before the message's own time, too: clocks differ.
+    // Times may precede the message's own: clocks differ.
     let mut entries: Vec<_> = (-3..)
         .zip(events)
         .map(|(after, event)| entry(message, after, event))
@@ -105,26 +105,26 @@ pub(super) async fn every_event_comes_back(ledger: &dyn LedgerStore, fresh: &Fre
 
 pub(super) async fn entries_come_oldest_first_and_in_their_order(
     ledger: &dyn LedgerStore,
-    fresh: &Fresh,
+    fresh: &TestIds,
 ) {
     let message = fresh.message();
-    let late = entry(message, 50, Event::Settled);
-    let first = entry(message, 10, Event::StoredOffline);
-    let second = entry(message, 10, Event::Notified);
+    let late = entry(message, 50, LedgerEvent::Settled);
+    let first = entry(message, 10, LedgerEvent::StoredOffline);
+    let second = entry(message, 10, LedgerEvent::Notified);
     append(ledger, vec![late.clone()]).await;
     append(ledger, vec![first.clone(), second.clone()]).await;
     assert_eq!(trace(ledger, message).await, [first, second, late]);
 }
 
-/// Not in one call, and not where ids are neighbours.
-pub(super) async fn messages_do_not_mix(ledger: &dyn LedgerStore, fresh: &Fresh) {
+/// Neither in one call, nor between neighbouring ids.
+pub(super) async fn messages_do_not_mix(ledger: &dyn LedgerStore, fresh: &TestIds) {
     let one = fresh.message();
     let other = MessageId::new(one.get() + 1).expect("positive");
     let unknown = fresh.message();
     let entries = [
-        (one, Event::StoredOffline),
-        (other, Event::Dropped),
-        (one, Event::Notified),
+        (one, LedgerEvent::StoredOffline),
+        (other, LedgerEvent::Dropped),
+        (one, LedgerEvent::Notified),
     ]
     .map(|(message, event)| entry(message, 1, event));
     append(ledger, entries.to_vec()).await;
@@ -134,11 +134,11 @@ pub(super) async fn messages_do_not_mix(ledger: &dyn LedgerStore, fresh: &Fresh)
     assert_eq!(traces.expect("reads"), [vec![b], vec![], vec![a, c]]);
 }
 
-/// Redelivery says it again, and who reads must bear it; nothing that was said is lost for it.
-pub(super) async fn the_same_entry_may_stand_twice(ledger: &dyn LedgerStore, fresh: &Fresh) {
+/// A redelivery repeats the entry, and readers must tolerate it; no entry is lost for that.
+pub(super) async fn the_same_entry_may_stand_twice(ledger: &dyn LedgerStore, fresh: &TestIds) {
     let message = fresh.message();
-    let stored = entry(message, 1, Event::StoredOffline);
-    let settled = entry(message, 2, Event::Settled);
+    let stored = entry(message, 1, LedgerEvent::StoredOffline);
+    let settled = entry(message, 2, LedgerEvent::Settled);
     append(ledger, vec![stored.clone()]).await;
     append(ledger, vec![stored.clone(), settled.clone()]).await;
     let mut found = trace(ledger, message).await;
@@ -146,11 +146,11 @@ pub(super) async fn the_same_entry_may_stand_twice(ledger: &dyn LedgerStore, fre
     assert_eq!(found, [stored, settled]);
 }
 
-/// A message that fails again and again.
-pub(super) async fn a_long_life_is_read_whole(ledger: &dyn LedgerStore, fresh: &Fresh) {
+/// A message that fails repeatedly.
+pub(super) async fn a_long_life_is_read_whole(ledger: &dyn LedgerStore, fresh: &TestIds) {
     let message = fresh.message();
     let retried = |attempt: u32| {
-        let event = Event::Retried { attempt, tier: 1 };
+        let event = LedgerEvent::Retried { attempt, tier: 1 };
         entry(message, i64::from(attempt), event)
     };
     for attempt in 0..600 {
@@ -160,15 +160,15 @@ pub(super) async fn a_long_life_is_read_whole(ledger: &dyn LedgerStore, fresh: &
     assert_eq!(trace(ledger, message).await, wanted);
 }
 
-/// Old messages go; younger ones stay whole. `before` is below all that others use.
-pub(super) async fn what_is_forgotten_leaves_nothing(ledger: &dyn LedgerStore, fresh: &Fresh) {
+/// Old messages go, younger ones stay whole. `before` is below all messages of other tests.
+pub(super) async fn what_is_forgotten_leaves_nothing(ledger: &dyn LedgerStore, fresh: &TestIds) {
     let conversation = fresh.conversation();
     let old = [1, 2].map(|n| MessageId::new(n).expect("positive"));
     let young = MessageId::new(3).expect("positive");
     for message in [old[0], old[1], young] {
         let placed = placed(fresh, conversation, fresh.send_id());
         append(ledger, vec![entry(message, 1, placed)]).await;
-        append(ledger, vec![entry(message, 2, Event::Settled)]).await;
+        append(ledger, vec![entry(message, 2, LedgerEvent::Settled)]).await;
     }
     while ledger.forget(young, 3).await.expect("forgets") > 0 {}
     let traces = ledger.trace(&[old[0], old[1], young]).await;
@@ -176,8 +176,8 @@ pub(super) async fn what_is_forgotten_leaves_nothing(ledger: &dyn LedgerStore, f
     assert_eq!(left, [0, 0, 2]);
 }
 
-/// Hands the names of all checks to another macro: no backend can leave one out; `and` adds what not all
-/// of them have to keep.
+/// Hands the names of all checks to another macro: no backend can leave one out; `and` adds checks
+/// for some backends only.
 macro_rules! checks {
     ($then:ident!($($with:tt)*) $(and $more:ident)*) => {
         $then!($($with)*:

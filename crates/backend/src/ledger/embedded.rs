@@ -2,10 +2,10 @@
 //!
 //! | table | key | value |
 //! | --- | --- | --- |
-//! | `ledger` | message, stamp | what one call said of the message |
+//! | `ledger` | message, stamp | entries of one call about the message |
 //!
-//! Writing reads nothing: the stamp is new at each call (the store's life in its upper 24 bits), so a call
-//! never meets the row of another. A row's times are kept as distances from the message's own.
+//! Writes read nothing: the stamp is new at each call (the store's life in its upper 24 bits), so
+//! that no call meets the row of another. Times in a row are distances from the message's own.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,55 +13,59 @@ use async_trait::async_trait;
 use protocol::MessageId;
 use protocol::ledger::LedgerEntry;
 
-use super::{LedgerStore, said};
+use super::{LedgerStore, packed_entries};
 use crate::Result;
 use crate::embedded::value::{decode, encode};
-use crate::embedded::{Batch, Engine, Order, Table};
+use crate::embedded::{Engine, ScanOrder, Table, WriteBatch};
 
 const SEAM: &str = "ledger";
 
-/// Counts the lives of the store; sorts before every message.
+/// Key of the number of lives of the store; sorts before every message.
 const LIFE_KEY: [u8; 8] = [0; 8];
 
 /// A life has 2^40 calls.
 const CALL_BITS: u32 = 40;
 
-/// Rows of one message read at once.
+/// Rows of one message per read.
 const SCAN: usize = 256;
 
 /// The ledger in the embedded store.
 pub struct EmbeddedLedger {
     engine: Engine,
     stamp: AtomicU64,
-    /// Below it everything was forgotten: what was removed there need not be passed over again.
+    /// First message that may have rows: scans start here, past the removed keys below.
     forgotten: AtomicU64,
 }
 
 impl EmbeddedLedger {
-    /// Begins a new life of the ledger in this store: its stamps are larger than all before.
+    /// Begins a new life of the ledger in this store: its stamps exceed all earlier ones.
     pub fn open(engine: Engine) -> Result<EmbeddedLedger> {
         let life: u64 = match engine.get(Table::Ledger, &LIFE_KEY)? {
             Some(value) => decode(SEAM, &value)?,
             None => 0,
         };
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         batch.put(Table::Ledger, LIFE_KEY.to_vec(), encode(SEAM, &(life + 1))?);
         engine.write(batch)?;
         Ok(EmbeddedLedger {
             engine,
             stamp: AtomicU64::new(life << CALL_BITS),
-            // The first key of the first message: the count of lives lies below it.
+            // First key of the first message: the count of lives lies below it.
             forgotten: AtomicU64::new(1),
         })
     }
 
-    fn add(&self, batch: &mut Batch, entries: &[&LedgerEntry]) -> Result<()> {
+    fn add(&self, batch: &mut WriteBatch, entries: &[&LedgerEntry]) -> Result<()> {
         let Some(message) = entries.first().map(|entry| entry.message) else {
             return Ok(());
         };
         let stamp = self.stamp.fetch_add(1, Ordering::Relaxed);
         let key = pair(message.get().to_be_bytes(), stamp.to_be_bytes());
-        batch.put(Table::Ledger, key, said::to_bytes(SEAM, message, entries)?);
+        batch.put(
+            Table::Ledger,
+            key,
+            packed_entries::to_bytes(SEAM, message, entries)?,
+        );
         Ok(())
     }
 
@@ -73,17 +77,17 @@ impl EmbeddedLedger {
         loop {
             let page =
                 self.engine
-                    .range(Table::Ledger, &from[..]..&end[..], Order::Forward, SCAN)?;
+                    .range(Table::Ledger, &from[..]..&end[..], ScanOrder::Forward, SCAN)?;
             for (_, value) in &page {
-                entries.extend(said::from_bytes(SEAM, message, value)?);
+                entries.extend(packed_entries::from_bytes(SEAM, message, value)?);
             }
             match page.last() {
-                // The first key after this one.
+                // First key after the last one read.
                 Some((key, _)) if page.len() == SCAN => from = [&key[..], &[0]].concat(),
                 _ => break,
             }
         }
-        // Services have clocks of their own; of one time, the order of writing stays.
+        // Clocks of services differ; entries of one time keep the order of writing.
         entries.sort_by_key(|entry| entry.at);
         Ok(entries)
     }
@@ -94,7 +98,7 @@ impl LedgerStore for EmbeddedLedger {
     async fn append(&self, entries: Vec<LedgerEntry>) -> Result<()> {
         let mut sorted: Vec<&LedgerEntry> = entries.iter().collect();
         sorted.sort_by_key(|entry| entry.message);
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         for of_one in sorted.chunk_by(|one, other| one.message == other.message) {
             self.add(&mut batch, of_one)?;
         }
@@ -114,10 +118,13 @@ impl LedgerStore for EmbeddedLedger {
     async fn forget(&self, before: MessageId, limit: usize) -> Result<usize> {
         let start = self.forgotten.load(Ordering::Relaxed).to_be_bytes();
         let end = before.get().to_be_bytes();
-        let rows = self
-            .engine
-            .range(Table::Ledger, &start[..]..&end[..], Order::Forward, limit)?;
-        let mut batch = Batch::new();
+        let rows = self.engine.range(
+            Table::Ledger,
+            &start[..]..&end[..],
+            ScanOrder::Forward,
+            limit,
+        )?;
+        let mut batch = WriteBatch::new();
         for (key, _) in &rows {
             batch.remove(Table::Ledger, key.clone());
         }
@@ -138,11 +145,11 @@ fn pair(first: [u8; 8], second: [u8; 8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use protocol::ledger::Event;
+    use protocol::ledger::LedgerEvent;
 
     use super::*;
-    use crate::fresh::{Fresh, at, on_memory_and_disk};
     use crate::ledger::contract;
+    use crate::test_ids::{TestIds, at, on_memory_and_disk};
 
     fn open(engine: Engine) -> EmbeddedLedger {
         EmbeddedLedger::open(engine).expect("opens")
@@ -150,18 +157,18 @@ mod tests {
 
     contract::checks!(on_memory_and_disk!(super::open) and what_is_forgotten_leaves_nothing);
 
-    /// Each life of the store writes beside the lives before, even at the same millisecond.
+    /// Each life of the store writes beside earlier lives, even in the same millisecond.
     #[tokio::test]
     async fn a_restart_overwrites_nothing() {
         let engine = Engine::memory();
-        let message = Fresh::new(1).message();
+        let message = TestIds::new(1).message();
         for life in 1..=3 {
             let ledger = open(engine.clone());
             let entry = LedgerEntry {
                 message,
                 at: at(1),
                 target: None,
-                event: Event::Settled,
+                event: LedgerEvent::Settled,
             };
             ledger.append(vec![entry]).await.expect("appends");
             let trace = ledger.trace(&[message]).await.expect("reads");
@@ -169,15 +176,15 @@ mod tests {
         }
     }
 
-    /// What one call says is one row a message, and one write.
+    /// A call makes one row per message, in one write.
     #[tokio::test]
     async fn a_call_is_one_write() {
         let engine = Engine::memory();
         let ledger = open(engine.clone());
         engine.hold_syncs();
-        let fresh = Fresh::new(1);
+        let fresh = TestIds::new(1);
         let entries = fresh.messages(5).into_iter().flat_map(|message| {
-            [Event::StoredOffline, Event::Settled].map(|event| LedgerEntry {
+            [LedgerEvent::StoredOffline, LedgerEvent::Settled].map(|event| LedgerEntry {
                 message,
                 at: at(1),
                 target: None,
@@ -187,7 +194,7 @@ mod tests {
         let before = engine.undurable();
         ledger.append(entries.collect()).await.expect("appends");
         assert_eq!(engine.undurable(), before + 1);
-        let rows = engine.range(Table::Ledger, .., Order::Forward, 100);
+        let rows = engine.range(Table::Ledger, .., ScanOrder::Forward, 100);
         assert_eq!(rows.expect("reads").len(), 5 + 1, "five rows and the life");
     }
 }

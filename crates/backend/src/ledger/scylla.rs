@@ -1,8 +1,8 @@
-//! The ledger in ScyllaDB or Cassandra: table `ledger`, a partition for each message, a row for each call
-//! that said something of it.
+//! The ledger in ScyllaDB or Cassandra: table `ledger`, a partition per message, a row per call
+//! about it.
 //!
-//! Writing reads nothing: a call has a number that is new in the life of its process, and the life a random
-//! number of its own, so that no call meets the row of another. Rows expire by themselves.
+//! Writes read nothing: each call has a number unique in the life of its process, and each life a
+//! random number, so that no call meets the row of another. Rows expire by themselves.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -11,17 +11,17 @@ use protocol::MessageId;
 use protocol::ledger::LedgerEntry;
 use scylla::response::PagingState;
 
-use super::{LedgerStore, said};
+use super::{LedgerStore, packed_entries};
 use crate::Result;
 use crate::clock::{Entropy, SystemEntropy};
 use crate::scylla::{Cql, SeamCql, Statement};
 
 const SEAM: &str = "ledger";
 
-/// Entries in one row: a message to many has many, and a row stays some kilobytes.
+/// Entries per row: a message to many has many, and a row stays at some kilobytes.
 const ENTRIES_MAX: usize = 256;
 
-/// Rows in one answer.
+/// Rows per answer.
 const PAGE: usize = 500;
 
 /// The ledger in ScyllaDB or Cassandra.
@@ -31,7 +31,7 @@ pub struct ScyllaLedger {
     select: Statement,
     life: i64,
     calls: AtomicI64,
-    /// Seconds that a row lives.
+    /// Time to live of a row, in seconds.
     retention: i32,
 }
 
@@ -46,13 +46,13 @@ impl ScyllaLedger {
             select: Statement::new("SELECT said FROM ledger WHERE message = ?"),
             life: (SystemEntropy.next() >> 1) as i64,
             calls: AtomicI64::new(0),
-            // Checked with the settings.
+            // Bounds were checked with the settings.
             retention: i32::try_from(retention).unwrap_or(i32::MAX),
         }
     }
 
     async fn add(&self, message: MessageId, n: i64, entries: &[&LedgerEntry]) -> Result<()> {
-        let said = said::to_bytes(SEAM, message, entries)?;
+        let said = packed_entries::to_bytes(SEAM, message, entries)?;
         let values = (message.get(), self.life, n, said, self.retention);
         self.cql.write(&self.insert, values).await
     }
@@ -64,11 +64,11 @@ impl ScyllaLedger {
             let page = self.cql.page(&self.select, (message.get(),), start, PAGE);
             let (rows, next): (Vec<(Vec<u8>,)>, _) = page.await?;
             for (said,) in rows {
-                entries.extend(said::from_bytes(SEAM, message, &said)?);
+                entries.extend(packed_entries::from_bytes(SEAM, message, &said)?);
             }
             from = next;
         }
-        // Services have clocks of their own; of one time, the order of writing stays.
+        // Clocks of services differ; entries of one time keep the order of writing.
         entries.sort_by_key(|entry| entry.at);
         Ok(entries)
     }
@@ -103,7 +103,7 @@ impl LedgerStore for ScyllaLedger {
 mod tests {
     use std::time::Duration;
 
-    use protocol::ledger::Event;
+    use protocol::ledger::LedgerEvent;
     use tokio::time::sleep;
 
     use super::*;
@@ -126,7 +126,7 @@ mod tests {
             message,
             at: message.timestamp(),
             target: None,
-            event: Event::Settled,
+            event: LedgerEvent::Settled,
         };
         ledger.append(vec![entry]).await.expect("appends");
         let count = async || ledger.trace(&[message]).await.expect("reads")[0].len();

@@ -1,5 +1,5 @@
-//! What every mailbox promises. Each check is one promise; a backend runs all of them at its foot, with
-//! [`contract_tests!`] on a new store for each or with [`run_all!`] on one store for all.
+//! Contract tests of every mailbox, one guarantee per check. A backend runs all of them, with
+//! [`contract_tests!`] on a new store each or with [`run_all!`] on one store for all.
 
 mod presence;
 mod sends;
@@ -12,12 +12,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use protocol::mailbox::{
-    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, Mail, MailCursor, MailPage,
-    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, SessionCapacity,
-    Whereabouts,
+    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, Mail, MailCursor,
+    MailLocation, MailPage, MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
+    SessionCapacity,
 };
 use protocol::message::Target;
-use protocol::presence::{BoatLife, Denied, SessionKey};
+use protocol::presence::{BoatLife, DeniedBoats, SessionKey};
 use protocol::{
     BoatId, ConversationId, DeviceId, Incarnation, MessageId, Platform, SendId, SessionId,
     Timestamp, UserId,
@@ -28,13 +28,13 @@ pub(crate) use self::sends::*;
 pub(crate) use self::waiting::*;
 use super::MailboxStore;
 
-/// What the store under test keeps on every platform but web …
+/// Policy of the store under test on every platform but web …
 pub(crate) const COUNT_MAX: u32 = 5;
 pub(crate) const EXPIRE: Duration = Duration::from_secs(3_600);
-/// … which keeps any number.
+/// … where the number of messages is unlimited.
 pub(crate) const UNLIMITED: Platform = Platform::Web;
 
-/// Sessions of each platform in the store under test: one but for these.
+/// Platforms with more than one session in the store under test.
 pub(crate) const ROOMY: [(Platform, u32); 2] = [(Platform::Desktop, 2), (Platform::Pad, 3)];
 
 pub(crate) fn capacity() -> SessionCapacity {
@@ -46,7 +46,7 @@ pub(crate) fn capacity() -> SessionCapacity {
 
 type LoseBody = Box<dyn Fn(MessageId, Lost) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// What of a body is lost.
+/// Rows of a body to lose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lost {
     Body,
@@ -56,15 +56,15 @@ pub(crate) enum Lost {
 /// A store and a range of users and messages that no other check touches.
 pub(crate) struct Scene {
     pub(crate) store: Arc<dyn MailboxStore>,
-    /// Near the present, where the store has its own clock.
+    /// Close to the present, for stores with a clock of their own.
     pub(crate) now: Timestamp,
-    /// Users, sessions and messages are numbered from here; a thousand are this check's.
+    /// Base of the numbers for users, sessions and messages; this check owns a thousand.
     pub(crate) first: i64,
     pub(crate) lose_body: LoseBody,
 }
 
 impl Scene {
-    /// All of them are signed off, or were.
+    /// Signs off all sessions; none may fail, not even one that is no longer registered.
     async fn sign_off(&self, sessions: Vec<SessionKey>) {
         let count = sessions.len();
         let answers = self.store.disconnect(sessions).await;
@@ -116,7 +116,7 @@ impl Scene {
             platforms: vec![target.platform],
             forced: Vec::new(),
             mail: Some(mail),
-            denied: Denied::default(),
+            denied: DeniedBoats::default(),
             now: self.now,
         }
     }
@@ -145,13 +145,14 @@ impl Scene {
     }
 
     async fn connect(&self, entry: &NewSession) -> ConnectAnswer {
-        self.connect_with(entry, Denied::default(), self.now).await
+        self.connect_with(entry, DeniedBoats::default(), self.now)
+            .await
     }
 
     async fn connect_with(
         &self,
         entry: &NewSession,
-        denied: Denied,
+        denied: DeniedBoats,
         now: Timestamp,
     ) -> ConnectAnswer {
         let request = ConnectRequest {
@@ -168,13 +169,13 @@ impl Scene {
         let sessions = vec![(entry.key.user, entry.clone())];
         let mut answers = self
             .store
-            .reassert(sessions, Denied::default(), self.now)
+            .reassert(sessions, DeniedBoats::default(), self.now)
             .await;
         answers.remove(0).expect("answered")
     }
 
-    /// Sessions that are live when these lives are denied.
-    async fn live(&self, user: UserId, denied: Denied) -> Vec<SessionId> {
+    /// Live sessions of `user` while the lives in `denied` are denied.
+    async fn live(&self, user: UserId, denied: DeniedBoats) -> Vec<SessionId> {
         let mut answers = self.store.sessions(&[user], denied).await;
         let live = answers.remove(0).expect("answered");
         live.into_iter().map(|entry| entry.session).collect()
@@ -187,7 +188,7 @@ impl Scene {
             .expect("paged")
     }
 
-    /// All that wait, in order.
+    /// All waiting messages, in order.
     async fn waiting(&self, target: Target) -> Vec<MessageId> {
         let page = self.page(target, None, 100).await;
         page.mails.iter().map(|mail| mail.id).collect()
@@ -206,7 +207,7 @@ impl Scene {
         }
     }
 
-    /// A send of `from` to `to` as message `n`.
+    /// A send from `from` to `to` as message `n`.
     fn first_send(&self, from: i64, to: i64, n: i64) -> FirstSend {
         let conversation = ConversationId::private(self.user(from), self.user(to));
         FirstSend {
@@ -233,7 +234,7 @@ fn life(boat: &str, incarnation: u64) -> BoatLife {
     }
 }
 
-fn denied(lives: impl IntoIterator<Item = BoatLife>) -> Denied {
+fn denied(lives: impl IntoIterator<Item = BoatLife>) -> DeniedBoats {
     Arc::new(lives.into_iter().collect())
 }
 
@@ -241,7 +242,7 @@ const fn seconds(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// Hands the names of all checks to another macro.
+/// Passes the names of all checks to another macro.
 macro_rules! checks {
     ($then:ident! $($with:tt)*) => {
         $crate::mailbox::contract::$then!($($with)*:
@@ -295,8 +296,8 @@ macro_rules! checks {
 }
 pub(crate) use checks;
 
-/// One test a check, each on a store of its own. `open` makes a [`Scene`] and what must outlive it; `close`
-/// looks at what is left.
+/// Runs each check as a test on a store of its own. `open` makes a [`Scene`] and the state that
+/// must outlive it; `close` inspects what is left.
 macro_rules! contract_tests {
     ($open:path, $close:path) => {
         $crate::mailbox::contract::checks!(contract_tests! $open, $close);
@@ -315,7 +316,7 @@ macro_rules! contract_tests {
 }
 pub(crate) use contract_tests;
 
-/// All checks on one store, each with users and messages of its own.
+/// Runs all checks on one store, each with its own users and messages.
 macro_rules! run_all {
     ($scene:ident) => {
         $crate::mailbox::contract::checks!(run_all! $scene);

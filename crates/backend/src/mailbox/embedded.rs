@@ -1,26 +1,28 @@
 //! The mailbox in one process.
 //!
-//! **What lives where.** Sessions, login numbers, recent acknowledgements and send_ids live in memory: they
-//! end with the process, and so do the boats that are in it. Waiting mail lives in the [`Engine`] and
-//! outlives both kill and restart. A power cut may take the newest of it; the log's commits lie later in
-//! the same journal, so the carrier consumes again whatever was taken.
+//! **State.** Sessions, login numbers, recent acknowledgements and send_ids live in memory: they
+//! end with the process, and so do the boats inside it. Waiting mail lives in the [`Engine`] and
+//! survives kill and restart. A power cut may take the newest of it; the log's commits come later
+//! in the same journal, so the carrier consumes the affected records again.
 //!
-//! **The marker** follows the mail: it is made once, lies in the same table, and stays the same over
-//! restarts, because a restart loses no mail. It changes when the table is lost, and then devices sync.
+//! **The marker** shares the fate of the mail: it is made once, lies in the same table, and
+//! survives restarts, because a restart loses no mail. It changes if the table is lost, and then
+//! devices sync.
 //!
-//! **Send_ids** are bounded in number and age and end with the process. One that is not known is answered
-//! [`Fresh`](DedupeAnswer::Fresh); for a client's *resend* that means "unsure", which station marks, and
-//! the writer looks for it in history.
+//! **Send_ids** are bounded in number and age and end with the process. An unknown one is answered
+//! [`Fresh`](DedupeAnswer::Fresh); for a client's *resend* that means "unsure", so station marks
+//! the send and the writer looks for it in history.
 //!
-//! **Steps.** A route to a user with a live session reads memory under its shard's lock and nothing else.
-//! What changes mail takes the lock for mail, then the locks of the users' shards in their order, does all
-//! of a call's (up to 64 requests') work as one batch, and lets go; no lock is held across an await.
-//! [`connect`](MailboxStore::connect) registers under the shard's lock and then looks for mail: a route that
-//! found nobody kept that lock until its mail was written, and every later one finds the session.
+//! **Steps.** A route to a user with a live session only reads memory under its shard's lock. A
+//! change of mail takes the lock for mail, then the locks of the users' shards in order, performs
+//! all the work of a call (up to 64 requests) as one batch, and releases the locks; no lock is held
+//! across an await. [`connect`](MailboxStore::connect) registers under the shard's lock and then
+//! looks for mail: a route that found no session held that lock until its mail was written, and
+//! every later route finds the session.
 
-mod auditor;
 mod change;
 mod config;
+mod integrity;
 mod rows;
 mod shard;
 #[cfg(test)]
@@ -33,32 +35,32 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, Dedupe, DedupeAnswer, DedupeKey, FirstSend, Mail, MailCursor,
-    MailPage, MailboxPolicy, NewSession, Policies, Presence, ReassertAnswer, Reasserted,
-    RouteAnswer, RouteRequest, SessionCapacity, TooManySessions, Whereabouts,
+    MailLocation, MailPage, MailboxPolicy, NewSession, Policies, Presence, ReassertAnswer,
+    ReassertResult, RouteAnswer, RouteRequest, SessionCapacity, TooManySessions,
 };
 use protocol::message::Target;
-use protocol::presence::{Denied, SessionEntry, SessionKey};
+use protocol::presence::{DeniedBoats, SessionEntry, SessionKey};
 use protocol::{MessageId, Platform, Timestamp, UserId, keys};
 
-pub use self::auditor::Audit;
-use self::change::{Change, TRIM_STEP};
+use self::change::{MailboxBatch, TRIM_STEP};
 pub use self::config::{MailboxConfig, PlatformConfig};
+pub use self::integrity::IntegrityCheck;
 use self::rows::MARKER_KEY;
 use self::shard::Shard;
 use super::{MailboxStore, ServerId};
 use crate::clock::Entropy;
-use crate::embedded::{Batch, Engine, Order, Table};
+use crate::embedded::{Engine, ScanOrder, Table, WriteBatch};
 use crate::{Error, Result};
 
 const SEAM: &str = "mailbox";
-/// Shards of users; a prime, so that users who are numbered in steps spread, too.
+/// Number of user shards; prime, so that users numbered in steps spread too.
 const SHARDS: usize = 251;
 const DEDUPE_SHARDS: u32 = 16;
-/// Requests that change mail in one batch: bounds how long the locks are held.
+/// Maximum number of mail-changing requests per batch; bounds how long the locks are held.
 const CHUNK: usize = 64;
-/// Entries of one page at most, whatever was asked for.
+/// Maximum number of entries in a page, whatever the caller asks for.
 const PAGE_MAX: usize = 500;
-/// Bodies that are read at once for a page.
+/// Number of bodies read at once for a page.
 const BODIES_STEP: usize = 50;
 
 /// [`MailboxStore`] on the embedded engine. Clones of the engine may serve other seams.
@@ -68,14 +70,14 @@ pub struct EmbeddedMailbox {
     policies: Policies,
     page_bytes_max: usize,
     marker: u64,
-    /// Held by whoever changes mail, always taken before shards.
+    /// Held by every change of mail; always taken before shards.
     changing: Mutex<()>,
     shards: Vec<Mutex<Shard>>,
     sends: Vec<Mutex<Dedupe>>,
 }
 
 impl EmbeddedMailbox {
-    /// Opens the mailbox that lies in the engine. `Conflict` on settings that name no platform.
+    /// Opens the mailbox stored in the engine. `Conflict` if settings name an unknown platform.
     pub fn open(
         engine: Engine,
         config: &MailboxConfig,
@@ -94,16 +96,16 @@ impl EmbeddedMailbox {
         })
     }
 
-    /// The same with these sessions a platform, and not those that are usual.
+    /// Replaces the default session capacity of the platforms.
     #[must_use]
     pub fn with_sessions(mut self, capacity: SessionCapacity) -> EmbeddedMailbox {
         self.policies.sessions = capacity;
         self
     }
 
-    /// Trims what expired of the next `limit` mailboxes after `after`; answers where to go on, `None` at
-    /// the end. For a slow walk in the background: without it, the mail of users who neither come nor get
-    /// more would stay.
+    /// Trims expired mail from the next `limit` mailboxes after `after`; returns the last one as
+    /// the cursor, or `None` at the end. For a slow background walk: without it, mail of users who
+    /// neither connect nor get more would stay.
     pub fn sweep(
         &self,
         after: Option<Target>,
@@ -114,7 +116,7 @@ impl EmbeddedMailbox {
         let range = start.as_slice()..rows::BOXES_END;
         let boxes = self
             .engine
-            .range(Table::Session, range, Order::Forward, limit)?;
+            .range(Table::Session, range, ScanOrder::Forward, limit)?;
         let mut last = None;
         for (key, _) in &boxes {
             let target = rows::read_box_key(key)?;
@@ -129,13 +131,13 @@ impl EmbeddedMailbox {
         id.map(|id| rows::read_received(&id)).transpose()
     }
 
-    /// Whether waiting mail is whole. Reads all of it.
-    pub fn audit(&self) -> Result<Audit> {
+    /// Checks that waiting mail is whole. Reads all of it.
+    pub fn audit(&self) -> Result<IntegrityCheck> {
         let _changing = self.changing.lock();
-        auditor::audit(&self.engine)
+        integrity::audit(&self.engine)
     }
 
-    /// Routes what needs no storing, up to the first request that does.
+    /// Routes requests that store nothing, up to the first one that must.
     fn route_live(&self, requests: &[RouteRequest]) -> Vec<RouteAnswer> {
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
@@ -161,7 +163,7 @@ impl EmbeddedMailbox {
     fn route_and_store(&self, requests: &[RouteRequest]) -> Result<Vec<RouteAnswer>> {
         let _changing = self.changing.lock();
         let mut shards = self.lock_shards(requests.iter().map(|request| request.user));
-        let mut change = Change::new(&self.engine);
+        let mut change = MailboxBatch::new(&self.engine);
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
             let placement = match shards.of(request.user).find(request.user) {
@@ -196,7 +198,7 @@ impl EmbeddedMailbox {
     ) -> Result<Vec<Vec<MessageId>>> {
         let _changing = self.changing.lock();
         let mut shards = self.lock_shards(acked.iter().map(|(target, _)| target.user));
-        let mut change = Change::new(&self.engine);
+        let mut change = MailboxBatch::new(&self.engine);
         let mut waited = Vec::with_capacity(acked.len());
         for (target, ids) in acked {
             waited.push(change.acknowledge(*target, ids)?);
@@ -215,7 +217,7 @@ impl EmbeddedMailbox {
         loop {
             let step = {
                 let _changing = self.changing.lock();
-                let mut change = Change::new(&self.engine);
+                let mut change = MailboxBatch::new(&self.engine);
                 let step = change.trim(target, policy, now)?;
                 change.write()?;
                 step
@@ -231,7 +233,7 @@ impl EmbeddedMailbox {
         &self,
         user: UserId,
         session: NewSession,
-        denied: &Denied,
+        denied: &DeniedBoats,
         now: Timestamp,
     ) -> Result<ReassertAnswer> {
         let target = Target {
@@ -247,40 +249,40 @@ impl EmbeddedMailbox {
             })
         };
         Ok(match reasserted {
-            Reasserted::Known => ReassertAnswer::Known {
+            ReassertResult::Known => ReassertAnswer::Known {
                 mail_waits: self.mail_waits(target, now)?,
             },
-            Reasserted::Displaced => ReassertAnswer::Displaced,
-            Reasserted::Replaced => ReassertAnswer::Replaced,
-            Reasserted::Restored => ReassertAnswer::Restored {
+            ReassertResult::Displaced => ReassertAnswer::Displaced,
+            ReassertResult::Replaced => ReassertAnswer::Replaced,
+            ReassertResult::Restored => ReassertAnswer::Restored {
                 marker: self.marker,
                 mail_waits: self.mail_waits(target, now)?,
             },
         })
     }
 
-    /// Whether a page would find something.
+    /// True if a page would not be empty.
     fn mail_waits(&self, target: Target, now: Timestamp) -> Result<bool> {
         Ok(!self.entries_after(target, None, 1, now)?.is_empty())
     }
 
-    fn find_one(&self, target: Target, id: MessageId, now: Timestamp) -> Result<Whereabouts> {
+    fn find_one(&self, target: Target, id: MessageId, now: Timestamp) -> Result<MailLocation> {
         // An acknowledgement holds this lock until the entry is gone and the id is marked.
         let mut shard = self.shard(target.user).lock();
         let kept = self.policies.of(target.platform).oldest_kept(now);
-        let at = Change::new(&self.engine).find(target, id)?;
+        let at = MailboxBatch::new(&self.engine).find(target, id)?;
         if at.is_some_and(|at| at.accepted_at >= kept) {
-            return Ok(Whereabouts::Waits);
+            return Ok(MailLocation::Waits);
         }
         let presence = shard.find(target.user);
         let acked = presence.is_some_and(|p| p.has_acked(target.platform, id, now));
         Ok(match acked {
-            true => Whereabouts::Acknowledged,
-            false => Whereabouts::Absent,
+            true => MailLocation::Acknowledged,
+            false => MailLocation::Absent,
         })
     }
 
-    /// Entries that have not expired, strictly after a cursor.
+    /// Unexpired entries strictly after a cursor.
     fn entries_after(
         &self,
         target: Target,
@@ -296,7 +298,7 @@ impl EmbeddedMailbox {
             id: MessageId::floor_of(Timestamp::ZERO),
         };
         let from = row.oldest.max(kept).max(after.unwrap_or(kept));
-        // One more, in case the first is the cursor itself.
+        // Read one more, because the first may be the cursor itself.
         let mut entries = change::read_entries(&self.engine, target, from, limit + 1)?;
         entries.retain(|entry| Some(*entry) > after);
         entries.truncate(limit);
@@ -351,7 +353,7 @@ impl EmbeddedMailbox {
                 body,
             }),
             None => {
-                // Acknowledged since the entries were read, or really lost?
+                // Was it acknowledged after the entries were read, or really lost?
                 let key = rows::entry_key(target, at);
                 if self.engine.get(Table::Mail, &key)?.is_some() {
                     page.bodiless.push(at.id);
@@ -365,7 +367,7 @@ impl EmbeddedMailbox {
         &self.shards[shard_of(user)]
     }
 
-    /// Locks the shards of these users, each once, in their order: two calls never wait for each other.
+    /// Locks the shards of these users, each once and in order, so that two calls never deadlock.
     fn lock_shards(&self, users: impl Iterator<Item = UserId>) -> LockedShards<'_> {
         let mut wanted: Vec<usize> = users.map(shard_of).collect();
         wanted.sort_unstable();
@@ -382,7 +384,7 @@ impl EmbeddedMailbox {
     }
 }
 
-/// Shards under their locks, in order.
+/// Locked shards, in order.
 struct LockedShards<'a>(Vec<(usize, MutexGuard<'a, Shard>)>);
 
 impl LockedShards<'_> {
@@ -403,15 +405,16 @@ fn read_or_make_marker(engine: &Engine, entropy: &dyn Entropy) -> Result<u64> {
     if let Some(marker) = engine.get(Table::Mail, MARKER_KEY)? {
         return rows::read_marker(&marker);
     }
-    // Zero is what a client without a marker sends.
+    // Clients without a marker send zero.
     let marker = entropy.next().max(1);
-    let mut batch = Batch::new();
+    let mut batch = WriteBatch::new();
     batch.put(Table::Mail, MARKER_KEY, marker.to_be_bytes().to_vec());
     engine.write(batch)?;
     Ok(marker)
 }
 
-/// Asks together, and one by one where that fails: a row that cannot be read fails its own question only.
+/// Asks all questions together and, if that fails, one by one: an unreadable row fails only its own
+/// question.
 fn each<Q, A>(questions: &[Q], ask: impl Fn(&[Q]) -> Result<Vec<A>>) -> Vec<Result<A>> {
     match ask(questions) {
         Ok(answers) => answers.into_iter().map(Ok).collect(),
@@ -482,7 +485,7 @@ impl MailboxStore for EmbeddedMailbox {
     async fn reassert(
         &self,
         sessions: Vec<(UserId, NewSession)>,
-        denied: Denied,
+        denied: DeniedBoats,
         now: Timestamp,
     ) -> Vec<Result<ReassertAnswer>> {
         let again = |(user, session)| self.reassert_one(user, session, &denied, now);
@@ -501,7 +504,11 @@ impl MailboxStore for EmbeddedMailbox {
         sessions.into_iter().map(leave).collect()
     }
 
-    async fn sessions(&self, users: &[UserId], denied: Denied) -> Vec<Result<Vec<SessionEntry>>> {
+    async fn sessions(
+        &self,
+        users: &[UserId],
+        denied: DeniedBoats,
+    ) -> Vec<Result<Vec<SessionEntry>>> {
         let live = |user: &UserId| {
             let mut shard = self.shard(*user).lock();
             let presence = shard.find(*user);
@@ -548,7 +555,7 @@ impl MailboxStore for EmbeddedMailbox {
         &self,
         asked: &[(Target, MessageId)],
         now: Timestamp,
-    ) -> Vec<Result<Whereabouts>> {
+    ) -> Vec<Result<MailLocation>> {
         let find = |&(target, id): &(Target, MessageId)| self.find_one(target, id, now);
         asked.iter().map(find).collect()
     }
@@ -576,7 +583,7 @@ impl MailboxStore for EmbeddedMailbox {
             *known = id.max(*known);
         }
         let _changing = self.changing.lock();
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         for (user, id) in furthest {
             if self.received_by(user)? < Some(id) {
                 let id = id.get().to_be_bytes().to_vec();

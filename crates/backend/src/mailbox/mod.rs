@@ -1,6 +1,7 @@
-//! Sessions and waiting messages of users: one seam, because *look and store* is one step.
+//! Sessions and waiting messages of users, behind one seam because *look and store* is a single
+//! step.
 //!
-//! Everything here may be repeated without harm. It is an accelerator: a mailbox that lost all its data
+//! Every call may be repeated without harm. The mailbox is an accelerator: losing all its data
 //! loses no message, because history has them and every device syncs from its own cursors.
 
 #[cfg(test)]
@@ -13,61 +14,70 @@ pub mod redis;
 
 use async_trait::async_trait;
 use protocol::mailbox::{
-    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
-    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, TooManySessions,
-    Whereabouts,
+    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailLocation,
+    MailPage, MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
+    TooManySessions,
 };
 use protocol::message::Target;
-use protocol::presence::{Denied, SessionEntry, SessionKey};
+use protocol::presence::{DeniedBoats, SessionEntry, SessionKey};
 use protocol::{MessageId, Platform, Timestamp, UserId};
 
 use crate::Result;
 use crate::hook::hooked;
 
-pub use embedded::{Audit, EmbeddedMailbox, MailboxConfig, PlatformConfig};
+pub use embedded::{EmbeddedMailbox, IntegrityCheck, MailboxConfig, PlatformConfig};
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisMailbox, RedisMode};
 
-/// One of the servers that a mailbox is kept on, as far as whoever asks cares: which questions go to the same one.
+/// One of the servers that hold a mailbox; callers only compare ids, to see which calls share a
+/// server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerId(pub u64);
 
 #[async_trait]
 pub trait MailboxStore: Send + Sync {
-    /// Who answers for this user at present. A call that names users of one server waits for no other.
+    /// Server that currently answers for this user. A call whose users share one server waits for
+    /// no other server.
     fn server(&self, user: UserId) -> ServerId;
 
-    /// For each request, in one atomic step: the live sessions (those not denied), and storing for
-    /// platforms that have none or are forced. Requests for one user take effect in order.
+    /// Handles each request in one atomic step: returns the live sessions (those not denied) and
+    /// stores for platforms that have none or are forced. Requests for one user take effect in
+    /// order.
     async fn route_or_store(&self, requests: Vec<RouteRequest>) -> Vec<Result<RouteAnswer>>;
 
-    /// Registers a session and removes its device's earlier one and, where other devices have as many as the platform may
-    /// have, the oldest of those, in one step; whatever was stored before is told of by `mail_waits`, whatever
-    /// is routed after finds the session. Bots displace nobody: refused where other devices have as many as they
-    /// may have, on boats that are not denied; then nothing is registered.
+    /// Registers a session. The same step removes the earlier session of its device and, if other
+    /// devices already fill the platform's capacity, the oldest of theirs. Mail stored before the
+    /// login is announced by `mail_waits`; a message routed after it finds the session. Bots
+    /// displace nobody: if other devices fill the capacity on boats that are not denied, the login
+    /// is refused and nothing is registered.
     async fn connect(
         &self,
         request: ConnectRequest,
     ) -> Result<Result<ConnectAnswer, TooManySessions>>;
 
-    /// A boat says again what it holds. One answer a session, in order. What is registered under an
-    /// earlier life of the same boat is its own, and goes over to the later one. Displaces nobody.
+    /// Registers again the sessions a boat holds; one answer per session, in order. Sessions
+    /// registered under an earlier life of the same boat are its own and move to the later life.
+    /// Displaces nobody.
     async fn reassert(
         &self,
         sessions: Vec<(UserId, NewSession)>,
-        denied: Denied,
+        denied: DeniedBoats,
         now: Timestamp,
     ) -> Vec<Result<ReassertAnswer>>;
 
-    /// Removes exactly these sessions, unless a later life of their boat has asserted them since; what is
-    /// no longer registered is no error. One answer a session, in order: a server that is away keeps back
-    /// nobody else's.
+    /// Removes exactly these sessions, unless a later life of their boat has since asserted them; a
+    /// session that is no longer registered is no error. One answer per session, in order: an
+    /// unavailable server fails only its own sessions.
     async fn disconnect(&self, sessions: Vec<SessionKey>) -> Vec<Result<()>>;
 
-    /// The live sessions of each user, in order of the question.
-    async fn sessions(&self, users: &[UserId], denied: Denied) -> Vec<Result<Vec<SessionEntry>>>;
+    /// Live sessions of each user, in the order of `users`.
+    async fn sessions(
+        &self,
+        users: &[UserId],
+        denied: DeniedBoats,
+    ) -> Vec<Result<Vec<SessionEntry>>>;
 
-    /// What waits, oldest first, strictly after `after`; removes nothing.
+    /// Reads waiting mail, oldest first, strictly after `after`; removes nothing.
     async fn page(
         &self,
         target: Target,
@@ -76,43 +86,47 @@ pub trait MailboxStore: Send + Sync {
         now: Timestamp,
     ) -> Result<MailPage>;
 
-    /// Removes what devices acknowledged, and remembers it for a while, so that a late retry does not
-    /// store it again. Answers each, in order, which of its ids were waiting.
+    /// Removes messages that devices acknowledged, and remembers them for a while so that a late
+    /// retry does not store them again. Each answer, in order, lists the ids that were waiting.
     async fn acknowledge(
         &self,
         acked: Vec<(Target, Vec<MessageId>)>,
         now: Timestamp,
     ) -> Vec<Result<Vec<MessageId>>>;
 
-    /// What is kept for devices of a platform.
+    /// Limits on mail kept for devices of a platform.
     fn policy(&self, platform: Platform) -> MailboxPolicy;
 
-    /// Removes what the policy no longer keeps; answers how many.
+    /// Removes mail beyond the policy; returns the number of messages removed.
     async fn trim(&self, target: Target, policy: MailboxPolicy, now: Timestamp) -> Result<u32>;
 
-    /// How many wait.
+    /// Number of waiting messages.
     async fn waiting(&self, target: Target) -> Result<u64>;
 
-    /// What is known of each of these messages, in order of the question; each is one look. Changes nothing.
-    async fn find(&self, asked: &[(Target, MessageId)], now: Timestamp)
-    -> Vec<Result<Whereabouts>>;
+    /// Locates each of these messages, in the order of `asked`, with one atomic lookup each.
+    /// Changes nothing.
+    async fn find(
+        &self,
+        asked: &[(Target, MessageId)],
+        now: Timestamp,
+    ) -> Vec<Result<MailLocation>>;
 
-    /// Looks up the dedupe key of each send and, where it is new, marks it pending as it is offered. In
-    /// order: a repeat inside one call finds the first. The answer names the first send's conversation: it
-    /// may be another than that of the send that asks.
+    /// Looks up the dedupe key of each send and, if it is new, marks it pending with the send
+    /// offered. In order: a repeat within one call finds the first. The answer names the
+    /// conversation of the first send, which may differ from that of the repeat.
     async fn dedupe_begin(
         &self,
         sends: Vec<(DedupeKey, FirstSend)>,
         now: Timestamp,
     ) -> Vec<Result<DedupeAnswer>>;
 
-    /// The log has them.
+    /// Marks sends as done once the log has them.
     async fn dedupe_done(&self, sends: Vec<(DedupeKey, FirstSend)>) -> Result<()>;
 
-    /// Remembers for a while how far users have received, by message; never goes back.
+    /// Remembers for a while the newest message each user has received; never goes back.
     async fn set_received(&self, received: Vec<(UserId, MessageId)>) -> Result<()>;
 
-    /// How far; `None` where it is not known.
+    /// Newest message the user is known to have received; `None` if unknown.
     async fn received(&self, user: UserId) -> Result<Option<MessageId>>;
 }
 
@@ -121,10 +135,10 @@ hooked! { MailboxStore as "mailbox":
     each write route_or_store(requests: Vec<RouteRequest>)
         by |request| request.user.get(), if |answer| !answer.stored.is_empty() => RouteAnswer;
     write connect(request: ConnectRequest) of [request.user.get()] => Result<ConnectAnswer, TooManySessions>;
-    each write reassert(sessions: Vec<(UserId, NewSession)>, denied: Denied, now: Timestamp)
+    each write reassert(sessions: Vec<(UserId, NewSession)>, denied: DeniedBoats, now: Timestamp)
         by |(user, _)| user.get(), if |answer| matches!(answer, ReassertAnswer::Restored { .. }) => ReassertAnswer;
     each write disconnect(sessions: Vec<SessionKey>) by |key| key.user.get() => ();
-    each read sessions(users: &[UserId], denied: Denied) by |user| user.get() => Vec<SessionEntry>;
+    each read sessions(users: &[UserId], denied: DeniedBoats) by |user| user.get() => Vec<SessionEntry>;
     read page(target: Target, after: Option<MailCursor>, limit: usize, now: Timestamp)
         of [target.user.get()] => MailPage;
     each write acknowledge(acked: Vec<(Target, Vec<MessageId>)>, now: Timestamp)
@@ -132,7 +146,7 @@ hooked! { MailboxStore as "mailbox":
     plain policy(platform: Platform) -> MailboxPolicy;
     write trim(target: Target, policy: MailboxPolicy, now: Timestamp) of [target.user.get()] => u32;
     read waiting(target: Target) of [target.user.get()] => u64;
-    each read find(asked: &[(Target, MessageId)], now: Timestamp) by |(target, _)| target.user.get() => Whereabouts;
+    each read find(asked: &[(Target, MessageId)], now: Timestamp) by |(target, _)| target.user.get() => MailLocation;
     each write dedupe_begin(sends: Vec<(DedupeKey, FirstSend)>, now: Timestamp)
         by |(key, _)| key.from.get() => DedupeAnswer;
     write dedupe_done(sends: Vec<(DedupeKey, FirstSend)>) of sends.iter().map(|(key, _)| key.from.get()) => ();

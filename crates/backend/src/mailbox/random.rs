@@ -1,5 +1,5 @@
-//! Random operations on a mailbox, on the pure rule and on the reference: they must agree, and what is
-//! stored must be whole. For every backend.
+//! Runs random operations on a mailbox, on the pure rule and on the reference, for every backend:
+//! all three must agree, and stored mail must be whole.
 
 mod reference;
 
@@ -12,24 +12,24 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use protocol::mailbox::{
     Bodies, ConnectAnswer, ConnectRequest, Mail, Mailbox, MailboxPolicy, NewSession, Policies,
-    ReassertAnswer, Reasserted, RouteAnswer, RouteRequest, SessionCapacity,
+    ReassertAnswer, ReassertResult, RouteAnswer, RouteRequest, SessionCapacity,
 };
 use protocol::message::Target;
-use protocol::presence::{BoatLife, Denied, SessionKey};
+use protocol::presence::{BoatLife, DeniedBoats, SessionKey};
 use protocol::{
     BoatId, DeviceId, Incarnation, MessageId, Platform, SessionId, Timestamp, UserId, keys,
 };
 
 use self::reference::{Reference, is};
-use super::{Audit, MailboxStore, contract};
+use super::{IntegrityCheck, MailboxStore, contract};
 
 const USERS: i64 = 2;
 const MESSAGES: i64 = 12;
 const PLATFORMS: [Platform; 2] = [Platform::Ios, contract::UNLIMITED];
-/// More than a platform may have; the last is the first one's device.
+/// More than a platform's capacity; the last session is on the first one's device.
 const SESSIONS: i64 = 5;
 
-/// Sessions of the first platform: few, so that logins displace. The other one has one.
+/// Draws small capacities for the first platform, so that logins displace; the other has one.
 pub(crate) fn capacities() -> impl Strategy<Value = SessionCapacity> {
     (1..=3_u32).prop_map(|sessions| {
         let capacity = SessionCapacity::default().with(PLATFORMS[0], sessions);
@@ -37,16 +37,16 @@ pub(crate) fn capacities() -> impl Strategy<Value = SessionCapacity> {
     })
 }
 
-/// A backend under test: new, with the contract's settings.
+/// A new backend under test, with the contract's settings.
 #[async_trait]
 pub(crate) trait Subject {
     fn store(&self) -> &dyn MailboxStore;
 
     fn policies(&self) -> &Policies;
 
-    async fn audit(&self) -> Audit;
+    async fn audit(&self) -> IntegrityCheck;
 
-    /// True: sessions and marks were lost with it.
+    /// Restarts the backend; true if sessions and marks were lost.
     fn restart(&mut self) -> bool;
 }
 
@@ -58,7 +58,7 @@ pub(crate) enum Op {
         forced: bool,
         denied: bool,
     },
-    /// The same message to everybody, twice, as one call.
+    /// Routes the same message to all users, twice, in one call.
     RouteAll(i64),
     Connect {
         target: Target,
@@ -112,7 +112,7 @@ pub(crate) fn ops() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// They share a bucket, and so bodies.
+/// Id of user `n`. Both users share a bucket, and so their bodies.
 fn user(n: i64) -> UserId {
     UserId::new([1, 37][n as usize - 1]).expect("positive")
 }
@@ -124,7 +124,7 @@ fn life(incarnation: u64) -> BoatLife {
     }
 }
 
-fn dead() -> Denied {
+fn dead() -> DeniedBoats {
     Arc::new(BTreeSet::from([life(1)]))
 }
 
@@ -176,7 +176,7 @@ impl<S: Subject> Both<S> {
         self.rule.get_mut(&user).expect("a user")
     }
 
-    /// Message `n`, accepted in an order that is not that of its id.
+    /// Message `n`; the order of acceptance differs from the order of ids.
     fn message(&self, n: i64) -> Mail {
         let age = Duration::from_secs(((n * 7) % 5) as u64 * 900);
         Mail {
@@ -199,7 +199,11 @@ impl<S: Subject> Both<S> {
                     platforms: vec![PLATFORMS[(m % 2) as usize]],
                     forced: if forced { PLATFORMS.to_vec() } else { vec![] },
                     mail: Some(self.message(m)),
-                    denied: if denied { dead() } else { Denied::default() },
+                    denied: if denied {
+                        dead()
+                    } else {
+                        DeniedBoats::default()
+                    },
                     now: self.now,
                 };
                 self.route(vec![request]).await;
@@ -210,7 +214,7 @@ impl<S: Subject> Both<S> {
                     platforms: PLATFORMS.to_vec(),
                     forced: Vec::new(),
                     mail: Some(self.message(m)),
-                    denied: Denied::default(),
+                    denied: DeniedBoats::default(),
                     now: self.now,
                 };
                 let requests = (1..=USERS).chain(1..=USERS).map(request).collect();
@@ -283,7 +287,7 @@ impl<S: Subject> Both<S> {
             let rule = self.rule.get_mut(&request.user).expect("a user");
             let (mut ruled, changes) = rule.route(request, self.subject.policies());
             self.bodies.apply(&changes, request.mail.as_ref());
-            // Login numbers differ: the store's go on from users who left.
+            // Login numbers differ: the store's continue from users who left.
             let logins = ruled.live.iter_mut().zip(&answer.live);
             logins.for_each(|(ruled, entry)| ruled.login = entry.login);
             assert_eq!(answer, ruled);
@@ -328,7 +332,7 @@ impl<S: Subject> Both<S> {
         let request = ConnectRequest {
             user: target.user,
             entry: entry.clone(),
-            denied: Denied::default(),
+            denied: DeniedBoats::default(),
             now: self.now,
         };
         let answer = self.subject.store().connect(request.clone()).await;
@@ -360,26 +364,29 @@ impl<S: Subject> Both<S> {
         let answers = self
             .subject
             .store()
-            .reassert(asked, Denied::default(), self.now);
+            .reassert(asked, DeniedBoats::default(), self.now);
         let answer = answers.await.remove(0).expect("answered");
         if let ReassertAnswer::Restored { marker, .. } = answer {
             self.marker.get_or_insert(marker);
         }
         let marker = self.marker.unwrap_or_default();
         let rule = self.rule.get_mut(&target.user).expect("a user");
-        let (none, policies) = (Denied::default(), self.subject.policies());
+        let (none, policies) = (DeniedBoats::default(), self.subject.policies());
         let ruled = rule.reassert(&entry, &none, policies, marker, self.now);
         assert_eq!(answer, ruled);
         let answer = match answer {
-            ReassertAnswer::Known { .. } => Reasserted::Known,
-            ReassertAnswer::Restored { .. } => Reasserted::Restored,
-            ReassertAnswer::Displaced => Reasserted::Displaced,
-            ReassertAnswer::Replaced => Reasserted::Replaced,
+            ReassertAnswer::Known { .. } => ReassertResult::Known,
+            ReassertAnswer::Restored { .. } => ReassertResult::Restored,
+            ReassertAnswer::Displaced => ReassertResult::Displaced,
+            ReassertAnswer::Replaced => ReassertResult::Replaced,
         };
         assert_eq!(answer, expected);
-        // A session that is restored has a login of its own, which nobody is told.
+        // A restored session has a login of its own, which no answer reports.
         let users = [target.user];
-        let sessions = self.subject.store().sessions(&users, Denied::default());
+        let sessions = self
+            .subject
+            .store()
+            .sessions(&users, DeniedBoats::default());
         let live = sessions.await.remove(0).expect("answered");
         let last = self.logins.entry(target.user).or_default();
         *last = live.iter().map(|entry| entry.login).fold(*last, u64::max);
@@ -392,7 +399,7 @@ impl<S: Subject> Both<S> {
         assert_eq!(audit.bodies, self.reference.bodies().len() as u64);
     }
 
-    /// What waits is the same.
+    /// Compares waiting mail with the rule and the reference.
     pub(crate) async fn check(&self) {
         for n in 1..=USERS {
             for platform in PLATFORMS {

@@ -1,35 +1,38 @@
 //! The mailbox on Redis: one server, a master behind sentinels, or a cluster.
 //!
-//! **What lies where.** Every user belongs to one of 1024 buckets, all keys of a bucket bear its tag, and
-//! whatever must happen in one step is one script that touches keys of one bucket (`keys.rs`, `lua/`).
-//! A body and the number of mailboxes that wait for it are shared by the users of a bucket. Everything
-//! has a time to live, so that what nobody asks for goes; what is kept, the policy says.
+//! **State.** Every user belongs to one of 1024 buckets, all keys of a bucket bear its tag, and
+//! every atomic step is one script that touches keys of a single bucket (`keys.rs`, `lua/`). A
+//! body, and the number of mailboxes that need it, are shared by the users of a bucket. Every key
+//! has a time to live, so that unclaimed data goes away; retention itself is up to the policy.
 //!
-//! **Steps.** Scripts read and check everything before they write, may be repeated, and set again what they
-//! find half done. So a call whose answer was lost is simply made again (`crate::redis`).
+//! **Steps.** Scripts read and check everything before they write, may be repeated, and complete
+//! any step they find half done. So a call whose answer was lost is simply repeated
+//! (`crate::redis`).
 //!
-//! **Loss.** Redis may lose what it acknowledged: at a failover, at a restart, by FLUSHALL. Each bucket has an
-//! epoch: a random marker and the replid of the master that it was made under. Where it is missing, or
-//! the master is another, the next login or reassertion makes a new one; a session that was told another
-//! marker is answered *restored*. Only these two look at it: a replid never comes back, so looking later
-//! sees no less. At a failover that lost nothing, and where slots have moved, this is a false alarm and
-//! costs a sync.
+//! **Loss.** Redis may lose acknowledged writes: in a failover, in a restart, by FLUSHALL. Each
+//! bucket has an epoch: a random marker and the replid of the master it was made under. If the
+//! epoch is missing or names another master, the next login or reassertion makes a new one; a
+//! session that was given another marker is answered *restored*. Only these two calls check the
+//! epoch: a replid never comes back, so a later check sees no less. After a failover without loss,
+//! and after slots have moved, this is a false alarm and costs a sync.
 //!
-//! **A slot that moves** lies on two servers, key by key. A script that names several keys is refused (TRYAGAIN)
-//! until all are there and in one place. What scripts reach beside the keys they name may lie on the other server:
-//! so a body that a page does not see is looked for once more under its own name, and counts as missing only then.
-//! A count that is not seen stays as it is: the body goes with its time to live.
+//! **A moving slot** is split between two servers, key by key. A script that names several keys is
+//! refused (TRYAGAIN) until all of them exist in one place. Keys that scripts reach beyond those
+//! they name may be on the other server: a body missing from a page is looked up once more under
+//! its own name, and counts as missing only then. A count that cannot be seen stays as it is: its
+//! body goes with its time to live.
 //!
-//! **Denied lives** are hundreds in an installation of some age and met by few. So scripts are first called
-//! without them, which is harmless: a session taken for alive keeps its platform from being stored for. Whoever
-//! finds a denied life in the answer asks again, naming it.
+//! **Denied lives** number in the hundreds in an older installation, and few sessions are on them.
+//! So scripts first run without them, which is harmless: a session wrongly taken for live only
+//! keeps its platform from being stored for. A caller that finds a denied life in the answer asks
+//! again, naming it.
 
 mod auditor;
 mod config;
+mod connect;
 mod keys;
-mod login;
 mod mail;
-mod meetings;
+mod reroutes;
 mod route;
 mod send;
 mod session;
@@ -41,29 +44,30 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use protocol::keys::bucket_of;
 use protocol::mailbox::{
-    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
-    MailboxPolicy, NewSession, Overflow, Policies, ReassertAnswer, RouteAnswer, RouteRequest,
-    SessionCapacity, TooManySessions, Whereabouts,
+    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailLocation,
+    MailPage, MailboxPolicy, NewSession, Overflow, Policies, ReassertAnswer, RouteAnswer,
+    RouteRequest, SessionCapacity, TooManySessions,
 };
 use protocol::message::Target;
-use protocol::presence::{Denied, SessionEntry, SessionKey};
+use protocol::presence::{DeniedBoats, SessionEntry, SessionKey};
 use protocol::{MessageId, Platform, Timestamp, UserId};
 
 pub use self::config::{RedisConfig, RedisMode};
+use self::connect::{Connected, Lives, Login};
 use self::keys::Keys;
-use self::login::{Connected, Lives, Login};
-use self::meetings::Meetings;
+use self::reroutes::Reroutes;
 use self::route::Routed;
-use super::{Audit, MailboxStore, ServerId};
+use super::{IntegrityCheck, MailboxStore, ServerId};
 use crate::clock::Entropy;
 use crate::redis::failure::Failure;
 use crate::redis::pool::Pool;
-use crate::redis::{Connection, connect, reply, slots};
+use crate::redis::{RedisConnection, connect, reply, slots};
 use crate::{Error, Result};
 
 const SEAM: &str = "mailbox";
 
-/// Questions of one login. Each names what the one before has met; of others' sessions, few come in between.
+/// Maximum number of calls in one login. Each names the lives found by the previous one; few logins
+/// of others come in between.
 const LOGIN_ROUNDS: usize = 4;
 
 /// [`MailboxStore`] on Redis.
@@ -72,12 +76,12 @@ pub struct RedisMailbox {
     policies: Policies,
     keys: Keys,
     entropy: Arc<dyn Entropy>,
-    connection: Connection,
+    connection: RedisConnection,
 }
 
 impl RedisMailbox {
-    /// Connects to every master. `Conflict` on settings that cannot work, `Unavailable` when a master is not
-    /// reached or runs something older than Redis 7.0.
+    /// Connects to every master. `Conflict` on settings that cannot work, `Unavailable` if a master
+    /// is unreachable or older than Redis 7.0.
     pub async fn connect(config: &RedisConfig, entropy: Arc<dyn Entropy>) -> Result<RedisMailbox> {
         config.check()?;
         Ok(RedisMailbox {
@@ -89,7 +93,7 @@ impl RedisMailbox {
         })
     }
 
-    /// The same with these sessions a platform, and not those that are usual.
+    /// Replaces the default session capacity of the platforms.
     #[must_use]
     pub fn with_sessions(mut self, capacity: SessionCapacity) -> RedisMailbox {
         self.policies.sessions = capacity;
@@ -100,8 +104,8 @@ impl RedisMailbox {
         &self.connection.pool
     }
 
-    /// Whether waiting mail is whole. Reads all of it.
-    pub async fn audit(&self) -> Result<Audit> {
+    /// Checks that waiting mail is whole. Reads all of it.
+    pub async fn audit(&self) -> Result<IntegrityCheck> {
         Ok(auditor::audit(self.pool(), &self.keys).await?)
     }
 
@@ -132,7 +136,7 @@ impl MailboxStore for RedisMailbox {
     }
 
     async fn route_or_store(&self, requests: Vec<RouteRequest>) -> Vec<Result<RouteAnswer>> {
-        let mut meetings = Meetings::of(requests.len());
+        let mut meetings = Reroutes::of(requests.len());
         let mut earlier: Vec<Option<Routed>> = requests.iter().map(|_| None).collect();
         while let Some(round) = meetings.round() {
             let call =
@@ -173,7 +177,7 @@ impl MailboxStore for RedisMailbox {
         for _ in 0..LOGIN_ROUNDS {
             let call = login.connect(&self.keys, &self.policies, &met);
             let told = self.pool().ask(call).await?;
-            let now_met = match login::connected(told, &request)? {
+            let now_met = match connect::connected(told, &request)? {
                 Connected::Registered(answer) => return Ok(Ok(answer)),
                 Connected::Full { met } => met,
             };
@@ -191,10 +195,10 @@ impl MailboxStore for RedisMailbox {
     async fn reassert(
         &self,
         sessions: Vec<(UserId, NewSession)>,
-        denied: Denied,
+        denied: DeniedBoats,
         now: Timestamp,
     ) -> Vec<Result<ReassertAnswer>> {
-        let mut meetings = Meetings::of(sessions.len());
+        let mut meetings = Reroutes::of(sessions.len());
         while let Some(round) = meetings.round() {
             let call = |&n: &usize| {
                 let (user, new) = &sessions[n];
@@ -203,8 +207,8 @@ impl MailboxStore for RedisMailbox {
             };
             let calls: Vec<_> = round.iter().map(call).collect();
             for (n, told) in round.into_iter().zip(self.pool().run(&calls).await) {
-                match told.and_then(login::reasserted) {
-                    Ok((answer, holders)) => match login::met(holders, &denied) {
+                match told.and_then(connect::reasserted) {
+                    Ok((answer, holders)) => match connect::met(holders, &denied) {
                         met if met.is_empty() => meetings.answer(n, Ok(answer)),
                         met => meetings.again(n, met),
                     },
@@ -218,7 +222,7 @@ impl MailboxStore for RedisMailbox {
     async fn disconnect(&self, sessions: Vec<SessionKey>) -> Vec<Result<()>> {
         let calls: Vec<_> = sessions
             .iter()
-            .map(|key| login::disconnect(&self.keys, key))
+            .map(|key| connect::disconnect(&self.keys, key))
             .collect();
         let answers = self.pool().run(&calls).await.into_iter();
         answers
@@ -226,7 +230,11 @@ impl MailboxStore for RedisMailbox {
             .collect()
     }
 
-    async fn sessions(&self, users: &[UserId], denied: Denied) -> Vec<Result<Vec<SessionEntry>>> {
+    async fn sessions(
+        &self,
+        users: &[UserId],
+        denied: DeniedBoats,
+    ) -> Vec<Result<Vec<SessionEntry>>> {
         let call = |user: &UserId| session::ask(&self.keys, *user);
         let calls: Vec<_> = users.iter().map(call).collect();
         let told = self.pool().run(&calls).await.into_iter();
@@ -303,7 +311,7 @@ impl MailboxStore for RedisMailbox {
         &self,
         asked: &[(Target, MessageId)],
         now: Timestamp,
-    ) -> Vec<Result<Whereabouts>> {
+    ) -> Vec<Result<MailLocation>> {
         let call = |&(target, id): &(Target, MessageId)| {
             let kept = self.oldest_kept(target, now);
             mail::find(&self.keys, target, id, kept, now)

@@ -1,5 +1,5 @@
-//! What every log must do. A backend runs [`all`] over its [`World`]; where backends differ in time the
-//! suite waits.
+//! Contract tests of every log. A backend runs [`all`] over its [`World`]; the suite waits where
+//! backends differ in timing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use protocol::keys::{self, Topic};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{Consumer, NewRecord, Partition, Polled, Producer, Queue, Record};
 use crate::Kind;
@@ -22,17 +22,17 @@ use crate::hook::tests::passing;
 pub(crate) trait World: Send {
     fn queue(&self) -> Arc<dyn Queue>;
 
-    /// All processes of ours end at once, power included; `queue` answers a new one on the same
-    /// installation. Consumers of before do nothing more.
+    /// Ends all our processes at once, as in a power failure; `queue` then returns a new one on the
+    /// same installation. Consumers from before do nothing more.
     async fn crash(&mut self);
 
-    /// The longest time between two polls of a member, where a test can wait for it.
+    /// Longest allowed time between two polls of a member, if a test can afford to wait for it.
     fn poll_interval(&self) -> Option<Duration> {
         None
     }
 }
 
-/// Another world whose log has a hook.
+/// Another world, its log behind a hook.
 pub(crate) struct BehindAHook<W>(pub(crate) W);
 
 #[async_trait]
@@ -50,15 +50,15 @@ impl<W: World + Sync> World for BehindAHook<W> {
     }
 }
 
-/// How long something may take that must happen: real groups need seconds to agree.
+/// Time within which an expected event must happen: real groups need seconds to agree.
 const SOON: Duration = Duration::from_secs(60);
 
-/// How long to watch for something that must not happen.
+/// Time to watch for an event that must not happen.
 const A_WHILE: Duration = Duration::from_millis(50);
 
 type Check<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// Each check in a world of its own.
+/// Runs each check in a world of its own.
 fn checks<W, F>(make: &F) -> Vec<Check<'_>>
 where
     W: World,
@@ -84,13 +84,14 @@ where
         pause_holds_back_and_resume_lets_go,
         a_dropped_poll_loses_nothing,
         a_member_that_does_not_poll_is_out_of_its_group,
+        a_member_that_hangs_is_noticed_by_one_that_sleeps,
         operators_read_without_a_group,
     ]
 }
 
-/// How many worlds are made in all.
+/// Number of worlds created in all.
 #[cfg(feature = "kafka")]
-pub(crate) const WORLDS: usize = 15;
+pub(crate) const WORLDS: usize = 16;
 
 pub(crate) async fn all<W, F>(make: F)
 where
@@ -102,7 +103,7 @@ where
     }
 }
 
-/// Some at a time, where most of the time goes by in waiting.
+/// Runs several checks at a time, for backends that spend most of the time waiting.
 #[cfg(feature = "kafka")]
 pub(crate) async fn all_at_once<W, F>(make: F)
 where
@@ -153,11 +154,13 @@ fn numbers(range: std::ops::Range<usize>) -> Vec<String> {
     range.map(|n| n.to_string()).collect()
 }
 
-/// A member and what it was told.
+/// A member, its assignment and the records it received.
 struct Member {
     consumer: Box<dyn Consumer>,
     assigned: BTreeSet<Partition>,
     records: Vec<Record>,
+    /// Start of the last poll.
+    polled_at: Instant,
 }
 
 impl Member {
@@ -166,11 +169,13 @@ impl Member {
             consumer: queue.subscribe(group, Topic::Message).await.unwrap(),
             assigned: BTreeSet::new(),
             records: Vec::new(),
+            polled_at: Instant::now(),
         }
     }
 
-    /// One poll, given up after a short time.
+    /// Polls once, giving up after a short time.
     async fn step(&mut self) -> Option<Polled> {
+        self.polled_at = Instant::now();
         let polled = timeout(A_WHILE, self.consumer.poll(100))
             .await
             .ok()?
@@ -218,7 +223,7 @@ impl Member {
     }
 }
 
-/// Both members poll until the partitions are shared two and two.
+/// Polls both members until each holds two partitions.
 async fn share(a: &mut Member, b: &mut Member) {
     let shared = async {
         while (a.assigned.len(), b.assigned.len()) != (2, 2) {
@@ -379,7 +384,7 @@ async fn after_a_crash_nothing_uncommitted_is_skipped(mut world: impl World) {
     world.crash().await;
     drop(member);
     let queue = world.queue();
-    // A commit may be lost with the crash, never advanced by it.
+    // The crash may lose a commit but never advance it.
     let committed = queue.committed("carrier", at(0)).await.unwrap();
     assert!(committed.is_none_or(|next| next <= offsets[6]));
     let from = committed.unwrap_or(offsets[0]);
@@ -390,7 +395,7 @@ async fn after_a_crash_nothing_uncommitted_is_skipped(mut world: impl World) {
     assert_eq!(seen, expected);
 }
 
-/// One name, two topics: who comes and goes at the one is not seen at the other.
+/// One name, two topics: members that join or leave on one topic go unnoticed on the other.
 async fn who_reads_another_topic_disturbs_nobody(world: impl World) {
     let queue = world.queue();
     let offsets = publish(&queue.producer(), numbered(at(1), 2)).await;
@@ -447,7 +452,7 @@ async fn two_members_share(world: impl World) {
     assert!(a.step().await.is_none() && b.step().await.is_none());
     drop(a);
     b.hold(4).await;
-    // Nothing was committed: what the other had is redelivered, once.
+    // Nothing was committed, so the records of the other member are redelivered, once.
     b.receive(20 + 20).await;
 }
 
@@ -458,8 +463,9 @@ async fn a_revoked_partition_delivers_and_commits_no_more(world: impl World) {
     for number in 0..4 {
         offsets.push(publish(&producer, numbered(at(number), 10)).await);
     }
-    // Played brokers refuse a member whose SyncGroup comes after the leader's. It joins anew, and while it does they
-    // refuse commits (brokers take them), until the group has gone on without the member that waits: `Conflict`.
+    // Mock brokers refuse a member whose SyncGroup arrives after the leader's. The member rejoins,
+    // and meanwhile they refuse commits (real brokers accept them) until the group has moved on
+    // without the waiting member: `Conflict`.
     for attempt in 0..8 {
         if commits_what_it_settled(&queue, &format!("carrier-{attempt}"), &offsets).await {
             return;
@@ -468,7 +474,7 @@ async fn a_revoked_partition_delivers_and_commits_no_more(world: impl World) {
     panic!("no group took a commit between the word and the next poll");
 }
 
-/// `false`: the group parted with the member before its commit.
+/// Returns `false` if the group dropped the member before its commit.
 async fn commits_what_it_settled(
     queue: &Arc<dyn Queue>,
     group: &str,
@@ -486,7 +492,7 @@ async fn commits_what_it_settled(
         }
     });
     let revoked = revoked.await.expect("a is asked to give some up");
-    // Between the word and the next poll, what is settled may be committed.
+    // Settled offsets may be committed between *revoked* and the next poll.
     let settled: Vec<(Partition, u64)> = revoked
         .iter()
         .map(|&partition| (partition, offsets[partition.number as usize][3]))
@@ -497,7 +503,7 @@ async fn commits_what_it_settled(
         Err(error) => panic!("{error:?}"),
     }
     share(&mut a, &mut b).await;
-    // The other goes on exactly there.
+    // The other member continues exactly there.
     let expected = 7 * b.assigned.len();
     for record in b.receive(expected).await {
         let next = offsets[record.partition.number as usize][3];
@@ -513,7 +519,7 @@ async fn commits_what_it_settled(
     for number in 0..4 {
         publish(&producer, numbered(at(number), 1)).await;
     }
-    // `step` checks that each record is of a partition which the member holds.
+    // `step` checks that the member holds the partition of each record.
     a.receive(before + a.assigned.len()).await;
     b.receive(expected + b.assigned.len()).await;
     true
@@ -552,7 +558,7 @@ async fn a_dropped_poll_loses_nothing(world: impl World) {
     let mut count = 0;
     let all = async {
         while count < 200 {
-            // Dropped as soon as it has to wait.
+            // Dropped as soon as the poll has to wait.
             let polled = tokio::select! {
                 biased;
                 polled = member.consumer.poll(3) => polled.unwrap(),
@@ -586,19 +592,51 @@ async fn a_member_that_does_not_poll_is_out_of_its_group(world: impl World) {
     let offsets = publish(&queue.producer(), numbered(at(0), 10)).await;
     let mut a = Member::join(&queue, "carrier").await;
     a.receive(10).await;
-    let working = tokio::time::Instant::now();
     let mut b = Member::join(&queue, "carrier").await;
     b.hold(4).await;
-    assert!(working.elapsed() >= interval);
+    // From the start of the poll: its end, which the group counts from, may lie before any moment
+    // that is read here.
+    assert!(a.polled_at.elapsed() >= interval);
     let late = a.consumer.commit(&[(at(0), offsets[5])]).await;
     assert_eq!(late.unwrap_err().kind, Kind::Conflict);
     b.receive(10).await;
-    // It is told at its next poll, and gets a share again.
+    // The member learns of it at its next poll, and gets a share again.
     let Some(Polled::Lost(lost)) = a.step().await else {
         panic!("a is not told")
     };
     assert_eq!(lost.len(), 4);
     share(&mut a, &mut b).await;
+}
+
+// Regression: a member that fell asleep while nobody was late was never woken, which left the
+// partition without a reader for good.
+async fn a_member_that_hangs_is_noticed_by_one_that_sleeps(world: impl World) {
+    let Some(interval) = world.poll_interval() else {
+        return;
+    };
+    let queue = world.queue();
+    // The sleeper joined first, so a record wakes it first, while the other one is still polling.
+    let mut sleeper = Member::join(&queue, "carrier").await;
+    let mut hanging = Member::join(&queue, "carrier").await;
+    share(&mut hanging, &mut sleeper).await;
+    let of_hanging = *hanging.assigned.first().unwrap();
+    let waiting = tokio::spawn(async move {
+        while sleeper.assigned.len() < 4 {
+            if let Polled::Assigned(more) = sleeper.consumer.poll(100).await.unwrap() {
+                sleeper.assigned.extend(more);
+            }
+        }
+    });
+    // The member hangs once it has the record.
+    let polling = tokio::spawn(async move {
+        hanging.consumer.poll(100).await.unwrap();
+        hanging
+    });
+    sleep(Duration::from_millis(50)).await;
+    publish(&queue.producer(), numbered(of_hanging, 1)).await;
+    let _hanging = polling.await.unwrap();
+    let taken = timeout(SOON + 3 * interval, waiting).await;
+    taken.expect("the sleeper takes over").unwrap();
 }
 
 async fn operators_read_without_a_group(world: impl World) {

@@ -1,9 +1,9 @@
-//! The log in the embedded store: the same promises as the real one, inside one process.
+//! The log in the embedded store: the guarantees of Kafka inside one process.
 //!
-//! A record is acknowledged, and shown to consumers, when an fsync covers it; publishers that come while
-//! one is under way share the next. Committed offsets are written without waiting for an fsync: the
-//! store has one journal, so an offset that survives a crash implies every effect that was written before
-//! it, and one that is lost only means redelivery.
+//! A record is acknowledged, and becomes visible to consumers, once an fsync covers it; publishes
+//! that arrive during an fsync share the next one. Committed offsets are written without waiting
+//! for an fsync: the store has one journal, so an offset that survives a crash implies every effect
+//! written before it, and a lost offset only means redelivery.
 
 mod consumer;
 mod group;
@@ -30,7 +30,7 @@ use self::group::{Group, MemberId};
 use self::log::PartitionLog;
 use super::{Consumer, NewRecord, Partition, Producer, Queue, Record};
 use crate::clock::Clock;
-use crate::embedded::{Batch, Engine, Order, Table};
+use crate::embedded::{Engine, ScanOrder, Table, WriteBatch};
 use crate::{Error, Result};
 
 const SEAM: &str = "embedded queue";
@@ -38,39 +38,39 @@ const SEAM: &str = "embedded queue";
 const PARTITIONS_KEY: &[u8] = b"log-partitions";
 const EPOCH_KEY: &[u8] = b"log-epoch";
 
-/// Records that one step of [`EmbeddedQueue::trim`] removes at most.
+/// Maximum number of records that one step of [`EmbeddedQueue::trim`] removes.
 const TRIM_STEP: usize = 1000;
 
 /// The embedded log.
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct QueueConfig {
-    /// Partitions of each topic (dead letters have one). Fixed when the directory is made: another
-    /// number would give a conversation a second writer, and is refused at start.
+    /// Number of partitions of each topic (dead letters have one). Fixed when the directory is
+    /// created: another number would give a conversation a second writer, and is refused at start.
     #[schemars(range(max = 4096))]
     pub partitions: u32,
-    /// Bytes of its newest records that each partition keeps in memory for consumers that keep up.
+    /// Bytes of its newest records that each partition keeps in memory, for consumers that keep up.
     #[schemars(extend("zero" = true))]
     pub tail_bytes: usize,
-    /// Bytes of records in one poll, roughly; at least one record comes.
+    /// Approximate size of the records in one poll, in bytes. A poll returns at least one record.
     pub poll_bytes: usize,
-    /// Bytes of the largest record; larger ones are refused.
+    /// Maximum size of a record in bytes; larger ones are refused.
     #[schemars(range(max = 104_857_600))]
     pub record_bytes_max: usize,
     /// Time without a poll after which a consumer loses a partition that is to move.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub revoke_wait: Duration,
-    /// Longest time between two polls of a consumer; then it is out of its group, and loses all its
-    /// partitions.
+    /// Maximum time between two polls of a consumer. A slower one leaves its group and loses all
+    /// its partitions.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub poll_interval_max: Duration,
-    /// Age at which records are removed that every consumer group has passed.
+    /// Age at which records that every consumer group has passed are removed.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub retention: Duration,
-    /// Age at which records are removed that no group reads (dead letters); operations at twice
+    /// Age at which records that no group reads (dead letters) are removed; operations at twice
     /// that age.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
@@ -93,7 +93,7 @@ impl Default for QueueConfig {
     }
 }
 
-/// The log, its producers and its consumer groups; clones share it.
+/// The log with its producers and consumer groups; clones share it.
 #[derive(Clone)]
 pub struct EmbeddedQueue {
     shared: Arc<Shared>,
@@ -105,17 +105,17 @@ struct Shared {
     config: QueueConfig,
     epoch: u32,
     logs: Arc<Logs>,
-    /// Held while offsets are given and the records join the store's next commit, so that both have one
-    /// order.
+    /// Held while offsets are assigned and the records join the store's next commit, so that both
+    /// have the same order.
     appending: Mutex<()>,
     groups: Mutex<BTreeMap<String, Arc<Mutex<GroupState>>>>,
     next_member: AtomicU64,
 }
 
-/// The partitions and who waits for their records. Without the engine: what runs on its thread must not
-/// be the one to close it.
+/// The partitions and the readers to wake. Holds no engine, because the engine's own thread keeps a
+/// clone and must not be the one to close it.
 struct Logs {
-    /// By place of the topic in [`Topic::ALL`], then by number.
+    /// Indexed by the topic's position in [`Topic::ALL`], then by partition number.
     topics: Vec<Vec<PartitionLog>>,
     readers: RwLock<Vec<Reader>>,
 }
@@ -132,7 +132,7 @@ struct GroupState {
     committed: BTreeMap<Partition, u64>,
 }
 
-/// How many partitions a topic has where most have `count`.
+/// Number of partitions of a topic in an installation with `count`.
 fn partitions_of(topic: Topic, count: u32) -> u32 {
     match topic {
         Topic::Dead | Topic::NotificationDead | Topic::Operation => 1,
@@ -141,8 +141,8 @@ fn partitions_of(topic: Topic, count: u32) -> u32 {
 }
 
 impl EmbeddedQueue {
-    /// Opens the log of this store, made where it is missing. `Conflict` when it was made with another
-    /// number of partitions.
+    /// Opens the log of this store, creating it if missing. `Conflict` if it was created with
+    /// another number of partitions.
     pub fn open(
         engine: Engine,
         config: QueueConfig,
@@ -179,8 +179,8 @@ impl EmbeddedQueue {
         })
     }
 
-    /// Removes records older than the retention that every group has passed; answers how many. Cheap when
-    /// there is nothing to do: call it every few minutes.
+    /// Removes records that are older than the retention and that every group has passed; returns
+    /// their number. Cheap when nothing is due: call it every few minutes.
     pub async fn trim(&self, now: Timestamp) -> Result<u64> {
         let mut removed = 0;
         for log in self.shared.logs.topics.iter().flatten() {
@@ -197,13 +197,13 @@ impl EmbeddedQueue {
     }
 }
 
-/// Checks the layout of the log, or writes it down when the store is new; answers the epoch.
+/// Checks the layout of the log, or records it in a new store; returns the epoch.
 fn install(engine: &Engine, partitions: u32) -> Result<u32> {
     if partitions == 0 {
         return Err(Error::conflict(SEAM, "a log needs at least one partition"));
     }
     let Some(found) = engine.get(Table::Meta, PARTITIONS_KEY)? else {
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         let epoch = 1u32;
         batch.put(
             Table::Meta,
@@ -251,7 +251,7 @@ impl Logs {
             })
     }
 
-    /// Shows records that became durable to those who wait for them.
+    /// Makes durable records visible and wakes the readers of their topics.
     fn show(&self, ends: &[(Partition, u64)]) {
         for &(partition, next) in ends {
             if let Ok(log) = self.log(partition) {
@@ -272,7 +272,7 @@ impl Shared {
         loop {
             let page =
                 self.engine
-                    .range(Table::Offsets, after.as_slice().., Order::Forward, 1000)?;
+                    .range(Table::Offsets, after.as_slice().., ScanOrder::Forward, 1000)?;
             for (key, value) in &page {
                 if let Some((name, partition)) = log::parse_committed_key(key) {
                     let next = log::read_u64(value)?;
@@ -307,14 +307,14 @@ impl Shared {
         group
     }
 
-    /// Gives each record its offset and hands all of them to the store's next commit.
+    /// Assigns each record its offset and hands all of them to the store's next commit.
     fn append(&self, records: Vec<NewRecord>) -> (Vec<Result<u64>>, Option<Appended>) {
         let now = self.clock.now();
         let stored: Vec<Result<(Partition, Bytes)>> = records
             .iter()
             .map(|record| self.encode(record, now))
             .collect();
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         let mut starts = BTreeMap::new();
         let mut ends = BTreeMap::new();
 
@@ -377,15 +377,15 @@ impl Shared {
         let range = keys.0.as_ref()..keys.1.as_ref();
         let oldest = self
             .engine
-            .range(Table::Log, range.clone(), Order::Forward, 1)?;
+            .range(Table::Log, range.clone(), ScanOrder::Forward, 1)?;
         let old = |stored: &[u8]| log::appended_at(stored).is_none_or(|at| at + age <= now);
         if !oldest.first().is_some_and(|(_, stored)| old(stored)) {
             return Ok(0);
         }
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         let found = self
             .engine
-            .range(Table::Log, range, Order::Forward, TRIM_STEP)?;
+            .range(Table::Log, range, ScanOrder::Forward, TRIM_STEP)?;
         for (key, _) in found.into_iter().take_while(|(_, stored)| old(stored)) {
             batch.remove(Table::Log, key);
         }
@@ -401,7 +401,7 @@ impl Shared {
         Ok(removed)
     }
 
-    /// What was done with letters is known for longer than they lie here.
+    /// Retention of an unread topic. Operations outlive the dead letters they refer to.
     fn unread_for(&self, topic: Topic) -> Duration {
         let unread = self.config.retention_unread;
         match topic {
@@ -410,10 +410,10 @@ impl Shared {
         }
     }
 
-    /// Where the slowest group is; `None` when no group reads the topic.
+    /// Offset of the slowest group; `None` if no group reads the topic.
     fn passed_by_all(&self, partition: Partition) -> Option<u64> {
         if partition.topic == Topic::Operation {
-            // Its reader commits nothing: it begins anew each time.
+            // The reader of operations never commits: it starts from the beginning each time.
             return None;
         }
         let groups: Vec<_> = self.groups.lock().values().cloned().collect();

@@ -1,6 +1,7 @@
-//! A log behind a hook, its producers and consumers with it.
+//! A log behind a hook, along with its producers and consumers.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,29 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{Consumer, NewRecord, Partition, Polled, Producer, Queue, Record};
 use crate::Result;
-use crate::hook::{Fate, Hook, Hooked, Op, failures, merge, sort};
+use crate::hook::{Fate, Hook, Hooked, Names, Op, failures, merge, sort};
+
+/// Names of the calls below, written by hand because no macro collects them.
+pub(crate) const NAMES: Names = Names {
+    seam: "queue",
+    calls: &[
+        "subscribe",
+        "read",
+        "bounds",
+        "committed",
+        "publish",
+        "poll",
+        "commit",
+    ],
+    kinds: &[
+        "message",
+        "retry",
+        "dead",
+        "notification",
+        "notification-dead",
+        "operation",
+    ],
+};
 
 #[async_trait]
 impl Queue for Hooked<dyn Queue> {
@@ -22,8 +45,12 @@ impl Queue for Hooked<dyn Queue> {
     async fn subscribe(&self, group: &str, topic: Topic) -> Result<Box<dyn Consumer>> {
         let op = op("subscribe", topic);
         let inner = self.whole(op, self.inner.subscribe(group, topic)).await?;
-        let hook = self.hook.clone();
-        Ok(Box::new(HookedConsumer { inner, hook, topic }))
+        Ok(Box::new(HookedConsumer {
+            inner: Some(inner),
+            polled: None,
+            hook: self.hook.clone(),
+            topic,
+        }))
     }
 
     fn partitions(&self, topic: Topic) -> u32 {
@@ -54,7 +81,7 @@ impl Queue for Hooked<dyn Queue> {
     }
 }
 
-/// One call for each kind of topic: none waits for another.
+/// Makes one call per kind of topic, so that none waits for another.
 #[async_trait]
 impl Producer for Hooked<dyn Producer> {
     async fn publish(&self, records: Vec<NewRecord>) -> Vec<Result<u64>> {
@@ -131,7 +158,7 @@ impl Hooked<dyn Producer> {
     }
 }
 
-/// The answers of one publish for each kind of topic, in the order of the records.
+/// Publishes once per kind of topic; answers are in record order.
 async fn each_kind<P>(
     records: Vec<NewRecord>,
     publish: impl Fn(Vec<NewRecord>) -> P,
@@ -157,7 +184,7 @@ where
     order.into_iter().map(next).collect()
 }
 
-/// A publish of records of one kind.
+/// Describes a publish of records of one kind.
 fn publish_of(records: &[NewRecord]) -> Op {
     let numbers = records
         .iter()
@@ -168,40 +195,70 @@ fn publish_of(records: &[NewRecord]) -> Op {
         kind: records
             .first()
             .map_or("", |record| kind(record.partition.topic)),
-        ..Op::new("queue", "publish")
+        ..Op::new(NAMES.seam, "publish")
     }
 }
 
 struct HookedConsumer {
-    inner: Box<dyn Consumer>,
+    /// `None` once the process has ended and the member has left its group.
+    inner: Option<Box<dyn Consumer>>,
+    /// Polled from the member but not yet handed out, because a poll may be dropped.
+    polled: Option<Polled>,
     hook: Arc<dyn Hook>,
     topic: Topic,
 }
 
-#[async_trait]
-impl Consumer for HookedConsumer {
-    async fn poll(&mut self, max: usize) -> Result<Polled> {
+impl HookedConsumer {
+    async fn poll_member(&mut self, max: usize) -> Result<Polled> {
         let op = op("poll", self.topic);
-        self.hook.before(&op).await?;
+        if self.polled.is_none() {
+            self.hook.before(&op).await?;
+        }
         loop {
-            let mut polled = self.inner.poll(max).await?;
+            if self.polled.is_some() {
+                self.hook.after(&op, 1).await?;
+            }
+            if let Some(polled) = self.polled.take() {
+                return Ok(polled);
+            }
+            let Some(inner) = &mut self.inner else {
+                return pending().await;
+            };
+            let mut polled = inner.poll(max).await?;
             if let Polled::Records(records) = &mut polled {
                 records.retain(|record| self.hook.shows(&op, record));
                 if records.is_empty() {
                     continue;
                 }
             }
-            self.hook.after(&op, 1).await?;
-            return Ok(polled);
+            self.polled = Some(polled);
         }
+    }
+}
+
+#[async_trait]
+impl Consumer for HookedConsumer {
+    async fn poll(&mut self, max: usize) -> Result<Polled> {
+        let hook = self.hook.clone();
+        tokio::select! {
+            biased;
+            () = hook.ended() => {}
+            polled = self.poll_member(max) => return polled,
+        }
+        self.inner = None;
+        pending().await
     }
 
     fn pause(&mut self, partitions: &[Partition]) {
-        self.inner.pause(partitions);
+        if let Some(inner) = &mut self.inner {
+            inner.pause(partitions);
+        }
     }
 
     fn resume(&mut self, partitions: &[Partition]) {
-        self.inner.resume(partitions);
+        if let Some(inner) = &mut self.inner {
+            inner.resume(partitions);
+        }
     }
 
     async fn commit(&mut self, next: &[(Partition, u64)]) -> Result<()> {
@@ -211,7 +268,10 @@ impl Consumer for HookedConsumer {
             ..op("commit", self.topic)
         };
         self.hook.before(&op).await?;
-        self.inner.commit(next).await?;
+        let Some(inner) = &mut self.inner else {
+            return pending().await;
+        };
+        inner.commit(next).await?;
         self.hook.after(&op, 1).await
     }
 }
@@ -219,7 +279,7 @@ impl Consumer for HookedConsumer {
 fn op(name: &'static str, topic: Topic) -> Op {
     Op {
         kind: kind(topic),
-        ..Op::new("queue", name)
+        ..Op::new(NAMES.seam, name)
     }
 }
 
@@ -230,7 +290,7 @@ fn of(name: &'static str, partition: Partition) -> Op {
     }
 }
 
-/// Retry topics are one kind.
+/// Name of the topic's kind; all retry topics are one kind.
 const fn kind(topic: Topic) -> &'static str {
     match topic {
         Topic::Message => "message",

@@ -1,8 +1,9 @@
 //! The log on Kafka.
 //!
-//! A record is acknowledged when all replicas in sync have it (`acks=all`; at least
-//! `min.insync.replicas` of them), written by an idempotent producer in order. Groups never skip: one
-//! that has committed nothing begins at the beginning, and one whose next record is gone says so.
+//! A record is acknowledged once all in-sync replicas have it (`acks=all`; at least
+//! `min.insync.replicas` of them), written in order by an idempotent producer. Groups never skip: a
+//! group without a commit starts at the beginning, and a group whose next record is gone reports
+//! it.
 
 mod config;
 mod consumer;
@@ -34,37 +35,37 @@ use self::consumer::KafkaConsumer;
 use self::layout::Layout;
 use self::producer::KafkaProducer;
 use self::reader::Readers;
-use self::renewal::Renewal;
+use self::renewal::CredentialRenewal;
 pub use self::sasl::{SaslConfig, SaslMechanism};
 use super::{Consumer, Partition, Producer, Queue, Record};
 use crate::{Kind, Result};
 
 const SEAM: &str = "kafka queue";
 
-/// How long brokers may take to tell each other of topics that were just made.
+/// Time brokers may take to tell each other about newly created topics.
 const SPREAD: Duration = Duration::from_secs(2);
 
-/// The log, its producer and its consumer groups; clones share it.
+/// The log, its producer and its consumer groups; clones share them.
 #[derive(Clone)]
 pub struct KafkaQueue {
     config: Arc<KafkaConfig>,
     layout: Arc<Layout>,
     producer: Arc<KafkaProducer>,
     readers: Arc<Readers>,
-    renewal: Arc<Renewal>,
+    renewal: Arc<CredentialRenewal>,
     epoch: u32,
 }
 
 impl KafkaQueue {
-    /// Connects to the brokers, checks that the topics are there as they were installed, and reads the
-    /// log's epoch. `Unavailable` when no broker answers within `request_timeout`, `Conflict` for an
-    /// installation that does not fit or a setting that is refused.
+    /// Connects to the brokers, checks that the topics are present as installed, and reads the
+    /// log's epoch. `Unavailable` if no broker answers within `request_timeout`, `Conflict` for an
+    /// installation that does not match or a setting that is refused.
     pub async fn connect(config: KafkaConfig) -> Result<KafkaQueue> {
         let config = Arc::new(config);
         let layout = Arc::new(Layout::of(&config));
-        let renewal = Renewal::start(&config, &layout)?;
+        let renewal = CredentialRenewal::start(&config, &layout)?;
         let renewals = || renewal.renewals();
-        // First, because it needs a moment until it may write.
+        // The producer comes first because it needs a moment before it can write.
         let producer = KafkaProducer::start(config.clone(), layout.clone(), renewals()).await?;
         let readers = Readers::new(config.clone(), layout.clone(), renewals());
         let epoch = installed(&readers, &config, &layout).await?;
@@ -100,7 +101,7 @@ async fn installed(
     }
 }
 
-/// Whether librdkafka goes on by itself.
+/// True if librdkafka recovers from the error by itself.
 fn is_passing(error: &KafkaError) -> bool {
     use RDKafkaErrorCode as Code;
     let passing = [

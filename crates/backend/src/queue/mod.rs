@@ -1,14 +1,14 @@
 //! The log between services: topics of partitions, consumer groups, offsets.
 //!
-//! *Acknowledged* means that the record survives a crash of every process of ours (embedded: fsynced;
-//! Kafka: `acks=all`). Records of one partition keep the order in which they were published by one
-//! producer. A consumer group gives each partition to one member at a time; a member from which a
-//! partition was taken gets nothing more of it and cannot commit it.
+//! *Acknowledged* means that the record survives a crash of every one of our processes (embedded:
+//! fsynced; Kafka: `acks=all`). Within a partition, records of one producer keep the order in which
+//! they were published. A consumer group gives each partition to one member at a time; a member
+//! that lost a partition gets no more of its records and cannot commit it.
 
 #[cfg(test)]
 pub(crate) mod contract;
 pub mod embedded;
-mod hooked;
+pub(crate) mod hooked;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod split;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use protocol::Timestamp;
-use protocol::keys::Topic;
+use protocol::keys::{Topic, partition_of};
 use tokio::time::timeout;
 
 pub use self::embedded::{EmbeddedQueue, QueueConfig};
@@ -37,15 +37,28 @@ pub struct Partition {
     pub number: u32,
 }
 
-/// A record to be published, to a partition that the caller has chosen
+/// A record to publish, addressed to a partition that the caller has chosen
 /// (`protocol::keys::partition_of`).
 #[derive(Clone)]
 pub struct NewRecord {
     pub partition: Partition,
     pub key: Bytes,
-    /// Readable names and values: what ordinary tools show beside a record.
+    /// Readable names and values, shown beside the record by ordinary tools.
     pub headers: Vec<(String, Bytes)>,
     pub value: Bytes,
+}
+
+impl NewRecord {
+    /// Record of these bytes in the partition of its key, without headers.
+    pub fn keyed(queue: &dyn Queue, topic: Topic, key: Bytes, value: Bytes) -> NewRecord {
+        let number = partition_of(&key, queue.partitions(topic));
+        NewRecord {
+            partition: Partition { topic, number },
+            key,
+            headers: Vec::new(),
+            value,
+        }
+    }
 }
 
 impl fmt::Debug for NewRecord {
@@ -58,7 +71,7 @@ impl fmt::Debug for NewRecord {
     }
 }
 
-/// A record of the log. Offsets of a partition begin at 0 and have no holes in the embedded backend;
+/// A record of the log. Offsets of a partition start at 0 without gaps in the embedded backend;
 /// elsewhere they only grow.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Record {
@@ -91,29 +104,31 @@ impl Record {
     }
 }
 
-/// What a consumer is told next.
+/// Result of a poll: records, or a change of the assignment.
 #[derive(Debug)]
 pub enum Polled {
-    /// In offset order per partition; continues at the committed offset after an assignment.
+    /// Records, in offset order per partition. After an assignment they continue at the committed
+    /// offset.
     Records(Vec<Record>),
     Assigned(Vec<Partition>),
-    /// Stop new work, finish or abandon what is in flight, commit what is settled; the partitions are
-    /// given away at the next poll.
+    /// Partitions to give up: stop new work, finish or abandon work in flight, commit settled
+    /// offsets. The next poll hands them back to the group.
     Revoked(Vec<Partition>),
-    /// Already somebody else's (this member was away too long): abandon, do not commit.
+    /// Partitions that already belong to another member, because this one was away too long:
+    /// abandon the work and do not commit.
     Lost(Vec<Partition>),
 }
 
 #[async_trait]
 pub trait Producer: Send + Sync {
-    /// Publishes and waits until each record is acknowledged; the answer has one offset a record, in
-    /// order. Records for one partition are appended in order, and after a failed one none of the same
-    /// partition. A failure leaves open whether the record was appended.
+    /// Publishes `records` and waits until each is acknowledged; returns one offset per record, in
+    /// order. Records of one partition are appended in order, and none after a failed one. An error
+    /// leaves open whether the record was appended.
     async fn publish(&self, records: Vec<NewRecord>) -> Vec<Result<u64>>;
 
-    /// The same under a deadline, which each partition meets or misses by itself: what was
-    /// acknowledged in time stands, whatever becomes of the other partitions. `None` where no answer
-    /// came in time: the record may have been appended, or may be yet.
+    /// [`publish`](Self::publish) with a deadline that each partition meets or misses on its own:
+    /// an acknowledgement that came in time counts, whatever happens to the other partitions.
+    /// `None` means no answer in time: the record may have been appended, or may still be.
     async fn publish_within(
         &self,
         records: Vec<NewRecord>,
@@ -129,18 +144,18 @@ pub trait Producer: Send + Sync {
 
 #[async_trait]
 pub trait Consumer: Send {
-    /// Waits for news: at most `max` records, or a change of the assignment. Cancel safe: a poll that is
-    /// dropped loses nothing.
+    /// Waits for at most `max` records or a change of the assignment. Cancel safe: dropping a poll
+    /// loses nothing.
     async fn poll(&mut self, max: usize) -> Result<Polled>;
 
-    /// Hands out nothing more of these partitions until they are resumed.
+    /// Withholds records of these partitions until [`resume`](Self::resume).
     fn pause(&mut self, partitions: &[Partition]);
 
     fn resume(&mut self, partitions: &[Partition]);
 
-    /// Records that everything before `next` is settled. Only moves forward: a smaller offset than the
-    /// committed one changes nothing. Refused (`Conflict`) for a partition this member does not hold, or which its
-    /// group has taken from it meanwhile.
+    /// Records that everything before `next` is settled. The committed offset only moves forward; a
+    /// smaller one changes nothing. Refused (`Conflict`) for a partition that this member does not
+    /// hold, or that the group has taken from it in the meantime.
     async fn commit(&mut self, next: &[(Partition, u64)]) -> Result<()>;
 }
 
@@ -148,22 +163,23 @@ pub trait Consumer: Send {
 pub trait Queue: Send + Sync {
     fn producer(&self) -> std::sync::Arc<dyn Producer>;
 
-    /// Joins the consumer group of this name and topic; dropping the consumer leaves it. Who reads another
-    /// topic under the same name is not disturbed.
+    /// Joins the consumer group of this name and topic; dropping the consumer leaves it. Readers of
+    /// another topic under the same name are not disturbed.
     async fn subscribe(&self, group: &str, topic: Topic) -> Result<Box<dyn Consumer>>;
 
-    /// Fixed at installation.
+    /// Number of partitions, fixed at installation.
     fn partitions(&self, topic: Topic) -> u32;
 
-    /// The log's epoch: raised when topics are made anew, so that offsets of old and new never mix.
+    /// Epoch of the log, raised when the topics are created anew so that old and new offsets never
+    /// mix.
     fn epoch(&self) -> u32;
 
-    /// Reads without a group, for operators: up to `max` records from `from` on.
+    /// Reads up to `max` records from `from` on without a group, for operators.
     async fn read(&self, partition: Partition, from: u64, max: usize) -> Result<Vec<Record>>;
 
-    /// The first offset that is kept, and the one the next record will have.
+    /// First retained offset, and the offset of the next record.
     async fn bounds(&self, partition: Partition) -> Result<(u64, u64)>;
 
-    /// Where `group` will go on; `None` before its first commit.
+    /// Offset at which `group` continues; `None` before its first commit.
     async fn committed(&self, group: &str, partition: Partition) -> Result<Option<u64>>;
 }

@@ -1,4 +1,5 @@
-//! One publish of several partitions, as one publish for each: none waits for another.
+//! Splits a publish that spans partitions into one publish per partition, so that none waits for
+//! another.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -8,8 +9,8 @@ use futures_util::future::join_all;
 use super::{NewRecord, Partition};
 use crate::Result;
 
-/// Publishes the records of each partition by themselves, all at once. The answers are in the order of
-/// the records; `None` where `publish` left one out.
+/// Publishes the records of each partition separately and concurrently. Answers are in record
+/// order; `None` marks a record that `publish` left unanswered.
 pub(super) async fn each_partition<F, P>(
     records: Vec<NewRecord>,
     publish: F,

@@ -1,4 +1,4 @@
-//! Credentials for a server, as a new connection takes them.
+//! Credentials for new connections to a server.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use super::node::read_address;
 use crate::credentials::Credentials;
 use crate::tls::{ClientTls, advice};
 
-/// User, password and certificates, as their files have them when a connection is made.
-pub(crate) struct Access {
+/// User, password and certificates, as the files have them when a connection is made.
+pub(crate) struct RedisAccess {
     pub(crate) credentials: Arc<Credentials>,
     pub(crate) username: Option<String>,
-    /// Setting that names the file of the password.
+    /// Setting that names the password file.
     pub(crate) password: &'static str,
 }
 
-impl Access {
-    /// For a new connection to `address`, `host:port`.
+impl RedisAccess {
+    /// Connection parameters for `address`, `host:port`, with the current credentials.
     pub(crate) fn info(&self, address: &str) -> Result<ConnectionInfo, Failure> {
         let info = self.address(address)?.into_connection_info()?;
         let info = info.set_redis_settings(self.sign_in());
@@ -35,7 +35,7 @@ impl Access {
         }
     }
 
-    /// Without certificates.
+    /// Address alone, without certificates.
     pub(crate) fn address(&self, address: &str) -> Result<ConnectionAddr, Failure> {
         let (host, port) = read_address(address)
             .ok_or_else(|| Failure::NoMaster(format!("{address:?} is not host:port")))?;
@@ -76,7 +76,7 @@ impl Access {
         info
     }
 
-    /// Failure of a connection to `address` that did not come about.
+    /// Failure of an attempt to connect to `address`.
     pub(crate) fn failure(&self, address: &str, error: redis::RedisError) -> Failure {
         match advice("redis", self.is_tls(), &error) {
             Some(advice) => Failure::Tls {

@@ -1,49 +1,49 @@
-//! One request to Redis, as it is before it is known who will be asked.
+//! A request to Redis, before its server is chosen.
 
 use std::fmt::Display;
 
 use bytes::Bytes;
 use redis::Cmd;
 
-use super::scripts::{Name, Scripts};
+use super::scripts::{ScriptName, Scripts};
 use super::slots;
 
-/// A command or a script, its keys and arguments. All keys lie in one slot.
+/// A command or a script, with keys and arguments. All keys are in one slot.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) slot: u16,
-    what: What,
+    what: CallKind,
     keys: Vec<String>,
     args: Vec<Bytes>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum What {
-    Script(Name),
+enum CallKind {
+    Script(ScriptName),
     Command(&'static str),
 }
 
 impl Call {
-    /// On keys of a bucket of users.
-    pub(crate) fn script(bucket: u16, name: Name) -> Call {
-        Call::new(slots::of_bucket(bucket), What::Script(name))
+    /// A script on keys of a bucket of users.
+    pub(crate) fn script(bucket: u16, name: ScriptName) -> Call {
+        Call::new(slots::of_bucket(bucket), CallKind::Script(name))
     }
 
-    /// As [`Call::script`].
+    /// A command on keys of a bucket of users.
     pub(crate) fn command(bucket: u16, name: &'static str) -> Call {
-        Call::new(slots::of_bucket(bucket), What::Command(name))
+        Call::new(slots::of_bucket(bucket), CallKind::Command(name))
     }
 
-    pub(crate) fn script_in(slot: u16, name: Name) -> Call {
-        Call::new(slot, What::Script(name))
+    pub(crate) fn script_in(slot: u16, name: ScriptName) -> Call {
+        Call::new(slot, CallKind::Script(name))
     }
 
     #[cfg(test)]
     pub(crate) fn command_in(slot: u16, name: &'static str) -> Call {
-        Call::new(slot, What::Command(name))
+        Call::new(slot, CallKind::Command(name))
     }
 
-    fn new(slot: u16, what: What) -> Call {
+    fn new(slot: u16, what: CallKind) -> Call {
         Call {
             slot,
             what,
@@ -72,22 +72,22 @@ impl Call {
         &self.keys
     }
 
-    /// About how much it takes on the wire.
+    /// Approximate size on the wire.
     pub(crate) fn size(&self) -> usize {
         let keys = self.keys.iter().map(String::len);
         let args = self.args.iter().map(Bytes::len);
         keys.chain(args).map(|len| len + 8).sum::<usize>() + 64
     }
 
-    /// As a master of this replid is asked.
+    /// Builds the command for a master with this replid.
     pub(crate) fn command_for(&self, scripts: &Scripts, replid: &str) -> Cmd {
         let mut cmd = Cmd::with_capacity(self.keys.len() + self.args.len() + 4, self.size());
         match self.what {
-            What::Script(name) => {
+            CallKind::Script(name) => {
                 cmd.arg("EVALSHA").arg(scripts.hash(name));
                 cmd.arg(self.keys.len());
             }
-            What::Command(name) => {
+            CallKind::Command(name) => {
                 cmd.arg(name);
             }
         }
@@ -97,7 +97,7 @@ impl Call {
         for arg in &self.args {
             cmd.arg(arg.as_ref());
         }
-        if let What::Script(name) = self.what
+        if let CallKind::Script(name) = self.what
             && name.wants_replid()
         {
             cmd.arg(replid);

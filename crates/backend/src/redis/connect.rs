@@ -1,20 +1,20 @@
-//! From settings to servers that answer.
+//! Connects to the servers that the settings describe.
 
 use std::sync::Arc;
 
 use tokio_util::task::AbortOnDropHandle;
 
-use super::access::Access;
+use super::access::RedisAccess;
 use super::finder::Finder;
-use super::node::Manner;
+use super::node::ConnectionMode;
 use super::pool::Pool;
 use super::scripts::Scripts;
 use crate::Result;
 use crate::credentials::Credentials;
 use crate::mailbox::{RedisConfig, RedisMode};
 
-/// The servers, and the tasks that watch them and the files with credentials.
-pub(crate) struct Connection {
+/// The servers, and the tasks that watch them and the credential files.
+pub(crate) struct RedisConnection {
     pub(crate) pool: Arc<Pool>,
     _watch: AbortOnDropHandle<()>,
     _keep: Option<AbortOnDropHandle<()>>,
@@ -23,16 +23,16 @@ pub(crate) struct Connection {
 const PASSWORD: &str = "password_file";
 const SENTINEL_PASSWORD: &str = "sentinel_password_file";
 
-/// Connects to every master. `Conflict` on settings that cannot work, `Unavailable` when a master is not
-/// reached or runs something older than Redis 7.0.
-pub(crate) async fn connect(seam: &'static str, config: &RedisConfig) -> Result<Connection> {
+/// Connects to every master. `Conflict` on settings that cannot work, `Unavailable` if a master is
+/// unreachable or older than Redis 7.0.
+pub(crate) async fn connect(seam: &'static str, config: &RedisConfig) -> Result<RedisConnection> {
     let credentials = credentials(seam, config)?;
-    let access = |username: &Option<String>, password| Access {
+    let access = |username: &Option<String>, password| RedisAccess {
         credentials: Arc::clone(&credentials),
         username: username.clone(),
         password,
     };
-    let manner = Manner {
+    let manner = ConnectionMode {
         access: access(&config.username, PASSWORD),
         deadline: config.deadline,
         connect_wait: config.connect_wait,
@@ -51,12 +51,12 @@ pub(crate) async fn connect(seam: &'static str, config: &RedisConfig) -> Result<
             access: access(&config.sentinel_username, SENTINEL_PASSWORD),
         },
     };
-    // Boxed: the futures of a start are nested deeper than the compiler likes.
+    // Boxed because the nested futures of a start are too deep for the compiler.
     let pool = Box::pin(Pool::open(manner, finder, config.pipeline_max)).await;
     let pool = Arc::new(pool.map_err(|failure| failure.at(seam))?);
     let changes = credentials.changes();
     let watch = tokio::spawn(Arc::clone(&pool).watch(config.watch_interval, changes));
-    Ok(Connection {
+    Ok(RedisConnection {
         pool,
         _watch: AbortOnDropHandle::new(watch),
         _keep: credentials.keep(),

@@ -1,4 +1,4 @@
-//! What can go wrong with Redis, and what to do about it.
+//! Failures of calls to Redis, and the reaction to each.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::{Error, Kind};
 
-/// Why a call was not done, or may not have been.
+/// Reason why a call had no effect, or may have had none.
 #[derive(Clone, Debug, Error)]
 pub(crate) enum Failure {
     #[error("{address}: no answer within {after:?}")]
@@ -55,20 +55,20 @@ pub(crate) enum Failure {
     GivenUp,
 }
 
-/// What may help.
+/// Step that may help after a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reaction {
-    /// Nothing here: whoever asked tries again later, or not at all.
+    /// None here: the caller tries again later, or not at all.
     Final,
-    /// Ask there, from now on.
+    /// Ask that server from now on.
     Moved(String),
-    /// Ask there, this once.
+    /// Ask that server this once.
     Ask(String),
-    /// It lost the scripts.
+    /// Load the scripts, which the server has lost.
     Load,
-    /// The same again, a little later.
+    /// Repeat the call a little later.
     Again,
-    /// The connection or the master is another.
+    /// Look for the master again: it or the connection may have changed.
     Find,
 }
 
@@ -86,7 +86,7 @@ impl From<RedisError> for Failure {
 }
 
 impl Failure {
-    /// What it means to who uses the seam.
+    /// Converts the failure into an error of `seam`.
     pub(crate) fn at(self, seam: &'static str) -> Error {
         Error::new(seam, self.kind(), self)
     }
@@ -95,7 +95,7 @@ impl Failure {
         match self {
             Failure::Reply(_) => Kind::Corrupt,
             Failure::Redis(error) => match error.code() {
-                // The first is said by our scripts.
+                // Our own scripts raise CORRUPT.
                 Some("CORRUPT" | "WRONGTYPE") => Kind::Corrupt,
                 Some("CROSSSLOT") => Kind::Conflict,
                 _ => Kind::Unavailable,
@@ -112,7 +112,7 @@ impl Failure {
         }
     }
 
-    /// Time ran out, and the same call may be in time later.
+    /// True if time ran out; the same call may succeed later.
     pub(crate) fn is_late(&self) -> bool {
         match self {
             Failure::Deadline { .. } => true,
@@ -121,7 +121,7 @@ impl Failure {
         }
     }
 
-    /// Whether the server was not reached, rather than that it refused.
+    /// True if the server was not reached, as opposed to refusing the call.
     pub(crate) fn is_silence(&self) -> bool {
         match self {
             Failure::Deadline { .. }

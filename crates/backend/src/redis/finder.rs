@@ -1,4 +1,5 @@
-//! Who serves a slot: one server, the master that sentinels name, or the cluster's map.
+//! Finds the server of a slot: the only server, the master named by sentinels, or the cluster's
+//! map.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,47 +8,47 @@ use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{ConnectionAddr, RedisResult, TlsMode, Value};
 use tokio::time::timeout;
 
-use super::access::Access;
+use super::access::RedisAccess;
 use super::failure::Failure;
-use super::node::{self, Manner, read_address};
+use super::node::{self, ConnectionMode, read_address};
 use super::reply;
 use super::slots::SLOTS;
 
 /// An address, `host:port`.
 pub(crate) type Address = Arc<str>;
 
-/// Who serves which slot.
+/// Server of each slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Map {
+pub(crate) enum SlotMap {
     One(Address),
-    /// By slot; `None` where nobody serves it.
+    /// Indexed by slot; `None` for a slot without a server.
     Slots(Vec<Option<Address>>),
 }
 
-/// Finds out who serves which slot.
+/// Method of finding the servers of slots.
 pub(crate) enum Finder {
     Single(Address),
     Sentinel {
         addresses: Vec<String>,
         master: String,
-        access: Access,
+        access: RedisAccess,
     },
     Cluster {
         seeds: Vec<Address>,
     },
 }
 
-impl Map {
+impl SlotMap {
     pub(crate) fn of(&self, slot: u16) -> Option<Address> {
         match self {
-            Map::One(address) => Some(Arc::clone(address)),
-            Map::Slots(slots) => slots.get(usize::from(slot))?.clone(),
+            SlotMap::One(address) => Some(Arc::clone(address)),
+            SlotMap::Slots(slots) => slots.get(usize::from(slot))?.clone(),
         }
     }
 
-    /// A server said that another one has this slot.
+    /// Records a redirect: another server has this slot.
     pub(crate) fn moved(&mut self, slot: u16, address: Address) {
-        if let Map::Slots(slots) = self
+        if let SlotMap::Slots(slots) = self
             && let Some(place) = slots.get_mut(usize::from(slot))
         {
             *place = Some(address);
@@ -56,17 +57,21 @@ impl Map {
 
     pub(crate) fn holds(&self, address: &str) -> bool {
         match self {
-            Map::One(one) => **one == *address,
-            Map::Slots(slots) => slots.iter().flatten().any(|one| **one == *address),
+            SlotMap::One(one) => **one == *address,
+            SlotMap::Slots(slots) => slots.iter().flatten().any(|one| **one == *address),
         }
     }
 }
 
 impl Finder {
-    /// `known` are servers that were asked before.
-    pub(crate) async fn find(&self, known: &[Address], manner: &Manner) -> Result<Map, Failure> {
+    /// Finds the servers of all slots. `known` are servers that were asked before.
+    pub(crate) async fn find(
+        &self,
+        known: &[Address],
+        manner: &ConnectionMode,
+    ) -> Result<SlotMap, Failure> {
         match self {
-            Finder::Single(address) => Ok(Map::One(Arc::clone(address))),
+            Finder::Single(address) => Ok(SlotMap::One(Arc::clone(address))),
             Finder::Sentinel {
                 addresses,
                 master,
@@ -77,13 +82,13 @@ impl Finder {
     }
 }
 
-/// Asks sentinels, each time anew: one that hangs is not kept.
+/// Asks the sentinels over new connections each time, so that a hanging one is not kept.
 async fn find_master(
     addresses: &[String],
     master: &str,
-    access: &Access,
-    manner: &Manner,
-) -> Result<Map, Failure> {
+    access: &RedisAccess,
+    manner: &ConnectionMode,
+) -> Result<SlotMap, Failure> {
     let sentinels: Vec<ConnectionAddr> = addresses
         .iter()
         .filter_map(|address| access.address(address).ok())
@@ -105,18 +110,18 @@ async fn find_master(
         })?;
     match client.get_connection_info().addr() {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-            Ok(Map::One(join(host, *port)))
+            Ok(SlotMap::One(join(host, *port)))
         }
         other => Err(Failure::NoMaster(format!("{other} is not host:port"))),
     }
 }
 
-/// Sentinels are asked with credentials of theirs, and the master that they name with its own.
+/// Builds a client with separate credentials for the sentinels and for the master they name.
 fn sentinel_client(
     sentinels: Vec<ConnectionAddr>,
     master: &str,
-    access: &Access,
-    servers: &Access,
+    access: &RedisAccess,
+    servers: &RedisAccess,
 ) -> RedisResult<SentinelClientBuilder> {
     let mut builder = SentinelClientBuilder::new(sentinels, master, SentinelServerType::Master)?;
     if let Some(username) = &access.username {
@@ -142,8 +147,8 @@ fn sentinel_client(
 
 async fn find_slots(
     servers: impl Iterator<Item = &Address>,
-    manner: &Manner,
-) -> Result<Map, Failure> {
+    manner: &ConnectionMode,
+) -> Result<SlotMap, Failure> {
     let mut last = Failure::NoMaster("no server of the cluster is known".to_owned());
     for server in servers {
         let asked = timeout(manner.connect_wait, ask_slots(server, manner));
@@ -164,7 +169,7 @@ async fn find_slots(
     }
 }
 
-async fn ask_slots(server: &Address, manner: &Manner) -> Result<Map, Failure> {
+async fn ask_slots(server: &Address, manner: &ConnectionMode) -> Result<SlotMap, Failure> {
     let mut connection = node::open(server, manner).await?;
     let mut ask = redis::cmd("CLUSTER");
     ask.arg("SLOTS");
@@ -172,8 +177,8 @@ async fn ask_slots(server: &Address, manner: &Manner) -> Result<Map, Failure> {
     read_slots(told, server)
 }
 
-/// Each range of slots is (first, last, (host, port, …) of its master, …).
-fn read_slots(told: Value, asked: &str) -> Result<Map, Failure> {
+/// Parses CLUSTER SLOTS: each range is (first, last, (host, port, …) of its master, …).
+fn read_slots(told: Value, asked: &str) -> Result<SlotMap, Failure> {
     let mut ranges = Vec::new();
     for range in reply::list(told)? {
         let mut range = reply::list(range)?.into_iter();
@@ -195,10 +200,11 @@ fn read_slots(told: Value, asked: &str) -> Result<Map, Failure> {
             .find(|(first, last, _)| (*first..=*last).contains(&slot));
         range.map(|(_, _, address)| Arc::clone(address))
     };
-    Ok(Map::Slots((0..SLOTS).map(master_of).collect()))
+    Ok(SlotMap::Slots((0..SLOTS).map(master_of).collect()))
 }
 
-/// A server that does not know its own host means the one that was asked.
+/// Completes an address without a host: a server that does not know its own host means the host
+/// that was asked.
 fn beside(host: &str, port: u16, asked: &str) -> Address {
     match read_address(asked) {
         Some((asked, _)) if host.is_empty() => join(&asked, port),
@@ -206,7 +212,7 @@ fn beside(host: &str, port: u16, asked: &str) -> Address {
     }
 }
 
-/// As `MOVED` and `ASK` name a server.
+/// Parses the address in a `MOVED` or `ASK` redirect.
 pub(crate) fn redirected(address: &str, asked: &str) -> Address {
     let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
     match port.parse() {
@@ -222,7 +228,7 @@ fn join(host: &str, port: u16) -> Address {
     }
 }
 
-/// Sentinels ask the master in turn.
+/// Twice the connection wait, because sentinels ask the master in turn.
 fn find_wait(connect_wait: Duration) -> Duration {
     2 * connect_wait
 }

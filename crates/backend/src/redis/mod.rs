@@ -1,13 +1,13 @@
-//! What the backends on Redis share: the servers and how they are found, calls and how they come back, and the
-//! scripts. One server, a master behind sentinels, or a cluster.
+//! Parts shared by the backends on Redis: servers and their discovery, calls and their answers, and
+//! the scripts. Works with one server, a master behind sentinels, or a cluster.
 //!
 //! ```text
-//! Call ─▶ Pool ─▶ Map: who serves the slot ─▶ Node: a pipeline ─▶ Value, or Failure and what may help
-//!                  ▲ Finder, when somebody doubts
+//! Call ─▶ Pool ─▶ Map: server of the slot ─▶ Node: a pipeline ─▶ Value, or Failure and Reaction
+//!                  ▲ Finder, in doubt
 //! ```
 //!
-//! Every call may be repeated. Each seam has connections of its own: large answers of one do not make the
-//! small ones of another wait.
+//! Every call may be repeated. Each seam has its own connections, so that large answers of one do
+//! not delay small ones of another.
 
 mod access;
 pub(crate) mod call;
@@ -21,4 +21,4 @@ pub(crate) mod scripts;
 pub(crate) mod slots;
 mod watch;
 
-pub(crate) use self::connect::{Connection, connect};
+pub(crate) use self::connect::{RedisConnection, connect};

@@ -1,4 +1,4 @@
-//! One server, and the connection to it.
+//! A server, and the connection to it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,46 +10,46 @@ use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, Value};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::access::Access;
+use super::access::RedisAccess;
 use super::failure::Failure;
-use super::scripts::{Name, Scripts};
+use super::scripts::{ScriptName, Scripts};
 
-/// After this many unanswered pipelines in a row a server is asked no more.
+/// Number of consecutive unanswered pipelines after which a server is no longer asked.
 const UNANSWERED_MAX: u32 = 8;
 
-/// How servers are spoken to.
-pub(crate) struct Manner {
-    pub(crate) access: Access,
+/// Parameters for connections and calls to servers.
+pub(crate) struct ConnectionMode {
+    pub(crate) access: RedisAccess,
     pub(crate) deadline: Duration,
     pub(crate) connect_wait: Duration,
     pub(crate) in_flight_max: usize,
     pub(crate) scripts: Scripts,
 }
 
-/// A server; connected when it is first needed, and again when the connection broke.
+/// A server; connects when first needed, and again after the connection broke.
 pub(crate) struct Node {
     pub(crate) address: Arc<str>,
-    live: Mutex<Option<Arc<Live>>>,
+    live: Mutex<Option<Arc<LiveNode>>>,
     in_flight: Semaphore,
-    /// How many pipelines and attempts to connect in a row were not answered in time.
+    /// Number of consecutive pipelines and connection attempts without a timely answer.
     unanswered: AtomicU32,
-    /// Held while connecting: one at a time.
+    /// Held while connecting, so that only one attempt runs at a time.
     connecting: Arc<tokio::sync::Mutex<()>>,
-    /// How the last attempt to connect ended; changes with each.
+    /// Failure of the last connection attempt, `None` after a success; changes with each attempt.
     attempt: watch::Sender<Option<Failure>>,
 }
 
 /// A connection to a master that knows the scripts.
-pub(crate) struct Live {
+pub(crate) struct LiveNode {
     connection: MultiplexedConnection,
-    /// Names the master's data; another one after each promotion and unsaved restart.
+    /// Identifies the master's data; changes with each promotion and each restart without saving.
     pub(crate) replid: String,
 }
 
-/// For answers of a server, given up where it is dropped: callers have deadlines of their own.
+/// A wait for a server's answers. Dropping it gives up, as callers with deadlines of their own do.
 struct Wait<'a> {
     node: &'a Node,
-    /// Before, it says nothing of the server that nobody waits any more.
+    /// Giving up before this time says nothing about the server.
     long: Instant,
 }
 
@@ -73,13 +73,13 @@ impl Node {
         }
     }
 
-    /// The connection; makes one where there is none. Connecting goes on when the caller waits no longer:
-    /// it may take more than one deadline.
+    /// Returns the connection, establishing it if there is none. An attempt outlives its caller,
+    /// because it may take more than one deadline.
     pub(crate) async fn live(
         self: &Arc<Node>,
-        manner: &Arc<Manner>,
+        manner: &Arc<ConnectionMode>,
         until: Instant,
-    ) -> Result<Arc<Live>, Failure> {
+    ) -> Result<Arc<LiveNode>, Failure> {
         let mut ended = self.attempt.subscribe();
         if let Some(live) = self.present() {
             return Ok(live);
@@ -118,31 +118,32 @@ impl Node {
         }
     }
 
-    /// It has left so much unanswered that nobody waits for it any more, until a check is answered.
+    /// True if the server left so many calls unanswered that callers stop waiting, until it answers
+    /// a check.
     pub(crate) fn is_silent(&self) -> bool {
         self.unanswered.load(Ordering::Relaxed) >= UNANSWERED_MAX
     }
 
-    pub(crate) fn present(&self) -> Option<Arc<Live>> {
+    pub(crate) fn present(&self) -> Option<Arc<LiveNode>> {
         self.live.lock().clone()
     }
 
-    /// This connection is of no more use; a later one stays.
-    pub(crate) fn forget(&self, old: &Arc<Live>) {
+    /// Drops a connection that is of no more use, but not a newer one.
+    pub(crate) fn forget(&self, old: &Arc<LiveNode>) {
         let mut live = self.live.lock();
         if live.as_ref().is_some_and(|live| Arc::ptr_eq(live, old)) {
             *live = None;
         }
     }
 
-    /// Sends commands as one pipeline; one answer each, errors among them. Whether they were done is not
-    /// known where the whole fails.
+    /// Sends commands as one pipeline; returns one answer each, errors included. If the whole
+    /// pipeline fails, its commands may or may not have taken effect.
     pub(crate) async fn send(
         &self,
-        live: &Live,
+        live: &LiveNode,
         commands: Pipeline,
         until: Instant,
-        manner: &Manner,
+        manner: &ConnectionMode,
     ) -> Result<Vec<Value>, Failure> {
         let place = timeout_at(until, self.in_flight.acquire()).await;
         let Ok(Ok(_place)) = place else {
@@ -179,12 +180,12 @@ impl Node {
         }
     }
 
-    /// Teaches it the scripts again.
+    /// Loads the scripts again.
     pub(crate) async fn load(
         &self,
-        live: &Live,
+        live: &LiveNode,
         until: Instant,
-        manner: &Manner,
+        manner: &ConnectionMode,
     ) -> Result<(), Failure> {
         let answers = self
             .send(live, pipeline(manner.scripts.load()), until, manner)
@@ -195,8 +196,13 @@ impl Node {
         Ok(())
     }
 
-    /// Whether it answers, is a master and has the data it had; its connection is dropped where not.
-    pub(crate) async fn verify(self: &Arc<Node>, manner: &Arc<Manner>, until: Instant) -> bool {
+    /// Checks that the server answers, is a master and still has the same data; drops its
+    /// connection otherwise. A server without a connection passes unless it is silent.
+    pub(crate) async fn verify(
+        self: &Arc<Node>,
+        manner: &Arc<ConnectionMode>,
+        until: Instant,
+    ) -> bool {
         let live = match self.is_silent() {
             true => self.live(manner, until).await.ok(),
             false => self.present(),
@@ -222,9 +228,9 @@ impl Node {
         is_well
     }
 
-    /// Connects once more, where it is connected, because credentials are new. The connection of before finishes what
-    /// is on its way; where the new one is refused it stays.
-    pub(crate) async fn renew(&self, manner: &Manner) -> Result<(), Failure> {
+    /// Replaces an existing connection after credentials changed. The old connection finishes the
+    /// calls in flight, and stays if the new one is refused.
+    pub(crate) async fn renew(&self, manner: &ConnectionMode) -> Result<(), Failure> {
         let Some(old) = self.present() else {
             return Ok(());
         };
@@ -236,7 +242,7 @@ impl Node {
         Ok(())
     }
 
-    async fn connect(&self, manner: &Manner) -> Result<Live, Failure> {
+    async fn connect(&self, manner: &ConnectionMode) -> Result<LiveNode, Failure> {
         let wait = manner.connect_wait;
         let connected = timeout(wait, async {
             let mut connection = open(&self.address, manner).await?;
@@ -245,7 +251,7 @@ impl Node {
             let told: String = ask.query_async(&mut connection).await?;
             let live = self.read_info(connection, &told)?;
             for answer in (live.connection.clone())
-                .send_packed_commands(&pipeline(manner.scripts.load()), 0, Name::ALL.len())
+                .send_packed_commands(&pipeline(manner.scripts.load()), 0, ScriptName::ALL.len())
                 .await?
             {
                 answer.extract_error()?;
@@ -260,7 +266,11 @@ impl Node {
         })
     }
 
-    fn read_info(&self, connection: MultiplexedConnection, told: &str) -> Result<Live, Failure> {
+    fn read_info(
+        &self,
+        connection: MultiplexedConnection,
+        told: &str,
+    ) -> Result<LiveNode, Failure> {
         let address = || self.address.to_string();
         let version = field(told, "redis_version").unwrap_or("of an unknown version");
         let major = version
@@ -287,17 +297,20 @@ impl Node {
         }
         let replid = field(told, "master_replid")
             .ok_or_else(|| Failure::Reply("INFO without master_replid".to_owned()))?;
-        Ok(Live {
+        Ok(LiveNode {
             connection,
             replid: replid.to_owned(),
         })
     }
 }
 
-/// A connection to whatever is there, without asking what it is.
-pub(crate) async fn open(address: &str, manner: &Manner) -> Result<MultiplexedConnection, Failure> {
+/// Connects to a server without checking its role.
+pub(crate) async fn open(
+    address: &str,
+    manner: &ConnectionMode,
+) -> Result<MultiplexedConnection, Failure> {
     let info = manner.access.info(address)?;
-    // Deadlines are kept by whoever waits.
+    // The callers enforce deadlines.
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(manner.connect_wait))
         .set_response_timeout(None)
@@ -308,7 +321,7 @@ pub(crate) async fn open(address: &str, manner: &Manner) -> Result<MultiplexedCo
     connected.await.map_err(failed)
 }
 
-/// `host:port`, and `[v6]:port`.
+/// Parses `host:port` and `[v6]:port`.
 pub(crate) fn read_address(address: &str) -> Option<(String, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -323,7 +336,7 @@ fn pipeline(commands: impl Iterator<Item = Cmd>) -> Pipeline {
     pipeline
 }
 
-/// A line of what INFO says.
+/// Value of a field in the output of INFO.
 fn field<'a>(told: &'a str, name: &str) -> Option<&'a str> {
     told.lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))

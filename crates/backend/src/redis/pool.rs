@@ -1,8 +1,8 @@
-//! Calls find their servers, and come back answered within the deadline.
+//! Routes calls to their servers and returns answers within the deadline.
 //!
-//! Calls of one slot go to one server, in their order, as pipelines of which the next starts when the one
-//! before is answered. What a server refuses for a reason that passes is asked again, where the reason says,
-//! until the deadline: every call may be repeated.
+//! Calls for one slot go to one server, in order, as pipelines that each start when the previous
+//! one is answered. A call refused for a passing reason is repeated until the deadline, at the
+//! server the refusal names: every call may be repeated.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashMap};
@@ -18,47 +18,49 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::call::Call;
 use super::failure::{Failure, Reaction};
-use super::finder::{Address, Finder, Map, redirected};
-use super::node::{Manner, Node};
+use super::finder::{Address, Finder, SlotMap, redirected};
+use super::node::{ConnectionMode, Node};
 use crate::mailbox::ServerId;
 
-/// How often a call is tried at most.
+/// Maximum number of attempts per call.
 const ATTEMPTS: u32 = 8;
-/// The pause before the second try; each further one is twice as long.
+/// Pause before the second attempt; doubles with each further one.
 const PAUSE: Duration = Duration::from_millis(4);
-/// Patience of a start with a server that is late: many processes start at once, and each handshake costs it.
+/// Patience with slow servers at start: many processes start at once, and each handshake costs
+/// time.
 const OPEN_WITHIN: Duration = Duration::from_secs(10);
-/// Bytes in one pipeline, unless one call has more.
+/// Maximum number of bytes in a pipeline, unless a single call has more.
 const PIPELINE_BYTES: usize = 1 << 20;
 
 type Answer = Result<Value, Failure>;
 
-/// The servers.
+/// The servers, and calls to them.
 pub(crate) struct Pool {
-    pub(crate) manner: Arc<Manner>,
+    pub(crate) manner: Arc<ConnectionMode>,
     pub(crate) finder: Finder,
     pipeline_max: usize,
-    pub(crate) map: RwLock<Map>,
+    pub(crate) map: RwLock<SlotMap>,
     pub(crate) nodes: Mutex<HashMap<Address, Arc<Node>>>,
-    /// The map may be wrong.
+    /// Notified if the map may be wrong.
     pub(crate) doubt: Notify,
-    /// How many searches have ended.
+    /// Number of searches that have ended.
     pub(crate) searches: watch::Sender<u64>,
 }
 
-/// A call that is not answered yet.
+/// A call without an answer yet.
 struct Open {
-    /// Its place in the chunk.
+    /// Position in the chunk.
     place: usize,
-    /// Where it is to be asked this once.
+    /// Server to ask this once, after a redirect.
     ask: Option<Address>,
     failure: Option<Failure>,
 }
 
 impl Pool {
-    /// `Unavailable` when nobody can say who the master is, or one cannot be reached, or is late for ten seconds.
+    /// Connects to all masters. Fails if no master can be determined, or if one is unreachable or
+    /// still late after ten seconds.
     pub(crate) async fn open(
-        manner: Manner,
+        manner: ConnectionMode,
         finder: Finder,
         pipeline_max: usize,
     ) -> Result<Pool, Failure> {
@@ -83,7 +85,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Who serves a slot, as a number: two servers that share one, once in 2^64 pairs, wait for each other.
+    /// Server of a slot, as a hash. Two servers that collide, once in 2^64 pairs, wait for each
+    /// other.
     pub(crate) fn server(&self, slot: u16) -> ServerId {
         let address = self.map.read().of(slot);
         let mut hasher = DefaultHasher::new();
@@ -112,13 +115,13 @@ impl Pool {
             .collect()
     }
 
-    /// One call.
+    /// Runs a single call.
     pub(crate) async fn ask(&self, call: Call) -> Answer {
         let mut answers = self.run(&[call]).await;
         answers.pop().unwrap_or(Err(Failure::GivenUp))
     }
 
-    /// One pipeline after the other; when a server is silent, the rest is not tried.
+    /// Runs one pipeline after the other; once a server is silent, the rest is not tried.
     async fn run_lane(&self, calls: &[Call], lane: Vec<usize>) -> Vec<(usize, Answer)> {
         let mut answers = Vec::with_capacity(lane.len());
         let mut rest = lane.as_slice();
@@ -207,7 +210,7 @@ impl Pool {
                 break;
             }
             if !moved_to.is_empty() {
-                // More than these calls may have moved.
+                // Other slots may have moved along with these.
                 self.doubt.notify_one();
             }
             for address in moved_to {
@@ -234,7 +237,8 @@ impl Pool {
             .collect()
     }
 
-    /// By server, each group in its order. Those that are to be asked elsewhere this once go alone.
+    /// Groups calls by server, each group in order. Calls redirected just this once form their own
+    /// groups.
     fn group(
         &self,
         calls: &[Call],
@@ -261,7 +265,7 @@ impl Pool {
         groups
     }
 
-    /// Sends a group to its server.
+    /// Sends a group to its server as one pipeline.
     async fn send(
         &self,
         calls: &[Call],
@@ -276,7 +280,7 @@ impl Pool {
         };
         let node = self.node(&address);
         if node.is_silent() {
-            // Another may serve these slots by now.
+            // Another server may have taken over these slots.
             self.doubt.notify_one();
             let address = address.to_string();
             return all(group, &Failure::Silent { address });
@@ -304,7 +308,7 @@ impl Pool {
             }
         };
         if asks {
-            // Every second one is the answer to ASKING.
+            // Every other value is the answer to ASKING.
             values = values.into_iter().skip(1).step_by(2).collect();
         }
         let mut needs_scripts = false;
@@ -335,12 +339,12 @@ impl Pool {
         answered
     }
 
-    /// All servers that serve a slot.
+    /// All servers that serve at least one slot.
     pub(crate) fn masters(&self) -> Vec<Address> {
         let mut masters: Vec<Address> = match &*self.map.read() {
-            Map::One(address) => vec![Arc::clone(address)],
-            Map::Slots(slots) => {
-                // Neighbours have mostly the same.
+            SlotMap::One(address) => vec![Arc::clone(address)],
+            SlotMap::Slots(slots) => {
+                // Neighbouring slots mostly share a server.
                 let mut masters: Vec<Address> = Vec::new();
                 for address in slots.iter().flatten() {
                     if masters.last() != Some(address) {
@@ -373,7 +377,7 @@ fn all(group: Vec<Open>, failure: &Failure) -> Vec<(Open, Answer)> {
     group.into_iter().map(failed).collect()
 }
 
-/// Those to be tried again, and those that ended.
+/// Separates calls to repeat from calls that failed for good.
 fn part(failed: Vec<Open>) -> (Vec<Open>, Vec<Open>) {
     let is_final = |call: &Open| {
         let failure = call.failure.as_ref();
@@ -382,7 +386,7 @@ fn part(failed: Vec<Open>) -> (Vec<Open>, Vec<Open>) {
     failed.into_iter().partition(|call| !is_final(call))
 }
 
-/// Repeats what came too late, until `patience` ends.
+/// Repeats an attempt that came too late, until `patience` ends.
 async fn patiently<T>(
     patience: Instant,
     attempt: impl AsyncFn() -> Result<T, Failure>,

@@ -1,4 +1,4 @@
-//! What servers answer, read.
+//! Readers of server replies.
 
 use redis::Value;
 
@@ -17,7 +17,7 @@ pub(crate) fn list(value: Value) -> Result<Vec<Value>, Failure> {
     }
 }
 
-/// A list of exactly `N`.
+/// Reads a list of exactly `N` values.
 pub(crate) fn items<const N: usize>(value: Value) -> Result<[Value; N], Failure> {
     let values = list(value)?;
     values
@@ -32,7 +32,7 @@ pub(crate) fn integer(value: Value) -> Result<i64, Failure> {
     }
 }
 
-/// A number as text.
+/// Reads a number sent as text.
 pub(crate) fn number<N: std::str::FromStr>(value: Value) -> Result<N, Failure> {
     let text = text(value)?;
     text.parse()

@@ -1,10 +1,10 @@
-//! The scripts, and calls of them.
+//! The Lua scripts.
 
 use redis::{Cmd, Script};
 
-/// One of the seams' `lua/*.lua`.
+/// Name of a script in one of the seams' `lua/` folders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Name {
+pub(crate) enum ScriptName {
     RouteOrStore,
     Connect,
     Reassert,
@@ -26,84 +26,91 @@ pub(crate) enum Name {
 
 /// All scripts, ready to be loaded.
 pub(crate) struct Scripts {
-    by_name: [Script; Name::ALL.len()],
+    by_name: [Script; ScriptName::ALL.len()],
 }
 
-impl Name {
-    pub(crate) const ALL: [Name; 17] = [
-        Name::RouteOrStore,
-        Name::Connect,
-        Name::Reassert,
-        Name::Disconnect,
-        Name::Page,
-        Name::Ack,
-        Name::Trim,
-        Name::Find,
-        Name::Received,
-        Name::DedupeDone,
-        Name::TimelinePush,
-        Name::TimelineLatest,
-        Name::TimelineCount,
-        Name::TimelineForget,
-        Name::CacheFind,
-        Name::CacheKeep,
-        Name::CacheForget,
+impl ScriptName {
+    pub(crate) const ALL: [ScriptName; 17] = [
+        ScriptName::RouteOrStore,
+        ScriptName::Connect,
+        ScriptName::Reassert,
+        ScriptName::Disconnect,
+        ScriptName::Page,
+        ScriptName::Ack,
+        ScriptName::Trim,
+        ScriptName::Find,
+        ScriptName::Received,
+        ScriptName::DedupeDone,
+        ScriptName::TimelinePush,
+        ScriptName::TimelineLatest,
+        ScriptName::TimelineCount,
+        ScriptName::TimelineForget,
+        ScriptName::CacheFind,
+        ScriptName::CacheKeep,
+        ScriptName::CacheForget,
     ];
 
-    /// The parts it stands on, and itself.
+    /// Shared parts that precede the script, and the script itself.
     const fn sources(self) -> (&'static [&'static str], &'static str) {
         const SESSIONS: &str = include_str!("../mailbox/redis/lua/sessions.lua");
         const LOGINS: &str = include_str!("../mailbox/redis/lua/logins.lua");
         const BODIES: &str = include_str!("../mailbox/redis/lua/bodies.lua");
         const TIMELINE: &str = include_str!("../timeline/redis/lua/timeline.lua");
         match self {
-            Name::RouteOrStore => (
+            ScriptName::RouteOrStore => (
                 &[SESSIONS, BODIES],
                 include_str!("../mailbox/redis/lua/route_or_store.lua"),
             ),
-            Name::Connect => (
+            ScriptName::Connect => (
                 &[SESSIONS, LOGINS],
                 include_str!("../mailbox/redis/lua/connect.lua"),
             ),
-            Name::Reassert => (
+            ScriptName::Reassert => (
                 &[SESSIONS, LOGINS],
                 include_str!("../mailbox/redis/lua/reassert.lua"),
             ),
-            Name::Disconnect => (
+            ScriptName::Disconnect => (
                 &[SESSIONS],
                 include_str!("../mailbox/redis/lua/disconnect.lua"),
             ),
-            Name::Page => (&[BODIES], include_str!("../mailbox/redis/lua/page.lua")),
-            Name::Ack => (&[BODIES], include_str!("../mailbox/redis/lua/ack.lua")),
-            Name::Trim => (&[BODIES], include_str!("../mailbox/redis/lua/trim.lua")),
-            Name::Find => (&[], include_str!("../mailbox/redis/lua/find.lua")),
-            Name::Received => (&[], include_str!("../mailbox/redis/lua/received.lua")),
-            Name::DedupeDone => (&[], include_str!("../mailbox/redis/lua/dedupe_done.lua")),
-            Name::TimelinePush => (&[TIMELINE], include_str!("../timeline/redis/lua/push.lua")),
-            Name::TimelineLatest => (
+            ScriptName::Page => (&[BODIES], include_str!("../mailbox/redis/lua/page.lua")),
+            ScriptName::Ack => (&[BODIES], include_str!("../mailbox/redis/lua/ack.lua")),
+            ScriptName::Trim => (&[BODIES], include_str!("../mailbox/redis/lua/trim.lua")),
+            ScriptName::Find => (&[], include_str!("../mailbox/redis/lua/find.lua")),
+            ScriptName::Received => (&[], include_str!("../mailbox/redis/lua/received.lua")),
+            ScriptName::DedupeDone => (&[], include_str!("../mailbox/redis/lua/dedupe_done.lua")),
+            ScriptName::TimelinePush => {
+                (&[TIMELINE], include_str!("../timeline/redis/lua/push.lua"))
+            }
+            ScriptName::TimelineLatest => (
                 &[TIMELINE],
                 include_str!("../timeline/redis/lua/latest.lua"),
             ),
-            Name::TimelineCount => (&[TIMELINE], include_str!("../timeline/redis/lua/count.lua")),
-            Name::TimelineForget => (
+            ScriptName::TimelineCount => {
+                (&[TIMELINE], include_str!("../timeline/redis/lua/count.lua"))
+            }
+            ScriptName::TimelineForget => (
                 &[TIMELINE],
                 include_str!("../timeline/redis/lua/forget.lua"),
             ),
-            Name::CacheFind => (&[], include_str!("../cache/redis/lua/find.lua")),
-            Name::CacheKeep => (&[], include_str!("../cache/redis/lua/keep.lua")),
-            Name::CacheForget => (&[], include_str!("../cache/redis/lua/forget.lua")),
+            ScriptName::CacheFind => (&[], include_str!("../cache/redis/lua/find.lua")),
+            ScriptName::CacheKeep => (&[], include_str!("../cache/redis/lua/keep.lua")),
+            ScriptName::CacheForget => (&[], include_str!("../cache/redis/lua/forget.lua")),
         }
     }
 
-    /// Its last argument is the replid of the master that runs it.
+    /// True if the script takes the replid of its master as the last argument.
     pub(crate) fn wants_replid(self) -> bool {
         matches!(
             self,
-            Name::Connect | Name::Reassert | Name::CacheFind | Name::CacheKeep
+            ScriptName::Connect
+                | ScriptName::Reassert
+                | ScriptName::CacheFind
+                | ScriptName::CacheKeep
         )
     }
 
-    /// The line that begins with `#!` must stay the first.
+    /// Full text of the script. A `#!` line must stay the first line.
     fn text(self) -> String {
         let (parts, own) = self.sources();
         let (flags, rest) = match own.split_once('\n') {
@@ -124,17 +131,17 @@ impl Name {
 impl Scripts {
     pub(crate) fn new() -> Scripts {
         Scripts {
-            by_name: Name::ALL.map(|name| Script::new(&name.text())),
+            by_name: ScriptName::ALL.map(|name| Script::new(&name.text())),
         }
     }
 
-    pub(crate) fn hash(&self, name: Name) -> &str {
+    pub(crate) fn hash(&self, name: ScriptName) -> &str {
         self.by_name[name as usize].get_hash()
     }
 
-    /// Makes a server know all of them.
+    /// Commands that load all scripts into a server.
     pub(crate) fn load(&self) -> impl Iterator<Item = Cmd> {
-        Name::ALL.into_iter().map(|name| {
+        ScriptName::ALL.into_iter().map(|name| {
             let mut load = redis::cmd("SCRIPT");
             load.arg("LOAD").arg(name.text());
             load
@@ -149,21 +156,21 @@ mod tests {
     #[test]
     fn each_script_is_found_by_its_name() {
         let scripts = Scripts::new();
-        for name in Name::ALL {
+        for name in ScriptName::ALL {
             assert_eq!(scripts.hash(name), Script::new(&name.text()).get_hash());
         }
     }
 
     #[test]
     fn what_runs_when_memory_is_full_says_so() {
-        for name in Name::ALL {
+        for name in ScriptName::ALL {
             let may_run = name.text().starts_with("#!lua flags=allow-oom\n");
             let stores = [
-                Name::RouteOrStore,
-                Name::Received,
-                Name::TimelinePush,
-                Name::CacheFind,
-                Name::CacheKeep,
+                ScriptName::RouteOrStore,
+                ScriptName::Received,
+                ScriptName::TimelinePush,
+                ScriptName::CacheFind,
+                ScriptName::CacheKeep,
             ];
             let stores = stores.contains(&name);
             assert_eq!(may_run, !stores, "{name:?}");
@@ -173,7 +180,7 @@ mod tests {
     #[test]
     fn no_script_names_a_key_that_was_not_given() {
         // proves S1-03, S1 Pitfall G: what is built bears the tag of the first key, so that it lies beside it
-        for name in Name::ALL {
+        for name in ScriptName::ALL {
             let text = name.text();
             assert!(!text.contains("'msg"), "{name:?}");
             let built = text.matches("'om:'").count();

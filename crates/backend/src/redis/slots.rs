@@ -1,4 +1,4 @@
-//! Redis Cluster's slots. A key lies in the slot of its tag, the part between its first braces.
+//! Slots of Redis Cluster. A key belongs to the slot of its tag, the part between its first braces.
 
 use protocol::keys;
 
@@ -8,12 +8,12 @@ pub(crate) fn of_tag(tag: &str) -> u16 {
     keys::crc16(tag.as_bytes()) % SLOTS
 }
 
-/// The tag of all keys of a bucket of users.
+/// Slot of a bucket of users, computed from the tag that all its keys bear.
 pub(crate) fn of_bucket(bucket: u16) -> u16 {
     of_tag(&format!("b{bucket:04}"))
 }
 
-/// The slot of any key, as the cluster's specification says it.
+/// Slot of any key, as the cluster specification defines it.
 pub(crate) fn of_key(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| {
         let (tag, _) = rest.split_once('}')?;
@@ -22,10 +22,11 @@ pub(crate) fn of_key(key: &str) -> u16 {
     of_tag(tag.unwrap_or(key))
 }
 
-/// The tag of a key of ours, behind `prefix`.
+/// Tag of one of our keys, after `prefix`.
 ///
 /// # Panics
-/// A key that holds anything but its prefix, one tag, and what numbers and our own names are written with.
+/// Panics on a key that holds more than its prefix, one tag, and the characters of numbers and our
+/// own names.
 #[cfg(test)]
 pub(crate) fn tag_of_ours<'a>(prefix: &str, key: &'a str) -> &'a str {
     let behind = key
@@ -43,6 +44,6 @@ pub(crate) fn tag_of_ours<'a>(prefix: &str, key: &'a str) -> &'a str {
     tag
 }
 
-/// Prefixes that the settings accept.
+/// Pattern of the prefixes that the settings accept.
 #[cfg(test)]
 pub(crate) const PREFIXES: &str = "[A-Za-z0-9._:-]{1,20}";

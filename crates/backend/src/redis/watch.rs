@@ -1,4 +1,4 @@
-//! Who the masters are, looked for again whenever somebody doubts; and whether each is what it was.
+//! Watches the masters: searches for them again in doubt, and checks that each is unchanged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,39 +10,45 @@ use tokio::time::{Instant, timeout_at};
 use super::finder::Address;
 use super::node::Node;
 use super::pool::Pool;
-use crate::credentials::Shown;
+use crate::credentials::CredentialSnapshot;
 
-/// How long no search follows another.
+/// Shortest pause between two searches.
 const FIND_REST: Duration = Duration::from_millis(50);
 
 impl Pool {
-    /// Waits until it was looked once more for who the masters are.
+    /// Waits for a new search for the masters to finish.
     pub(crate) async fn search(&self, until: Instant) {
         let mut ended = self.searches.subscribe();
         self.doubt.notify_one();
-        // Without one until then, the call fails for the reason it has.
+        // Without a search that ends in time, the call fails for its original reason.
         let _ = timeout_at(until, ended.changed()).await;
     }
 
-    /// For the task that watches: looks for masters whenever somebody doubts, asks after each of them in
-    /// between, and connects anew with credentials that changed.
+    /// Loop of the watching task: searches for masters in doubt, checks each of them in between,
+    /// and reconnects with changed credentials.
     pub(crate) async fn watch(
         self: Arc<Pool>,
         interval: Duration,
-        mut changes: Receiver<Arc<Shown>>,
+        mut changes: Receiver<Arc<CredentialSnapshot>>,
     ) {
         let mut tick = tokio::time::interval(interval);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
+                biased;
+                // No longer ready once nobody can change the credentials.
+                Ok(()) = changes.changed() => self.renew().await,
+                // Doubt lasts while a server is silent, and only a check ends the silence.
+                _ = tick.tick() => {
+                    self.verify(interval).await;
+                    // Checks may take the whole interval; a search must fit between two.
+                    tick.reset();
+                }
                 () = self.doubt.notified() => {
                     self.find().await;
                     self.searches.send_modify(|searches| *searches += 1);
                     tokio::time::sleep(FIND_REST).await;
                 }
-                // Not ready any more once nobody can change them.
-                Ok(()) = changes.changed() => self.renew().await,
-                _ = tick.tick() => self.verify(interval).await,
             }
         }
     }
@@ -69,8 +75,8 @@ impl Pool {
         }
     }
 
-    /// Drops connections that are dead, or whose server is another master than it was: its replid is what
-    /// tells that data may have been lost.
+    /// Drops connections that are dead or whose server is no longer the same master: its replid
+    /// reveals that data may have been lost.
     async fn verify(&self, within: Duration) {
         let nodes: Vec<Arc<Node>> = self.nodes.lock().values().cloned().collect();
         let until = Instant::now() + within;

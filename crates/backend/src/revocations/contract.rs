@@ -1,4 +1,4 @@
-//! Promises of every store of revocations. A check uses its own hours.
+//! Contract of every revocation store. Each check uses hours of its own.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use protocol::revocation::{PageStart, Revocation};
 use protocol::{Timestamp, UserId};
 
 use super::RevocationStore;
-use crate::fresh::Fresh;
+use crate::test_ids::TestIds;
 
 const RETENTION: Duration = Duration::from_secs(3600);
 const HOUR_MILLIS: i64 = 3_600_000;
 const ALL: usize = 1000;
 
-/// An hour whose neighbours nobody uses either.
-fn hour(fresh: &Fresh) -> i64 {
+/// Returns an hour whose neighbours are unused, too.
+fn hour(fresh: &TestIds) -> i64 {
     450_000 + 3 * (fresh.user().get() % 9_999_999)
 }
 
@@ -40,7 +40,7 @@ async fn rows(store: &dyn RevocationStore, hour: i64) -> Vec<Revocation> {
     store.page(hour, all, ALL).await.expect("reads")
 }
 
-pub(super) async fn a_row_comes_back_whole(store: &dyn RevocationStore, fresh: &Fresh) {
+pub(super) async fn a_row_comes_back_whole(store: &dyn RevocationStore, fresh: &TestIds) {
     let hour = hour(fresh);
     assert_eq!(rows(store, hour).await, []);
     let added = revocation(fresh.user(), at(hour, 7));
@@ -49,7 +49,7 @@ pub(super) async fn a_row_comes_back_whole(store: &dyn RevocationStore, fresh: &
     assert_eq!(rows(store, hour).await, [added]);
 }
 
-pub(super) async fn pages_go_by_time_and_user(store: &dyn RevocationStore, fresh: &Fresh) {
+pub(super) async fn pages_go_by_time_and_user(store: &dyn RevocationStore, fresh: &TestIds) {
     let hour = hour(fresh);
     let users: Vec<UserId> = (0..3).map(|_| fresh.user()).collect();
     let mut expected = Vec::new();
@@ -75,7 +75,7 @@ pub(super) async fn pages_go_by_time_and_user(store: &dyn RevocationStore, fresh
 
 pub(super) async fn an_hour_ends_with_its_last_millisecond(
     store: &dyn RevocationStore,
-    fresh: &Fresh,
+    fresh: &TestIds,
 ) {
     let hour = hour(fresh);
     let last = revocation(fresh.user(), at(hour, HOUR_MILLIS - 1));
@@ -88,7 +88,7 @@ pub(super) async fn an_hour_ends_with_its_last_millisecond(
     assert_eq!(store.page(hour, late, ALL).await.expect("reads"), []);
 }
 
-pub(super) async fn of_one_time_the_larger_stays(store: &dyn RevocationStore, fresh: &Fresh) {
+pub(super) async fn of_one_time_the_larger_stays(store: &dyn RevocationStore, fresh: &TestIds) {
     let hour = hour(fresh);
     let (early, late) = (fresh.user(), fresh.user());
     let of = |user, before| Revocation {
@@ -103,10 +103,10 @@ pub(super) async fn of_one_time_the_larger_stays(store: &dyn RevocationStore, fr
     assert_eq!(rows(store, hour).await, [of(early, 2), of(late, 2)]);
 }
 
-/// By the time that passes, or by that of the next one.
+/// Expires by passage of time, or by the time of the next revocation.
 pub(super) async fn a_revocation_outlives_its_retention_only_until_the_next(
     store: &dyn RevocationStore,
-    fresh: &Fresh,
+    fresh: &TestIds,
 ) {
     let (hour, retention) = (hour(fresh), Duration::from_secs(1));
     let first = revocation(fresh.user(), at(hour, 0));

@@ -10,19 +10,19 @@ use protocol::revocation::{PageStart, Revocation};
 use super::RevocationStore;
 use crate::Result;
 use crate::embedded::value::{decode, encode};
-use crate::embedded::{Batch, Engine, Order, Table};
+use crate::embedded::{Engine, ScanOrder, Table, WriteBatch};
 
 const SEAM: &str = "revocations";
 
 const HOUR_MILLIS: i64 = 3_600_000;
 
-/// Old ones that go with each that is added.
+/// Expired rows removed with each addition.
 const REMOVED: usize = 100;
 
 /// Revocations in the embedded store.
 pub struct EmbeddedRevocations {
     engine: Engine,
-    /// Held between reading and writing, never across an await.
+    /// Held from a read to the write after it, never across an await.
     writing: Mutex<()>,
 }
 
@@ -46,9 +46,10 @@ impl RevocationStore for EmbeddedRevocations {
                 .map(|value| decode(SEAM, &value))
                 .transpose()?
                 .filter(|standing: &Revocation| standing.before > revocation.before);
-            // Written again rather than only read: its writer may not have waited.
+            // Even an unchanged value is rewritten: its first writer may not have awaited the
+            // fsync.
             let value = encode(SEAM, standing.as_ref().unwrap_or(revocation))?;
-            let mut batch = Batch::new();
+            let mut batch = WriteBatch::new();
             batch.put(Table::Revocation, key, value);
             self.engine.write(batch)?
         };
@@ -63,14 +64,14 @@ impl RevocationStore for EmbeddedRevocations {
     async fn page(&self, hour: i64, from: PageStart, limit: usize) -> Result<Vec<Revocation>> {
         let begin = Timestamp::from_millis(hour.saturating_mul(HOUR_MILLIS));
         let end = key_of(begin + Duration::from_millis(HOUR_MILLIS.unsigned_abs()));
-        // Behind a user: from the next number on.
+        // Pages continue after a user, at the next number.
         let behind = |user: protocol::UserId| user.get().saturating_add(1);
         let first = key(from.since, from.after.map_or(0, behind)).max(key_of(begin));
         if first >= end {
             return Ok(Vec::new());
         }
         let range = &first[..]..&end[..];
-        let rows = (self.engine).range(Table::Revocation, range, Order::Forward, limit)?;
+        let rows = (self.engine).range(Table::Revocation, range, ScanOrder::Forward, limit)?;
         rows.iter().map(|(_, value)| decode(SEAM, value)).collect()
     }
 }
@@ -79,7 +80,7 @@ fn key_of(at: Timestamp) -> Vec<u8> {
     key(at, 0)
 }
 
-/// Times are after 1970: their bytes are in their order.
+/// Key of a revocation. Times are after 1970, so that their bytes sort as they do.
 fn key(at: Timestamp, user: i64) -> Vec<u8> {
     [at.millis().max(0).to_be_bytes(), user.to_be_bytes()].concat()
 }
@@ -87,8 +88,8 @@ fn key(at: Timestamp, user: i64) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::EmbeddedRevocations;
-    use crate::fresh::on_memory_and_disk;
     use crate::revocations::contract;
+    use crate::test_ids::on_memory_and_disk;
 
     contract::checks!(on_memory_and_disk!(super::EmbeddedRevocations::new));
 }

@@ -1,4 +1,5 @@
-//! Revocations of tokens: written once, read by every station, and dropped when no such token can be left.
+//! Revocations of tokens: written once, read by every station, and dropped when no such token can
+//! be left.
 
 #[cfg(test)]
 mod contract;
@@ -19,12 +20,12 @@ use crate::hook::hooked;
 
 #[async_trait]
 pub trait RevocationStore: Send + Sync {
-    /// Adds one, which stays for `retention` at least. Twice is as once; of two of one user at one time the larger
-    /// `before` stays.
+    /// Adds a revocation, which stays for at least `retention`. A repeat changes nothing; of two
+    /// with the same user and time, the larger `before` stays.
     async fn add(&self, revocation: &Revocation, retention: Duration) -> Result<()>;
 
-    /// The first `limit` of an hour (`protocol::revocation::hour`) from there on, by time and user. Whatever was added
-    /// before is among them.
+    /// First `limit` revocations of an hour (`protocol::revocation::hour`) from `from` on, by time
+    /// and user. All that were added earlier are included.
     async fn page(&self, hour: i64, from: PageStart, limit: usize) -> Result<Vec<Revocation>>;
 }
 

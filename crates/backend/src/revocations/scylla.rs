@@ -1,5 +1,5 @@
-//! Revocations in ScyllaDB or Cassandra: table `revocation`, a partition for each hour. A row goes by itself when its
-//! time is over.
+//! Revocations in ScyllaDB or Cassandra: table `revocation`, a partition per hour. Rows expire by
+//! themselves.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{Error, Result};
 
 const SEAM: &str = "revocations";
 
-/// Twenty years: no server takes more.
+/// Twenty years: the longest time that a server accepts.
 const TTL_MAX: i32 = 630_720_000;
 
 /// Revocations in ScyllaDB or Cassandra. Several may write at once.

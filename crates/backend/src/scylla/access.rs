@@ -1,4 +1,4 @@
-//! Signing in with the password that its file holds when a connection is made.
+//! Sign-in with the password in its file at the time of each connection.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use secrecy::ExposeSecret;
 use super::config::PASSWORD;
 use crate::credentials::Credentials;
 
-pub(super) struct Access {
+pub(super) struct ScyllaAccess {
     pub(super) credentials: Arc<Credentials>,
     pub(super) username: String,
 }
 
 #[async_trait]
-impl AuthenticatorProvider for Access {
+impl AuthenticatorProvider for ScyllaAccess {
     async fn start_authentication_session(
         &self,
         authenticator: &str,

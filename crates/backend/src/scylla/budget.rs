@@ -1,5 +1,5 @@
-//! How often a request may be asked again: by a share of all requests, so that a cluster in trouble is not
-//! asked twice as often for being in trouble.
+//! Budget of retries: a share of all requests, so that a cluster in trouble does not get twice the
+//! requests for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -10,11 +10,11 @@ use scylla::policies::retry::{
 };
 use scylla::policies::speculative_execution::{Context, SpeculativeExecutionPolicy};
 
-/// What asking again costs; a request earns a percentage of it.
+/// Price of a retry; a request earns a percentage of it.
 const PRICE: i64 = 100;
-/// A quiet hour pays for this many at once.
+/// Limit of savings: a quiet hour pays for this many retries at once.
 const SAVED_MAX: i64 = 100 * PRICE;
-/// One request is asked again this often at most.
+/// Retries of one request, at most.
 const RETRIES_MAX: usize = 2;
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Budget {
         })
     }
 
-    /// A request was asked.
+    /// Credits a request.
     pub(super) fn earn(&self) {
         let more = |saved: i64| Some((saved + self.earned).min(SAVED_MAX));
         _ = self
@@ -40,7 +40,7 @@ impl Budget {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
-    /// It was asked again.
+    /// Charges a retry; false if the savings do not cover it.
     pub(super) fn spend(&self) -> bool {
         let less = |saved: i64| (saved >= PRICE).then_some(saved - PRICE);
         let spent = self
@@ -54,7 +54,7 @@ impl Budget {
     }
 }
 
-/// The driver's own rules of what may be tried again, within the budget.
+/// Retry rules of the driver, within the budget.
 #[derive(Debug)]
 pub(super) struct BudgetedRetry(pub(super) Arc<Budget>);
 
@@ -85,7 +85,7 @@ impl RetrySession for Session {
                 self.left -= 1;
                 decision
             }
-            // "Ignore" would say that a write was done which was not.
+            // "Ignore" would report an unwritten row as written.
             _ => RetryDecision::DontRetry,
         }
     }
@@ -96,8 +96,8 @@ impl RetrySession for Session {
     }
 }
 
-/// Asks a second node where the first is slow. Who measures the request spends for it: the driver does
-/// not say whether it came to that.
+/// Sends a request to a second node if the first is slow. The code that times the request charges
+/// the budget: the driver does not report a second attempt.
 #[derive(Debug)]
 pub(super) struct BudgetedSpeculation {
     pub(super) budget: Arc<Budget>,

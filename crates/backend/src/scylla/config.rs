@@ -17,60 +17,60 @@ use crate::{Error, Result};
 
 pub(super) const PASSWORD: &str = "password_file";
 
-/// A time to live is a number of seconds, and at most twenty years.
+/// Longest retention: servers take a time to live in seconds, of at most twenty years.
 const RETENTION_MAX: Duration = Duration::from_secs(20 * 365 * 86_400);
 
-/// Section `scylla`: history and what belongs to it, in ScyllaDB or Cassandra.
+/// Section `scylla`: history and related data, in ScyllaDB or Cassandra.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScyllaConfig {
-    /// `host:port` of some nodes; the others are found through them.
+    /// `host:port` of some nodes, through which the others are found.
     pub contact_points: Vec<String>,
-    /// Keyspace of all tables: lower-case letters, digits and `_`, at most 48.
+    /// Keyspace of all tables: lower-case letters, digits and `_`, at most 48 characters.
     pub keyspace: String,
-    /// User of the cluster. Empty: no sign-in.
+    /// User name for the cluster. Empty: no authentication.
     pub username: String,
-    /// File with the password and nothing else (a line end is cut off). Read again where it changes.
+    /// File that holds only the password; a line end after it is ignored. Read again when it
+    /// changes.
     #[schemars(extend("examples" = ["/etc/packetboat/scylla/password"]))]
     pub password_file: Option<PathBuf>,
-    /// Section `scylla.tls`: TLS. Files that change are read again; those that cannot be used change
-    /// nothing.
+    /// Section `scylla.tls`: TLS. Changed files are read again; unusable ones change nothing.
     pub tls: ScyllaTlsConfig,
-    /// Datacenter to talk to, whose quorum counts. Empty: all nodes are one datacenter.
+    /// Datacenter to connect to, whose quorum counts. Empty: all nodes form one datacenter.
     pub datacenter: String,
-    /// Section `scylla.replication`: copies, which `packetboat schema apply` gives a keyspace that
-    /// it makes.
+    /// Section `scylla.replication`: replication of a keyspace that `packetboat schema apply`
+    /// creates.
     pub replication: Replication,
-    /// Replicas that a write and a read wait for.
+    /// Replicas that must answer a write or a read.
     pub consistency: ConsistencyLevel,
-    /// Time for connecting, with the check of the tables.
+    /// Timeout of connecting, including the check of the tables.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub connect_timeout: Duration,
-    /// Time for one request, with the wait for its turn and retries. Then its outcome is unknown,
-    /// and the caller repeats it.
+    /// Timeout of one request, including the wait for its turn and retries. Its outcome is then
+    /// unknown, and the caller repeats it.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub request_timeout: Duration,
-    /// Time for one change of the schema, until all nodes agree.
+    /// Timeout of one schema change, until all nodes agree.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub schema_timeout: Duration,
-    /// Time without an answer after which a read is sent to another node, too. Zero: never.
+    /// Time without an answer after which a read is also sent to a second node. Zero: never.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub speculate_after: Duration,
-    /// Retries and second reads, as a percentage of requests: beyond it a request fails at its
-    /// first failure, so that a slow cluster is not asked twice as often for it.
+    /// Retries and second reads, as a percentage of requests. Beyond it a request fails at its
+    /// first failure, so that a slow cluster does not get twice the load.
     #[schemars(range(max = 100), extend("zero" = true))]
     pub retry_percent: u8,
-    /// Requests in flight at once; further ones wait for their turn, within their
+    /// Maximum number of requests in flight. Further ones wait for their turn, within their
     /// `request_timeout`.
     pub in_flight_max: usize,
-    /// Requests in flight at once for one call (a call may carry many rows).
+    /// Maximum number of requests in flight for one call (a call may carry many rows).
     pub call_in_flight_max: usize,
-    /// Age at which the ledger forgets, and groups who left them. At least two days more than
-    /// `kafka.retention.message`, at most twenty years.
+    /// Age at which ledger entries, and groups' records of former members, are removed. At least
+    /// two days more than `kafka.retention.message`, at most twenty years.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub ledger_retention: Duration,
@@ -80,23 +80,24 @@ pub struct ScyllaConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScyllaTlsConfig {
-    /// PEM: roots of the nodes' certificates, the old and the new one while roots change. Unset: no TLS.
+    /// PEM file with the roots that sign the nodes' certificates; while roots change, the old and
+    /// the new one. Unset: no TLS.
     #[schemars(extend("examples" = ["/etc/packetboat/parts/ca.crt"]))]
     pub ca_file: Option<PathBuf>,
-    /// PEM: certificate that this process shows, then those between it and a root. Unset: none, which
+    /// PEM file with this process's certificate, followed by its intermediates. Unset: none, which
     /// nodes may refuse.
     #[schemars(extend("examples" = ["/etc/packetboat/parts/tls.crt"]))]
     pub cert_file: Option<PathBuf>,
-    /// PEM: its private key, without a passphrase.
+    /// PEM file with the private key of `cert_file`, without a passphrase.
     #[schemars(extend("examples" = ["/etc/packetboat/parts/tls.key"]))]
     pub key_file: Option<PathBuf>,
-    /// Names that a node's certificate has to bear. Nodes are dialed by IP, so that `address` wants
+    /// Names that a node's certificate must carry. Nodes are dialed by IP, so `address` requires
     /// certificates with an IP among their alternative names.
     pub names: ServerNames,
 }
 
 impl ScyllaTlsConfig {
-    /// Without what only nodes of ScyllaDB have.
+    /// Files alone, without the settings for nodes of ScyllaDB.
     #[must_use]
     pub fn files(&self) -> ClientTlsConfig {
         ClientTlsConfig {
@@ -111,21 +112,22 @@ impl ScyllaTlsConfig {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Replication {
-    /// Copies in each datacenter. 1 is for a single node: whatever loses that node loses messages.
-    /// Three survive the loss of any one.
+    /// Number of copies in each datacenter. 1 is for a single node: the loss of that node loses
+    /// messages. Three survive the loss of any one node.
     pub factor: u8,
-    /// Copies by datacenter, instead of `factor` in each.
+    /// Number of copies by datacenter, in place of `factor` in each.
     pub datacenters: BTreeMap<String, u8>,
 }
 
-/// Which replicas must answer. Reads and writes share it, so that they meet in at least one.
+/// Replicas that must answer. Reads and writes share the level, so that they meet in at least one
+/// replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ConsistencyLevel {
-    /// More than half of those in the own datacenter.
+    /// More than half of the replicas in the own datacenter.
     #[default]
     LocalQuorum,
-    /// More than half of all, where services run in several datacenters at once.
+    /// More than half of all replicas, for services that run in several datacenters at once.
     Quorum,
 }
 
@@ -171,7 +173,7 @@ impl From<ConsistencyLevel> for Consistency {
 }
 
 impl ScyllaConfig {
-    /// What cannot work.
+    /// Settings that cannot work.
     #[must_use]
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
@@ -218,7 +220,7 @@ impl ScyllaConfig {
         Error::settings(SEAM, &self.problems())
     }
 
-    /// Files as they are now. It blocks for some small ones.
+    /// Reads the files as they are now. Blocks, but files are few and small.
     pub(super) fn credentials(&self) -> Result<Arc<Credentials>> {
         let password = self.password_file.as_deref();
         let password = password.map(|file| (PASSWORD, file));
@@ -253,7 +255,7 @@ impl Replication {
         }
     }
 
-    /// As CQL writes it.
+    /// Renders the replication as CQL.
     pub(super) fn to_cql(&self) -> String {
         let factors = match self.datacenters.is_empty() {
             true => format!(", 'replication_factor': {}", self.factor),

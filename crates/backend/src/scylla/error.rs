@@ -1,4 +1,4 @@
-//! What the driver's failures mean to a caller.
+//! Failures of the driver as errors for callers.
 
 use std::error::Error as StdError;
 
@@ -11,7 +11,7 @@ use super::SEAM;
 use crate::Error;
 use crate::tls::{advice, ended};
 
-/// No session: what is wrong with credentials is said with what to do.
+/// Failure to open a session; an error of credentials names its remedy.
 pub(super) fn opening(error: NewSessionError, is_tls: bool) -> Error {
     let remedy = match &error {
         NewSessionError::MetadataError(MetadataError::ConnectionPoolError(
@@ -43,12 +43,12 @@ fn remedy(error: &ConnectionError, is_tls: bool) -> Option<String> {
 
 const SIGN_IN: &str = "scylla.username and scylla.password_file have to be as the cluster has them";
 
-/// A request that failed. What the server refuses is `Unavailable` too, whatever the reason: tables that are
-/// missing, a user without rights, a full disk come from outside, and a message must wait for their end
-/// instead of being given up.
+/// Failed request. A refusal by the server is `Unavailable` too, whatever the reason: missing
+/// tables, a user without rights and a full disk come from outside, and a message must wait for
+/// their end instead of being given up.
 pub(super) fn request(seam: &'static str, error: ExecutionError) -> Error {
     match error {
-        // Our own values, before anything was sent.
+        // Values of ours, refused before anything was sent.
         ExecutionError::BadQuery(_)
         | ExecutionError::LastAttemptError(
             RequestAttemptError::SerializationError(_)
@@ -62,7 +62,7 @@ pub(super) fn prepare(seam: &'static str, error: PrepareError) -> Error {
     Error::unavailable(seam, error)
 }
 
-/// A row that is there and cannot be read.
+/// Row that exists but cannot be read.
 pub(super) fn decode(seam: &'static str, error: impl StdError + Send + Sync + 'static) -> Error {
     Error::corrupt(seam, error)
 }

@@ -1,4 +1,4 @@
-//! A keyspace on the real server for all tests of this program, made once.
+//! Keyspace on the real server for all tests of this program, made once.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -9,17 +9,17 @@ use tokio::sync::OnceCell;
 
 use super::{Cql, ScyllaConfig, ScyllaTlsConfig, schema};
 use crate::clock::{Entropy, SystemEntropy};
-use crate::fresh::Fresh;
-use crate::real;
+use crate::test_ids::TestIds;
+use crate::test_servers;
 
 static APPLIED: OnceCell<()> = OnceCell::const_new();
 
-/// Settings for the server that `make real-up` started. The keyspace is named by what the tables are, so
+/// Settings for the server started by `make real-up`. A hash of the tables names the keyspace, so
 /// that it may stay for the next run.
 pub(crate) fn config() -> ScyllaConfig {
     let mut tables = DefaultHasher::new();
     schema::print(&ScyllaConfig::default()).hash(&mut tables);
-    let access = real::access("cql");
+    let access = test_servers::access("cql");
     ScyllaConfig {
         username: access.username.unwrap_or_default(),
         password_file: access.password_file,
@@ -29,9 +29,9 @@ pub(crate) fn config() -> ScyllaConfig {
             key_file: access.tls.key_file,
             ..ScyllaTlsConfig::default()
         },
-        contact_points: real::addresses("cql"),
+        contact_points: test_servers::addresses("cql"),
         keyspace: format!("packetboat_test_{:x}", tables.finish()),
-        // Tests share two cores with everything else.
+        // Tests share two cores with all other work.
         connect_timeout: Duration::from_secs(30),
         request_timeout: Duration::from_secs(10),
         schema_timeout: Duration::from_secs(60),
@@ -39,7 +39,7 @@ pub(crate) fn config() -> ScyllaConfig {
     }
 }
 
-/// A connection to tables that are there.
+/// Connects, once the tables exist.
 pub(crate) async fn cql() -> Cql {
     let config = config();
     let apply = async || _ = schema::apply(&config).await.expect("makes the tables");
@@ -47,14 +47,14 @@ pub(crate) async fn cql() -> Cql {
     Cql::connect(&config).await.expect("connects")
 }
 
-/// A session of another program, which knows nothing of ours.
+/// Session of another program, without knowledge of ours.
 pub(crate) async fn foreign_session() -> Session {
     super::session::open(&config()).await.expect("connects")
 }
 
-/// Users and messages that no earlier run has used.
-pub(crate) fn fresh() -> Fresh {
-    Fresh::new((SystemEntropy.next() % 2_000_000) as i64)
+/// Users and messages unused by earlier runs.
+pub(crate) fn fresh() -> TestIds {
+    TestIds::new((SystemEntropy.next() % 2_000_000) as i64)
 }
 
 /// Runs each check of a contract on the real server.
@@ -66,7 +66,7 @@ macro_rules! on_cql {
             let store = $open(crate::scylla::fixture::cql().await);
             let fresh = crate::scylla::fixture::fresh();
             $(contract::$check(&store, &fresh).await;)*
-            crate::real::ran($suite, "cql");
+            crate::test_servers::ran($suite, "cql");
         }
     };
 }

@@ -1,9 +1,10 @@
 //! The tables: made by the program, as numbered migrations that a table records.
 //!
-//! A migration only adds, and every statement may be repeated: one that was broken off is run again from its
-//! beginning, and programs of the version before go on while one runs. Two that run at once do no harm
-//! either: both send their changes to the same node (the one with the smallest host id among those that
-//! answer), which makes one change after the other, and *if not exists* does the rest.
+//! A migration only adds, and every statement may be repeated: an interrupted migration is run
+//! again from its beginning, and programs of the version before go on while one runs. Concurrent
+//! runs do no harm either: both send their changes to the same node (the one with the smallest host
+//! id among those that answer), which makes one change after the other, and *if not exists* does
+//! the rest.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -34,7 +35,7 @@ struct Migration {
     text: &'static str,
 }
 
-/// In order; what stands here is never changed, only followed.
+/// Migrations in order; they are never changed, only followed by others.
 const MIGRATIONS: [Migration; 13] = [
     Migration {
         number: 1,
@@ -110,16 +111,16 @@ impl Migration {
     }
 }
 
-/// A migration that the keyspace now has.
+/// Migration that the keyspace now has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Applied {
     pub number: i32,
     pub name: &'static str,
-    /// It was not there before.
+    /// True if this call applied it.
     pub new: bool,
 }
 
-/// All that [`apply`] would do to an empty cluster, as a script for `cqlsh`.
+/// Renders all changes of [`apply`] to an empty cluster, as a script for `cqlsh`.
 pub fn print(config: &ScyllaConfig) -> String {
     let mut script = format!("{};\n\nUSE {};\n\n", keyspace(config), config.keyspace);
     _ = writeln!(script, "{RECORD_TABLE};");
@@ -132,8 +133,8 @@ pub fn print(config: &ScyllaConfig) -> String {
     script
 }
 
-/// Makes what is missing, and answers all that is there. `Unavailable` may be repeated; `Conflict` says what
-/// is wrong with the settings.
+/// Applies missing migrations, and returns all of them. `Unavailable` may be repeated; `Conflict`
+/// names the fault of the settings.
 pub async fn apply(config: &ScyllaConfig) -> Result<Vec<Applied>> {
     let session = connected(config).await?;
     let one_node = OneNode::of(&session, config)?;
@@ -141,7 +142,8 @@ pub async fn apply(config: &ScyllaConfig) -> Result<Vec<Applied>> {
     if !known {
         one_node.check_replication()?;
     }
-    // Another may be making it: a node shows its row before it can be used. The same change waits for that.
+    // Another process may be creating the keyspace: a node shows its row before it can be used. The
+    // same change waits for that.
     if !known || use_keyspace(&session, config).await.is_err() {
         one_node.change(&keyspace(config)).await?;
         agreed(&session).await?;
@@ -159,7 +161,7 @@ pub async fn apply(config: &ScyllaConfig) -> Result<Vec<Applied>> {
                     continue;
                 }
                 match one_node.change(statement).await {
-                    // Another added it meanwhile.
+                    // Another process added it meanwhile.
                     Err(_) if has_column(&session, config, statement).await? => {}
                     changed => changed?,
                 }
@@ -177,8 +179,8 @@ pub async fn apply(config: &ScyllaConfig) -> Result<Vec<Applied>> {
     Ok(applied)
 }
 
-/// Are all tables there that this program needs? `Conflict` with what to do, where they are not. What a
-/// later program added does no harm.
+/// Checks that all tables needed by this program exist; if not, `Conflict` names the remedy.
+/// Additions of a later program do no harm.
 pub async fn check(config: &ScyllaConfig) -> Result<()> {
     let session = connected(config).await?;
     check_on(&session, config).await
@@ -210,7 +212,7 @@ pub(super) async fn check_on(session: &Session, config: &ScyllaConfig) -> Result
     Err(Error::conflict(SEAM, text))
 }
 
-/// The numbers of the migrations that the keyspace has; none where it does not exist.
+/// Numbers of the migrations recorded in the keyspace; none if it does not exist.
 async fn recorded(session: &Session, config: &ScyllaConfig) -> Result<BTreeSet<i32>> {
     let text = format!("SELECT number FROM {}.schema_migration", config.keyspace);
     match session.query_unpaged(text, ()).await {
@@ -218,7 +220,7 @@ async fn recorded(session: &Session, config: &ScyllaConfig) -> Result<BTreeSet<i
             let rows: Vec<(i32,)> = decoded(SEAM, answer)?;
             Ok(rows.into_iter().map(|(number,)| number).collect())
         }
-        // No such keyspace, or no such table.
+        // Keyspace or table is missing.
         Err(ExecutionError::LastAttemptError(RequestAttemptError::DbError(
             DbError::Invalid,
             _,
@@ -241,7 +243,8 @@ async fn has_keyspace(session: &Session, config: &ScyllaConfig) -> Result<bool> 
     Ok(!rows.is_empty())
 }
 
-/// Does a statement add a column that is there? Such a statement cannot say *if not exists* on every server.
+/// True if a statement adds a column that exists. Such a statement cannot say *if not exists* on
+/// every server.
 async fn has_column(session: &Session, config: &ScyllaConfig, statement: &str) -> Result<bool> {
     let Some((table, column)) = added_column(statement) else {
         return Ok(false);
@@ -295,7 +298,7 @@ struct OneNode<'a> {
     config: &'a ScyllaConfig,
     profile: ExecutionProfile,
     datacenter: String,
-    /// Nodes of its datacenter.
+    /// Number of nodes in its datacenter.
     neighbours: usize,
 }
 
@@ -329,7 +332,7 @@ impl<'a> OneNode<'a> {
         })
     }
 
-    /// A new keyspace gets as many copies as it should have.
+    /// Refuses a replication factor that is impossible or unsafe in this datacenter.
     fn check_replication(&self) -> Result<()> {
         let factor = self.config.replication.in_datacenter(&self.datacenter);
         let (datacenter, nodes) = (&self.datacenter, self.neighbours);
@@ -355,7 +358,8 @@ impl<'a> OneNode<'a> {
         Ok(())
     }
 
-    /// One change; the driver waits until all nodes have it, but not where another made it.
+    /// Makes one change. The driver waits until all nodes have it, but not for a change by another
+    /// process.
     async fn change(&self, text: &str) -> Result<()> {
         let mut statement = Statement::new(text);
         statement.set_is_idempotent(true);

@@ -1,4 +1,4 @@
-//! The connection: who is asked, how long, and how much at once.
+//! The connection: its nodes, deadlines, and bounds on requests in flight.
 
 use std::fmt;
 use std::future::Future;
@@ -23,13 +23,13 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::access::Access;
+use super::access::ScyllaAccess;
 use super::budget::{Budget, BudgetedRetry, BudgetedSpeculation};
 use super::{ConsistencyLevel, SEAM, ScyllaConfig, Statement, error, schema};
 use crate::credentials::Credentials;
 use crate::{Error, Result};
 
-/// A connection to ScyllaDB or Cassandra, whose tables are those that this program needs. Clones share it.
+/// Connection to ScyllaDB or Cassandra, with all tables that this program needs. Clones share it.
 #[derive(Clone)]
 pub struct Cql(Arc<Inner>);
 
@@ -53,8 +53,8 @@ impl fmt::Debug for Cql {
 }
 
 impl Cql {
-    /// Connects and checks that the tables are there. `Unavailable` where no node answers in time,
-    /// `Conflict` where the settings cannot work or the tables are missing: the error says what to do.
+    /// Connects and checks that the tables exist. `Unavailable` if no node answers in time,
+    /// `Conflict` if the settings cannot work or tables are missing: the error names the remedy.
     pub async fn connect(config: &ScyllaConfig) -> Result<Cql> {
         let connect = async {
             let credentials = config.credentials()?;
@@ -109,20 +109,20 @@ impl Cql {
         &self.0.config
     }
 
-    /// As one seam uses it.
+    /// Returns the connection for one seam.
     pub(crate) fn at(self, seam: &'static str) -> SeamCql {
         SeamCql { cql: self, seam }
     }
 }
 
-/// The connection as one seam uses it: errors bear its name.
+/// Connection for one seam: errors bear its name.
 pub(crate) struct SeamCql {
     cql: Cql,
     seam: &'static str,
 }
 
 impl SeamCql {
-    /// Whose errors these are.
+    /// Name of the seam, for errors.
     pub(crate) fn seam(&self) -> &'static str {
         self.seam
     }
@@ -168,8 +168,8 @@ impl SeamCql {
         self.in_turn(write).await
     }
 
-    /// Writes one row if its condition holds, and answers whether it did. A write that was repeated after its
-    /// answer was lost is refused by what it wrote itself: look at what is there.
+    /// Writes one row if its condition holds; returns whether it did. A retry after a lost answer
+    /// is refused because of the first try's own write: read the row to tell.
     pub(crate) async fn write_if(
         &self,
         statement: &Statement,
@@ -181,7 +181,7 @@ impl SeamCql {
                 .prepared(self.seam, &inner.session, &inner.writes)
                 .await?;
             let written = inner.session.execute_unpaged(statement, values).await;
-            // The first column says it; what else there is differs from server to server.
+            // The first column holds the result; other columns differ between servers.
             let rows: Vec<Row> = self.decoded(self.done(written)?)?;
             let first = rows.first().and_then(|row| row.columns.first());
             match first {
@@ -192,7 +192,8 @@ impl SeamCql {
         self.in_turn(write).await
     }
 
-    /// As [`SeamCql::rows`], and sees whatever a [`SeamCql::write_if`] has done, also one that was broken off.
+    /// As [`SeamCql::rows`], but sees the effects of every [`SeamCql::write_if`], even an
+    /// interrupted one.
     pub(crate) async fn rows_after_conditions<R>(
         &self,
         statement: &Statement,
@@ -214,7 +215,7 @@ impl SeamCql {
         self.in_turn(read).await
     }
 
-    /// All rows of an answer that is small by itself.
+    /// All rows of an answer that is small by nature.
     pub(crate) async fn rows<R>(
         &self,
         statement: &Statement,
@@ -236,7 +237,7 @@ impl SeamCql {
         self.in_turn(read).await
     }
 
-    /// Some rows of an answer that may be large, and where to go on; `None` where it ends.
+    /// One page of an answer that may be large, and the state to continue from; `None` at the end.
     pub(crate) async fn page<R>(
         &self,
         statement: &Statement,
@@ -270,7 +271,7 @@ impl SeamCql {
         self.in_turn(read).await
     }
 
-    /// Does all of this side by side, within the bound of one call; answers in order.
+    /// Runs the calls concurrently, within the bound of one call; returns their results in order.
     pub(crate) async fn all<T>(
         &self,
         calls: Vec<impl Future<Output = Result<T>> + Send>,
@@ -282,7 +283,7 @@ impl SeamCql {
         stream::iter(calls).buffered(at_once).try_collect().await
     }
 
-    /// One request: its turn and its work within one deadline.
+    /// Runs one request: its wait for a turn and its work share one deadline.
     async fn in_turn<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
         let deadline = self.cql.0.config.request_timeout;
         let request = async {
@@ -302,7 +303,7 @@ impl SeamCql {
         }
     }
 
-    /// A read took until now: if that was long, a second node was asked too.
+    /// Charges the budget for a read slow enough that a second node was asked, too.
     fn asked(&self, begun: Instant) {
         let after = self.cql.0.config.speculate_after;
         if !after.is_zero() && begun.elapsed() >= after {
@@ -336,12 +337,12 @@ where
         .collect()
 }
 
-/// A session without a keyspace, with the credentials of this moment.
+/// Opens a session without a keyspace, with the credentials of this moment.
 pub(super) async fn open(config: &ScyllaConfig) -> Result<Session> {
     open_with(config, &config.credentials()?).await
 }
 
-/// A session without a keyspace. Each of its connections is made with what `credentials` are then.
+/// Opens a session without a keyspace. Each of its connections uses `credentials` as they are then.
 async fn open_with(config: &ScyllaConfig, credentials: &Arc<Credentials>) -> Result<Session> {
     config.check()?;
     let profile = ExecutionProfile::builder()
@@ -360,7 +361,7 @@ async fn open_with(config: &ScyllaConfig, credentials: &Arc<Credentials>) -> Res
         .keepalive_timeout(config.request_timeout)
         .keyspaces_to_fetch([&config.keyspace]);
     if !config.username.is_empty() {
-        builder = builder.authenticator_provider(Arc::new(Access {
+        builder = builder.authenticator_provider(Arc::new(ScyllaAccess {
             credentials: Arc::clone(credentials),
             username: config.username.clone(),
         }));
@@ -377,7 +378,7 @@ async fn open_with(config: &ScyllaConfig, credentials: &Arc<Credentials>) -> Res
     opened.map_err(|failure| error::opening(failure, is_tls))
 }
 
-/// The replicas of a row first, and only nodes of the own datacenter.
+/// Policy that prefers the replicas of a row, on nodes of the own datacenter only.
 fn balance(config: &ScyllaConfig) -> Arc<dyn LoadBalancingPolicy> {
     let builder = DefaultPolicy::builder().token_aware(true);
     match config.datacenter.is_empty() {
@@ -389,7 +390,7 @@ fn balance(config: &ScyllaConfig) -> Arc<dyn LoadBalancingPolicy> {
     }
 }
 
-/// Among whom conditions are decided: those whose quorum counts.
+/// Consistency of conditional writes: decided among the replicas whose quorum counts.
 fn serial(level: ConsistencyLevel) -> (SerialConsistency, Consistency) {
     match level {
         ConsistencyLevel::LocalQuorum => (SerialConsistency::LocalSerial, Consistency::LocalSerial),

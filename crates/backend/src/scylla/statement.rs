@@ -10,7 +10,7 @@ use tokio::sync::OnceCell;
 use super::error;
 use crate::Result;
 
-/// CQL on tables of the session's keyspace. Every one may be repeated.
+/// CQL on tables of the session's keyspace. Every statement may be repeated.
 pub(crate) struct Statement {
     text: Cow<'static, str>,
     prepared: OnceCell<PreparedStatement>,

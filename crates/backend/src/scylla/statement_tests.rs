@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Names that stand in braces in a text of CQL: tables, columns and conditions that are written down in this crate.
+/// Names in braces in texts of CQL: tables, columns and conditions written down in this crate.
 const OURS: [&str; 19] = [
     "COLUMNS",
     "RECALL",
@@ -89,7 +89,7 @@ fn no_statement_is_made_of_values() {
                 );
                 used.insert(name.to_owned());
             }
-            // A value in quotes would be none that is bound.
+            // A quoted value would not be bound.
             assert!(!text.contains('\''), "{}: {text}", path.display());
         }
     }
@@ -115,7 +115,7 @@ fn nothing_is_asked_unprepared_but_the_schema() {
                     .into_owned(),
             );
         }
-        // Pages without an end are nowhere.
+        // Unbounded paging is never used.
         assert!(!source.contains("execute_iter"), "{}", path.display());
     }
     assert_eq!(asking, BTreeSet::from(["schema.rs".to_owned()]));

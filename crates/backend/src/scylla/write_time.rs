@@ -1,22 +1,23 @@
-//! The time of a write, which decides between two writes of one column: the larger wins, whichever came
+//! Time of a write, which decides between two writes of one column: the larger wins, whichever came
 //! last.
 //!
 //! ```text
-//! what the writer of a conversation writes    epoch · 2^42 + offset + 1     1 to 2^50
-//! a register that only grows                  its own value                 1 to 2^50
+//! writes by a conversation's writer    epoch · 2^42 + offset + 1     1 to 2^50
+//! registers that only grow             its own value                 1 to 2^50
 //! ```
 //!
-//! So a zombie's late row loses to the row of the writer that took over, a redelivery writes the same
-//! columns at the same time, which changes nothing, and a register never moves back. Where two writes of one
-//! time differ, the larger value wins: what may differ so (a head's `rev`, a list row's stamp) only grows.
+//! A zombie's late row therefore loses to the row of the writer that took over, a redelivery writes
+//! the same columns at the same time, which changes nothing, and a register never moves back. If
+//! two writes of one time differ, the larger value wins: values that may differ this way (a head's
+//! `rev`, a list row's stamp) only grow.
 //!
-//! The bounds: both servers read the number as microseconds since 1970, and ScyllaDB refuses what lies more
-//! than three days ahead (`restrict_future_timestamp`). 2^50 is September 2005: below every clock, so that
-//! whatever is written without such a time (an operator's `DELETE`) counts as later than all of ours. We
-//! delete nothing ourselves: *deleted* is a register like the others, and no rewrite names it. Epochs are
-//! below 256, offsets below 2^42: a partition of ten thousand records a second lasts fourteen years. Leave
-//! Cassandra's guardrail `minimum_timestamp_fail_threshold` unset, and use no time windows for compaction of
-//! these tables: their times are not the day's.
+//! The bounds: both servers read the number as microseconds since 1970, and ScyllaDB refuses a time
+//! more than three days ahead (`restrict_future_timestamp`). 2^50 is September 2005: below every
+//! clock, so that a write without such a time (an operator's `DELETE`) counts as later than all of
+//! ours. We delete nothing ourselves: *deleted* is a register like the others, and no rewrite names
+//! it. Epochs are below 256, offsets below 2^42: a partition of ten thousand records a second lasts
+//! fourteen years. Leave Cassandra's guardrail `minimum_timestamp_fail_threshold` unset, and use no
+//! time windows for compaction of these tables: their times are not the day's.
 
 use protocol::history::{MARK_OFFSET_BITS, Version};
 use protocol::{Seq, Timestamp};
@@ -26,7 +27,7 @@ use crate::{Error, Result};
 const EPOCHS: u32 = 1 << 8;
 const TIME_MAX: i64 = 1 << 50;
 
-/// The time of what the record of this version writes. `Conflict` beyond the bounds.
+/// Time of writes by the record of this version. `Conflict` beyond the bounds.
 pub(crate) fn of_version(seam: &'static str, version: Version) -> Result<i64> {
     if version.epoch >= EPOCHS {
         let epoch = version.epoch;
@@ -44,7 +45,7 @@ pub(crate) fn of_version(seam: &'static str, version: Version) -> Result<i64> {
     Ok(version.mark() as i64)
 }
 
-/// The reverse of [`of_version`]; `None` for what it never makes.
+/// Reverse of [`of_version`]; `None` for a time that it never returns.
 pub(crate) fn version_of(time: i64) -> Option<Version> {
     if !(1..=TIME_MAX).contains(&time) {
         return None;
@@ -52,7 +53,7 @@ pub(crate) fn version_of(time: i64) -> Option<Version> {
     Version::of_mark(time as u64)
 }
 
-/// The time at which a register of milliseconds takes this value: the value.
+/// Time at which a register of milliseconds takes this value: the value itself.
 pub(crate) fn of_time(seam: &'static str, at: Timestamp) -> Result<i64> {
     let millis = at.millis();
     match (1..=TIME_MAX).contains(&millis) {
@@ -61,8 +62,8 @@ pub(crate) fn of_time(seam: &'static str, at: Timestamp) -> Result<i64> {
     }
 }
 
-/// The time at which a register of positions takes this value: the value. `None` for zero, where every
-/// register begins.
+/// Time at which a register of positions takes this value: the value itself. `None` for zero, the
+/// initial value of every register.
 pub(crate) fn of_seq(seam: &'static str, seq: Seq) -> Result<Option<i64>> {
     match seq.0 {
         0 => Ok(None),

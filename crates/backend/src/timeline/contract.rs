@@ -1,25 +1,25 @@
-//! What every timeline promises. A check uses groups of its own, so that all may share one. The settings are the
-//! default ones.
+//! Contract of every timeline, under default settings. Each check uses groups of its own, so that
+//! all may share one timeline.
 
 use bytes::Bytes;
 use protocol::{GroupId, MessageId, Seq};
 
-use super::{Entry, Timeline, TimelineConfig};
+use super::{Timeline, TimelineConfig, TimelineEntry};
 use crate::Kind;
-use crate::fresh::{Fresh, seqs};
+use crate::test_ids::{TestIds, seqs};
 
 const ALL: usize = 5_000;
 
-/// The message of this position in a group: the same at each call.
-pub(super) fn entry(seq: u64) -> Entry {
-    Entry {
+/// Message at this position of a group: the same at each call.
+pub(super) fn entry(seq: u64) -> TimelineEntry {
+    TimelineEntry {
         seq: Seq(seq),
         id: MessageId::new((1 << 60) + seq as i64).expect("positive"),
         body: Bytes::from(format!("\0\r\n$-1 {seq} \u{fe0f}")),
     }
 }
 
-fn entries(seqs: impl IntoIterator<Item = u64>) -> Vec<Entry> {
+fn entries(seqs: impl IntoIterator<Item = u64>) -> Vec<TimelineEntry> {
     seqs.into_iter().map(entry).collect()
 }
 
@@ -32,7 +32,7 @@ pub(super) async fn latest(
     group: GroupId,
     offset: usize,
     count: usize,
-) -> Vec<Entry> {
+) -> Vec<TimelineEntry> {
     let latest = line.latest(group, offset, count).await;
     latest.expect("reads")
 }
@@ -41,7 +41,7 @@ pub(super) async fn count(line: &dyn Timeline, group: GroupId, most: usize) -> u
     line.count(group, most).await.expect("reads")
 }
 
-/// All there is, which is what `count` says, in order of position.
+/// Returns all positions in order; `count` must agree.
 async fn all(line: &dyn Timeline, group: GroupId) -> Vec<Seq> {
     let all = latest(line, group, 0, ALL).await;
     assert_eq!(count(line, group, ALL).await, all.len());
@@ -49,7 +49,7 @@ async fn all(line: &dyn Timeline, group: GroupId) -> Vec<Seq> {
 }
 
 // proves S0-62d, S0-62e, S0-62f, S0 Pitfall C: the newest first, by page from the newest, and how many, bounded.
-pub(super) async fn the_newest_come_first(line: &dyn Timeline, fresh: &Fresh) {
+pub(super) async fn the_newest_come_first(line: &dyn Timeline, fresh: &TestIds) {
     let group = fresh.group();
     assert_eq!(latest(line, group, 0, 9).await, []);
     assert_eq!(count(line, group, 9).await, 0);
@@ -71,21 +71,21 @@ pub(super) async fn the_newest_come_first(line: &dyn Timeline, fresh: &Fresh) {
 }
 
 // proves S0-62b, S0-62c: after the 1001st push there are 1000, and the oldest is gone.
-pub(super) async fn the_oldest_goes(line: &dyn Timeline, fresh: &Fresh) {
+pub(super) async fn the_oldest_goes(line: &dyn Timeline, fresh: &TestIds) {
     let group = fresh.group();
     assert_eq!(TimelineConfig::default().keep, 1000);
     push(line, group, 1..=1000).await;
     assert_eq!(all(line, group).await, seqs(1..=1000));
     push(line, group, [1001]).await;
     assert_eq!(all(line, group).await, seqs(2..=1001));
-    // More at once than are kept.
+    // More messages in one call than are kept.
     push(line, group, 1002..=3500).await;
     assert_eq!(all(line, group).await, seqs(2501..=3500));
 }
 
-/// A redelivery pushes again what is there, and what has been dropped since: neither doubles, displaces nor comes
-/// back.
-pub(super) async fn pushing_again_changes_nothing(line: &dyn Timeline, fresh: &Fresh) {
+/// A redelivery pushes messages that are present or already dropped: none of them doubles,
+/// displaces another or comes back.
+pub(super) async fn pushing_again_changes_nothing(line: &dyn Timeline, fresh: &TestIds) {
     let group = fresh.group();
     push(line, group, 1..=5).await;
     push(line, group, 2..=4).await;
@@ -100,8 +100,8 @@ pub(super) async fn pushing_again_changes_nothing(line: &dyn Timeline, fresh: &F
     assert_eq!(oldest, [entry(201)]);
 }
 
-/// Positions order it, whatever comes first and whichever way ids run.
-pub(super) async fn they_may_come_in_any_order(line: &dyn Timeline, fresh: &Fresh) {
+/// Positions give the order, whatever the order of pushes or ids.
+pub(super) async fn they_may_come_in_any_order(line: &dyn Timeline, fresh: &TestIds) {
     let group = fresh.group();
     push(line, group, [5, 2]).await;
     push(line, group, [1]).await;
@@ -114,7 +114,7 @@ pub(super) async fn they_may_come_in_any_order(line: &dyn Timeline, fresh: &Fres
     assert_eq!(top, entries([large[1], large[2], large[0]]));
 
     let group = fresh.group();
-    let against = (1..=3).map(|seq| Entry {
+    let against = (1..=3).map(|seq| TimelineEntry {
         id: MessageId::new(100 - seq as i64).expect("positive"),
         ..entry(seq)
     });
@@ -122,11 +122,11 @@ pub(super) async fn they_may_come_in_any_order(line: &dyn Timeline, fresh: &Fres
     assert_eq!(all(line, group).await, seqs(1..=3));
 }
 
-/// What a message has become replaces what it was.
-pub(super) async fn the_last_body_stays(line: &dyn Timeline, fresh: &Fresh) {
+/// A changed message replaces its earlier body.
+pub(super) async fn the_last_body_stays(line: &dyn Timeline, fresh: &TestIds) {
     let group = fresh.group();
     push(line, group, 1..=3).await;
-    let recalled = Entry {
+    let recalled = TimelineEntry {
         body: Bytes::new(),
         ..entry(2)
     };
@@ -136,11 +136,11 @@ pub(super) async fn the_last_body_stays(line: &dyn Timeline, fresh: &Fresh) {
     assert_eq!(found, [entry(3), recalled, entry(1)]);
 }
 
-/// One message a place, and one place a message.
-pub(super) async fn a_place_has_one_message(line: &dyn Timeline, fresh: &Fresh) {
+/// One message per position, and one position per message.
+pub(super) async fn a_place_has_one_message(line: &dyn Timeline, fresh: &TestIds) {
     let group = fresh.group();
     push(line, group, 1..=4).await;
-    let moved = Entry {
+    let moved = TimelineEntry {
         seq: Seq(3),
         ..entry(1)
     };
@@ -152,17 +152,17 @@ pub(super) async fn a_place_has_one_message(line: &dyn Timeline, fresh: &Fresh) 
     assert_eq!(all(line, group).await, seqs(1..=4));
 }
 
-/// A page of large messages ends early, and who goes on behind it sees each once.
-pub(super) async fn large_messages_come_by_page(line: &dyn Timeline, fresh: &Fresh) {
+/// A page of large messages ends early; a reader that continues behind it sees each once.
+pub(super) async fn large_messages_come_by_page(line: &dyn Timeline, fresh: &TestIds) {
     let group = fresh.group();
-    let large = |seq| Entry {
+    let large = |seq| TimelineEntry {
         body: Bytes::from(vec![seq as u8; 64 << 10]),
         ..entry(seq)
     };
     let mut wanted: Vec<_> = (1..=40).map(large).collect();
     line.push(group, wanted.clone()).await.expect("pushes");
     wanted.reverse();
-    let mut seen: Vec<Entry> = Vec::new();
+    let mut seen: Vec<TimelineEntry> = Vec::new();
     let mut pages = 0;
     loop {
         let page = latest(line, group, seen.len(), 100).await;
@@ -176,8 +176,8 @@ pub(super) async fn large_messages_come_by_page(line: &dyn Timeline, fresh: &Fre
     }
     assert!(seen == wanted, "{} of them", seen.len());
     assert_eq!(pages, 3);
-    // One that is larger than a page is a page.
-    let huge = Entry {
+    // A message larger than a page is a page.
+    let huge = TimelineEntry {
         body: Bytes::from(vec![1; 2 << 20]),
         ..entry(41)
     };
@@ -185,8 +185,8 @@ pub(super) async fn large_messages_come_by_page(line: &dyn Timeline, fresh: &Fre
     assert!(latest(line, group, 0, 9).await == [huge]);
 }
 
-/// Two who push at once and one who reads: whatever the reader sees has each position once, in order.
-pub(super) async fn who_reads_sees_an_order(line: &dyn Timeline, fresh: &Fresh) {
+/// Two concurrent writers, one reader: each read has every position once, in order.
+pub(super) async fn who_reads_sees_an_order(line: &dyn Timeline, fresh: &TestIds) {
     let group = fresh.group();
     let writer = async |odd: u64| {
         for n in 0..60 {
@@ -206,7 +206,7 @@ pub(super) async fn who_reads_sees_an_order(line: &dyn Timeline, fresh: &Fresh) 
     assert_eq!(all(line, group).await, seqs(1..=240));
 }
 
-pub(super) async fn what_is_forgotten_is_gone(line: &dyn Timeline, fresh: &Fresh) {
+pub(super) async fn what_is_forgotten_is_gone(line: &dyn Timeline, fresh: &TestIds) {
     let (group, other) = (fresh.group(), fresh.group());
     push(line, group, 1..=250).await;
     push(line, other, 1..=3).await;
@@ -219,14 +219,14 @@ pub(super) async fn what_is_forgotten_is_gone(line: &dyn Timeline, fresh: &Fresh
     assert_eq!(all(line, group).await, [Seq(251)]);
 }
 
-pub(super) async fn what_has_no_place_is_refused(line: &dyn Timeline, fresh: &Fresh) {
+pub(super) async fn what_has_no_place_is_refused(line: &dyn Timeline, fresh: &TestIds) {
     let group = fresh.group();
     for seq in [0, 1 << 53] {
         let pushed = line.push(
             group,
             entries([1])
                 .into_iter()
-                .chain([Entry {
+                .chain([TimelineEntry {
                     seq: Seq(seq),
                     ..entry(2)
                 }])

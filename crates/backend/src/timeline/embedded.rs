@@ -1,4 +1,4 @@
-//! Timelines in memory: a cache has nothing to keep over a restart.
+//! Timelines in memory: a cache need not survive a restart.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,31 +6,31 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use protocol::{GroupId, MessageId, Seq};
 
-use super::{Entry, Timeline, TimelineConfig, newest};
+use super::{Timeline, TimelineConfig, TimelineEntry, newest};
 use crate::Result;
 
-/// What a message takes beside its body, about.
+/// Overhead of a message beside its body, approximately.
 const OVERHEAD: usize = 160;
 
 /// Timelines in memory.
 pub struct EmbeddedTimeline {
     config: TimelineConfig,
-    groups: Mutex<Groups>,
+    groups: Mutex<TimelineIndex>,
 }
 
 #[derive(Default)]
-struct Groups {
-    by_id: HashMap<GroupId, Line>,
+struct TimelineIndex {
+    by_id: HashMap<GroupId, GroupEntries>,
     /// Moment of the last use → group.
     used: BTreeMap<u64, GroupId>,
     moment: u64,
     bytes: usize,
 }
 
-/// One group's.
+/// Timeline of one group.
 #[derive(Default)]
-struct Line {
-    entries: BTreeMap<Seq, Entry>,
+struct GroupEntries {
+    entries: BTreeMap<Seq, TimelineEntry>,
     seqs: HashMap<MessageId, Seq>,
     bytes: usize,
     used: u64,
@@ -49,7 +49,7 @@ impl EmbeddedTimeline {
 
 #[async_trait]
 impl Timeline for EmbeddedTimeline {
-    async fn push(&self, group: GroupId, entries: Vec<Entry>) -> Result<()> {
+    async fn push(&self, group: GroupId, entries: Vec<TimelineEntry>) -> Result<()> {
         let entries = newest(entries, self.config.keep)?;
         if entries.is_empty() {
             return Ok(());
@@ -67,13 +67,18 @@ impl Timeline for EmbeddedTimeline {
         Ok(())
     }
 
-    async fn latest(&self, group: GroupId, offset: usize, count: usize) -> Result<Vec<Entry>> {
+    async fn latest(
+        &self,
+        group: GroupId,
+        offset: usize,
+        count: usize,
+    ) -> Result<Vec<TimelineEntry>> {
         let mut groups = self.groups.lock();
         let Some(line) = groups.used_now(group) else {
             return Ok(Vec::new());
         };
         let mut bytes = 0;
-        let fits = |entry: &&Entry| {
+        let fits = |entry: &&TimelineEntry| {
             let is_first = bytes == 0;
             bytes += entry.body.len().max(1);
             is_first || bytes <= self.config.page_bytes_max
@@ -94,8 +99,8 @@ impl Timeline for EmbeddedTimeline {
     }
 }
 
-impl Groups {
-    fn change(&mut self, group: GroupId, change: impl FnOnce(&mut Line)) {
+impl TimelineIndex {
+    fn change(&mut self, group: GroupId, change: impl FnOnce(&mut GroupEntries)) {
         let line = self.by_id.entry(group).or_default();
         self.bytes -= line.bytes;
         change(line);
@@ -103,7 +108,7 @@ impl Groups {
         self.used_now(group);
     }
 
-    fn used_now(&mut self, group: GroupId) -> Option<&Line> {
+    fn used_now(&mut self, group: GroupId) -> Option<&GroupEntries> {
         let line = self.by_id.get_mut(&group)?;
         self.used.remove(&line.used);
         self.moment += 1;
@@ -119,7 +124,7 @@ impl Groups {
         }
     }
 
-    /// Makes room: what nobody used for longest goes, and of the last group its oldest messages.
+    /// Makes room: drops the least recently used groups, and the oldest messages of the last group.
     fn shrink(&mut self, bytes_max: usize) {
         while self.bytes > bytes_max {
             let Some((_, &oldest)) = self.used.first_key_value() else {
@@ -129,7 +134,7 @@ impl Groups {
                 self.forget(oldest);
                 continue;
             }
-            self.change(oldest, Line::drop_oldest);
+            self.change(oldest, GroupEntries::drop_oldest);
             if self
                 .by_id
                 .get(&oldest)
@@ -141,8 +146,8 @@ impl Groups {
     }
 }
 
-impl Line {
-    fn put(&mut self, entry: Entry) {
+impl GroupEntries {
+    fn put(&mut self, entry: TimelineEntry) {
         if let Some(before) = self.seqs.get(&entry.id).copied() {
             self.drop_at(before);
         }

@@ -5,41 +5,43 @@
 //! | `msg/{g<gid>}/tl` | zset | score = position, member = message id, 20 digits |
 //! | `msg/{g<gid>}/b:<id>` | string | body |
 //!
-//! The score is the position and not the time: two messages of one millisecond have an order, the clocks of
-//! several stations have no say in it, and who reads a page sees by its positions whether it is dense.
+//! The score is the position and not the time: messages of one millisecond have an order, clocks of
+//! stations have no say in it, and a reader sees by the positions of a page whether it is dense.
 //!
-//! All keys of a group lie in one slot, and everything has a time to live: what nobody pushes again goes.
+//! All keys of a group lie in one slot, and each has a time to live: a group without pushes
+//! expires.
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use protocol::{GroupId, MessageId, Seq};
 use redis::Value;
 
-use super::{Entry, SEAM, Timeline, TimelineConfig, newest};
+use super::{SEAM, Timeline, TimelineConfig, TimelineEntry, newest};
 use crate::mailbox::RedisConfig;
 use crate::redis::call::Call;
 use crate::redis::failure::Failure;
-use crate::redis::scripts::Name;
-use crate::redis::{Connection, connect, reply, slots};
+use crate::redis::scripts::ScriptName;
+use crate::redis::{RedisConnection, connect, reply, slots};
 use crate::{Error, Result};
 
-/// Messages in one call, and their bytes unless one has more.
+/// Messages per call, and bytes per call unless a single message has more.
 const TOGETHER: usize = 64;
 const TOGETHER_BYTES: usize = 512 << 10;
 
-/// Messages in one page, whatever was asked for.
+/// Messages per page, whatever the caller asks for.
 const PAGE_MAX: usize = 1_000;
 
-/// [`Timeline`] on Redis. It has connections of its own: its pages are large, and the mailbox's answers small.
+/// [`Timeline`] on Redis. It has connections of its own: its pages are large, and the mailbox's
+/// answers small.
 pub struct RedisTimeline {
     config: TimelineConfig,
     prefix: String,
-    connection: Connection,
+    connection: RedisConnection,
 }
 
 impl RedisTimeline {
-    /// Connects to every master. `Conflict` on settings that cannot work, `Unavailable` when a master is not
-    /// reached or runs something older than Redis 7.0.
+    /// Connects to every master. `Conflict` on settings that cannot work, `Unavailable` if a master
+    /// is not reached or runs a version older than Redis 7.0.
     pub async fn connect(redis: &RedisConfig, config: TimelineConfig) -> Result<RedisTimeline> {
         redis.check()?;
         config.check()?;
@@ -50,7 +52,7 @@ impl RedisTimeline {
         })
     }
 
-    fn call(&self, group: GroupId, name: Name) -> Call {
+    fn call(&self, group: GroupId, name: ScriptName) -> Call {
         Call::script_in(slot_of(group), name).key(self.timeline(group))
     }
 
@@ -62,9 +64,9 @@ impl RedisTimeline {
         body_key(&self.prefix, group, id)
     }
 
-    fn put(&self, group: GroupId, entries: &[Entry]) -> Call {
+    fn put(&self, group: GroupId, entries: &[TimelineEntry]) -> Call {
         let bodies = entries.iter().map(|entry| self.body(group, entry.id));
-        let call = bodies.fold(self.call(group, Name::TimelinePush), Call::key);
+        let call = bodies.fold(self.call(group, ScriptName::TimelinePush), Call::key);
         let call = call
             .arg(self.config.keep)
             .arg(self.config.expire.as_millis());
@@ -82,7 +84,7 @@ impl RedisTimeline {
 
 #[async_trait]
 impl Timeline for RedisTimeline {
-    async fn push(&self, group: GroupId, entries: Vec<Entry>) -> Result<()> {
+    async fn push(&self, group: GroupId, entries: Vec<TimelineEntry>) -> Result<()> {
         let entries = newest(entries, self.config.keep)?;
         let calls = together(&entries).map(|entries| self.put(group, entries));
         let calls: Vec<Call> = calls.collect();
@@ -92,8 +94,13 @@ impl Timeline for RedisTimeline {
         Ok(())
     }
 
-    async fn latest(&self, group: GroupId, offset: usize, count: usize) -> Result<Vec<Entry>> {
-        let call = self.call(group, Name::TimelineLatest);
+    async fn latest(
+        &self,
+        group: GroupId,
+        offset: usize,
+        count: usize,
+    ) -> Result<Vec<TimelineEntry>> {
+        let call = self.call(group, ScriptName::TimelineLatest);
         let call = call
             .arg(offset.min(self.config.keep))
             .arg(count.min(PAGE_MAX))
@@ -102,7 +109,7 @@ impl Timeline for RedisTimeline {
     }
 
     async fn count(&self, group: GroupId, most: usize) -> Result<usize> {
-        let call = self.call(group, Name::TimelineCount);
+        let call = self.call(group, ScriptName::TimelineCount);
         let told = self.ask(call.arg(most.min(self.config.keep))).await?;
         let count = reply::integer(told).map_err(at_here)?;
         Ok(usize::try_from(count).unwrap_or(0))
@@ -110,7 +117,9 @@ impl Timeline for RedisTimeline {
 
     async fn forget(&self, group: GroupId) -> Result<()> {
         loop {
-            let told = self.ask(self.call(group, Name::TimelineForget)).await?;
+            let told = self
+                .ask(self.call(group, ScriptName::TimelineForget))
+                .await?;
             if reply::integer(told).map_err(at_here)? == 0 {
                 return Ok(());
             }
@@ -118,12 +127,12 @@ impl Timeline for RedisTimeline {
     }
 }
 
-/// Slices that one call may hold.
-fn together(entries: &[Entry]) -> impl Iterator<Item = &[Entry]> {
+/// Splits entries into slices of one call each.
+fn together(entries: &[TimelineEntry]) -> impl Iterator<Item = &[TimelineEntry]> {
     let mut rest = entries;
     std::iter::from_fn(move || {
         let mut bytes = 0;
-        let fits = |entry: &&Entry| {
+        let fits = |entry: &&TimelineEntry| {
             bytes += entry.body.len();
             bytes <= TOGETHER_BYTES
         };
@@ -134,13 +143,13 @@ fn together(entries: &[Entry]) -> impl Iterator<Item = &[Entry]> {
     })
 }
 
-/// Each is message, position, body.
-fn read(told: Value) -> Result<Vec<Entry>, Failure> {
+/// Reads triples of message, position and body.
+fn read(told: Value) -> Result<Vec<TimelineEntry>, Failure> {
     let mut told = reply::list(told)?.into_iter();
     let mut entries = Vec::new();
     while let (Some(id), Some(seq)) = (told.next(), told.next()) {
         let id = MessageId::new(reply::number(id)?);
-        entries.push(Entry {
+        entries.push(TimelineEntry {
             seq: Seq(reply::number(seq)?),
             id: id.map_err(|error| Failure::Reply(error.to_string()))?,
             body: Bytes::from(reply::bytes(told.next().unwrap_or(Value::Nil))?),
@@ -169,8 +178,8 @@ fn slot_of(group: GroupId) -> u16 {
     slots::of_tag(&tag(group))
 }
 
-/// 20 digits, so that bytes sort as numbers do where two have one score, and never a Lua number, which is exact
-/// up to 2^53 only.
+/// Member of the sorted set: 20 digits, so that bytes sort as numbers do at equal scores, and never
+/// a Lua number, which is exact only up to 2^53.
 fn member(id: MessageId) -> String {
     format!("{:020}", id.get())
 }

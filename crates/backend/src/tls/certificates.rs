@@ -1,4 +1,4 @@
-//! Certificates of a listener, for as many names as there are, read again when their files change.
+//! Certificates of a listener, for any number of names, reread when their files change.
 
 use std::fmt::Display;
 use std::io;
@@ -23,7 +23,7 @@ use super::CertificateFiles;
 use crate::clock::Clock;
 use crate::files::{Reload, digest, reread};
 
-/// Files that cannot be used, and why.
+/// Unusable files, and the reason.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     #[error("{path} cannot be read: {source}")]
@@ -50,7 +50,7 @@ pub enum CertificateError {
 }
 
 impl CertificateError {
-    /// True where one file of a pair may be renewed, and the other not yet.
+    /// True if one file of a pair may be renewed, and the other not yet.
     pub(super) fn is_half(&self) -> bool {
         matches!(self, CertificateError::Mismatch { .. })
     }
@@ -63,10 +63,10 @@ impl CertificateError {
     }
 }
 
-/// Between two looks at a pair of which one file was renewed: the other one comes within it.
+/// Pause between two looks at a half-renewed pair: the other file follows within it.
 const HALF_A_RENEWAL: Duration = Duration::from_millis(500);
 
-/// Looks again after a pause where a renewal seems to be in the middle. It blocks.
+/// Looks again after a pause if a renewal seems to be under way. Blocks.
 pub(super) fn look_twice<T, E>(
     look: impl Fn() -> Result<T, E>,
     is_half: impl Fn(&E) -> bool,
@@ -83,18 +83,19 @@ pub(super) fn look_twice<T, E>(
 /// A certificate with its chain, its key and the names it is for.
 #[derive(Debug)]
 pub(super) struct Certificate {
-    /// Content of its files.
+    /// Digest of its files.
     digest: [u8; 32],
     pub(super) key: Arc<CertifiedKey>,
     names: Vec<String>,
     pub(super) end: Timestamp,
 }
 
-/// In the order of the settings.
+/// Certificates in the order of the settings.
 #[derive(Debug)]
 struct CertificateSet(Vec<Arc<Certificate>>);
 
-/// Certificates of a listener: for the name that a client asks for, else for a wildcard over it, else the first.
+/// Certificates of a listener: the one for the name that a client asks for, else one for a wildcard
+/// over it, else the first.
 pub struct Certificates {
     files: Vec<CertificateFiles>,
     clock: Arc<dyn Clock>,
@@ -102,7 +103,7 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Reads all files, and wants all of them to be right.
+    /// Reads all files, and requires all of them to be right.
     pub fn load(
         files: &[CertificateFiles],
         clock: Arc<dyn Clock>,
@@ -115,9 +116,10 @@ impl Certificates {
         }))
     }
 
-    /// Looks at the files again. Where a changed one is wrong all stays as it was: half a renewal is none. One that has
-    /// ended, and was not renewed, keeps the others' renewals from nobody. It blocks for some small files, and for half a
-    /// second where a key is not its certificate's: a renewal changes one file after the other.
+    /// Looks at the files again. A changed file that is wrong leaves everything as it was: half a
+    /// renewal is none. A certificate that has ended without renewal does not block renewals of
+    /// others. Blocks for some small files, and for half a second if a key does not match its
+    /// certificate: a renewal changes one file after the other.
     pub fn reload(&self) -> Result<Reload, CertificateError> {
         look_twice(|| self.look(), CertificateError::is_half)
     }
@@ -137,20 +139,20 @@ impl Certificates {
         Ok(Reload::Reloaded)
     }
 
-    /// The end of the one that ends first.
+    /// Earliest end of any certificate.
     pub fn expires_at(&self) -> Timestamp {
         let set = self.set.load();
         let ends = set.0.iter().map(|certificate| certificate.end);
         ends.min().unwrap_or(Timestamp::ZERO)
     }
 
-    /// Time until then; nothing once it is over.
+    /// Time until the earliest end; zero once it is over.
     pub fn expires_in(&self) -> Duration {
         self.expires_at().since(self.clock.now())
     }
 
-    /// Looks at the files until dropped; they are those of `section`. Such that cannot be used change nothing. The end
-    /// of the first one is shown as that of `listener`.
+    /// Looks at the files of `section` until dropped. Unusable files change nothing. The earliest
+    /// end is exported as that of `listener`.
     pub async fn keep(self: Arc<Self>, listener: &'static str, section: &str) {
         let expiry = gauge!("cert_expiry_seconds", "listener" => listener);
         expiry.set(self.expires_in().as_secs_f64());
@@ -193,7 +195,7 @@ impl ResolvesClientCert for Certificates {
 }
 
 impl CertificateSet {
-    /// All files; of those that are as they were, the certificate that is `known`.
+    /// Reads all files; certificates of unchanged files are taken from `known`.
     fn read(
         files: &[CertificateFiles],
         now: Timestamp,
@@ -248,7 +250,7 @@ impl Certificate {
             .first()
             .ok_or_else(|| CertificateError::NoCertificate(cert_file.clone()))?;
         let (names, end) = names_and_end(cert_file, first, now)?;
-        // Neither what is in the file nor where it went wrong is for a log.
+        // Logs must show neither the file's content nor the position of the fault.
         let key = PrivateKeyDer::from_pem_slice(key)
             .map_err(|_| CertificateError::NoKey(key_file.clone()))?;
         let key =
@@ -307,7 +309,7 @@ fn names_and_end(
     Ok((names, end))
 }
 
-/// Its URIs, and its end.
+/// Reads the URIs and the end of a certificate.
 pub(super) fn uris_and_end(
     certificate: &CertificateDer<'_>,
 ) -> Result<(Vec<String>, Timestamp), String> {
@@ -335,7 +337,7 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<u8>, CertificateError> {
     })
 }
 
-/// All certificates of a file, of which there is at least one.
+/// Reads all certificates of a file; at least one.
 pub(super) fn read_certificates(
     path: &Path,
 ) -> Result<Vec<CertificateDer<'static>>, CertificateError> {

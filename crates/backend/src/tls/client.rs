@@ -1,4 +1,4 @@
-//! TLS of this process as a client of a part: settings, and what their files hold.
+//! TLS of this process as a client of a part: settings, and the content of their files.
 
 use std::error::Error as StdError;
 use std::io;
@@ -18,31 +18,33 @@ use super::certificates::{Certificate, parse_certificates, read_file};
 use super::{CertificateError, CertificateFiles, protocols, provider, rustls_error};
 use crate::files::digest;
 
-/// Section `tls` of a part.
+/// Section `tls` of a connection to a part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientTlsConfig {
-    /// PEM: roots of the servers' certificates, the old and the new one while roots change. Those of
-    /// the operating system are in `/etc/ssl/certs/ca-certificates.crt`. Unset: no TLS.
+    /// PEM file with the roots that sign the servers' certificates; while roots change, the old and
+    /// the new one. Those of the operating system are in `/etc/ssl/certs/ca-certificates.crt`.
+    /// Unset: no TLS.
     #[schemars(extend("examples" = ["/etc/packetboat/parts/ca.crt"]))]
     pub ca_file: Option<PathBuf>,
-    /// PEM: certificate that this process shows, then those between it and a root. Unset: none, which
+    /// PEM file with this process's certificate, followed by its intermediates. Unset: none, which
     /// servers may refuse.
     #[schemars(extend("examples" = ["/etc/packetboat/parts/tls.crt"]))]
     pub cert_file: Option<PathBuf>,
-    /// PEM: its private key, without a passphrase.
+    /// PEM file with the private key of `cert_file`, without a passphrase.
     #[schemars(extend("examples" = ["/etc/packetboat/parts/tls.key"]))]
     pub key_file: Option<PathBuf>,
 }
 
-/// Names that the certificate of a server has to bear.
+/// Names that a server's certificate must carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ServerNames {
-    /// The address that is dialed.
+    /// The address that was dialed.
     #[default]
     Address,
-    /// Any: that a root of `ca_file` signed it is enough. For roots that sign these servers alone.
+    /// Any name: the signature of a root of `ca_file` is enough. For roots that sign these servers
+    /// alone.
     Ca,
 }
 
@@ -67,15 +69,17 @@ impl ClientTlsConfig {
         problems
     }
 
-    /// Reads the files, and looks whether they fit.
+    /// Reads the files, and checks that they fit.
     ///
     /// # Errors
-    /// A file that cannot be read or holds nothing of the kind, a key of another certificate, one that is over.
+    /// A file that is unreadable or has no such content, a key of another certificate, an expired
+    /// certificate.
     pub fn check(&self, now: Timestamp) -> Result<(), CertificateError> {
         ClientTls::parse(self, &self.read()?, now).map(drop)
     }
 
-    /// A caller with what the files hold now, which speaks `alpn`; none without TLS. It blocks for some small files.
+    /// Configuration of a caller that speaks `alpn`, from the files as they are now; none without
+    /// TLS. Blocks, but files are few and small.
     ///
     /// # Errors
     /// As [`ClientTlsConfig::check`].
@@ -101,7 +105,7 @@ impl ClientTlsConfig {
         Ok(Some(Arc::new(config)))
     }
 
-    /// Content of the files, which a change is seen by; empty without TLS.
+    /// Content of the files, for the detection of changes; empty without TLS.
     pub(crate) fn read(&self) -> Result<Vec<Vec<u8>>, CertificateError> {
         let Some(ca_file) = &self.ca_file else {
             return Ok(Vec::new());
@@ -112,7 +116,7 @@ impl ClientTlsConfig {
     }
 }
 
-/// Content of the files of a [`ClientTlsConfig`], of which all fits.
+/// Valid content of the files of a [`ClientTlsConfig`].
 pub(crate) struct ClientTls {
     /// PEM.
     ca: Vec<u8>,
@@ -130,10 +134,10 @@ struct Own {
 }
 
 impl ClientTls {
-    /// Looks at what [`ClientTlsConfig::read`] has read; none without TLS.
+    /// Parses content read by [`ClientTlsConfig::read`]; none without TLS.
     ///
     /// # Errors
-    /// No certificates, a key of another certificate, one that is over.
+    /// No certificates, a key of another certificate, an expired certificate.
     pub(crate) fn parse(
         config: &ClientTlsConfig,
         contents: &[Vec<u8>],
@@ -168,7 +172,7 @@ impl ClientTls {
         &self.ca
     }
 
-    /// Certificate that is shown, and its key, in PEM.
+    /// Certificate of this process, and its key, in PEM.
     pub(crate) fn own_pem(&self) -> Option<(&[u8], &[u8])> {
         let own = self.own.as_ref()?;
         Some((&own.cert, own.key.expose_secret()))
@@ -182,7 +186,7 @@ impl ClientTls {
         self.own.as_ref().map(|own| &own.certified)
     }
 
-    /// End of the certificate that is shown.
+    /// End of this process's certificate.
     pub(crate) fn end(&self) -> Option<Timestamp> {
         self.own.as_ref().map(|own| own.end)
     }
@@ -206,7 +210,7 @@ fn parse_roots(path: &Path, content: &[u8]) -> Result<RootCertStore, Certificate
     Ok(roots)
 }
 
-/// Remedy for a connection to `part` that did not come about because of TLS, if that was the reason.
+/// Remedy for a connection to `part` that failed because of TLS; `None` for other failures.
 pub(crate) fn advice(part: &str, is_on: bool, error: &(dyn StdError + 'static)) -> Option<String> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -234,10 +238,10 @@ pub(crate) fn advice(part: &str, is_on: bool, error: &(dyn StdError + 'static)) 
     None
 }
 
-/// As several clients keep an error.
+/// Error as shared by several clients.
 type Shared = Arc<dyn StdError + Send + Sync>;
 
-/// Things that a server may want that ends a connection without a word.
+/// Remedies for a connection that a server ended without an error.
 pub(crate) fn ended(part: &str, is_on: bool) -> String {
     match is_on {
         false => format!(

@@ -16,14 +16,14 @@ use crate::clock::{Clock, SystemClock};
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TlsConfig {
-    /// Certificates and their keys. A client gets the one for the name that it asks for, else the
-    /// one for a wildcard over it, else the first. Files that change are read again; those that
-    /// cannot be used change nothing. Empty: no TLS.
+    /// Certificates and their keys. A client gets the one for the name it asks for, else the one
+    /// for a wildcard that covers the name, else the first. Changed files are read again; unusable
+    /// ones change nothing. Empty: no TLS.
     pub certificates: Vec<CertificateFiles>,
-    /// Oldest version that clients may speak.
+    /// Oldest TLS version that clients may speak.
     pub min: TlsVersion,
-    /// A proxy in front of this listener ends TLS. Without it, and without certificates, only
-    /// addresses of this machine are listened on.
+    /// Declares that a proxy in front of this listener ends TLS. Without it, and without
+    /// certificates, only addresses of this machine are allowed.
     pub offloaded: bool,
 }
 
@@ -31,9 +31,9 @@ pub struct TlsConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CertificateFiles {
-    /// PEM: the certificate, then those between it and a root.
+    /// PEM file with the certificate, followed by its intermediates.
     pub cert_file: PathBuf,
-    /// PEM: the private key, without a passphrase.
+    /// PEM file with the private key, without a passphrase.
     pub key_file: PathBuf,
 }
 
@@ -48,7 +48,7 @@ pub enum TlsVersion {
 }
 
 impl CertificateFiles {
-    /// `stem.crt` and `stem.key` in this folder.
+    /// Returns `stem.crt` and `stem.key` in this folder.
     pub fn within(folder: &Path, stem: &str) -> CertificateFiles {
         CertificateFiles {
             cert_file: folder.join(format!("{stem}.crt")),
@@ -56,13 +56,13 @@ impl CertificateFiles {
         }
     }
 
-    /// Writes both, in PEM.
+    /// Writes both files, in PEM.
     pub fn write(&self, certificate: &str, key: &str) -> io::Result<()> {
         std::fs::write(&self.cert_file, certificate)?;
         std::fs::write(&self.key_file, key)
     }
 
-    /// The value of [`TlsConfig::certificates`] with these alone, as TOML.
+    /// Renders these files as the whole value of [`TlsConfig::certificates`], in TOML.
     pub fn setting(&self) -> String {
         let CertificateFiles {
             cert_file,
@@ -77,7 +77,7 @@ impl TlsConfig {
         !self.certificates.is_empty()
     }
 
-    /// All that cannot work for a listener on `address`, files that cannot be used included.
+    /// All problems of a listener on `address`, unusable files included.
     #[must_use]
     pub fn check(&self, address: SocketAddr, clock: &Arc<dyn Clock>) -> Problems {
         let mut problems = Problems::default();
@@ -102,19 +102,19 @@ impl TlsConfig {
     }
 }
 
-/// Section `tls` of a port that speaks HTTP.
+/// Section `tls` of an HTTP port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpTlsConfig {
-    /// PEM: the certificate of this port, then those between it and a root; read again where it
-    /// changes, as its key is. What cannot be used changes nothing. Unset: no TLS.
+    /// PEM file with the certificate of this port, followed by its intermediates. Read again when
+    /// it changes, as is the key; unusable files change nothing. Unset: no TLS.
     #[schemars(extend("examples" = ["/etc/packetboat/http/tls.crt"]))]
     pub cert_file: Option<PathBuf>,
-    /// PEM: its private key, without a passphrase.
+    /// PEM file with the private key of `cert_file`, without a passphrase.
     #[schemars(extend("examples" = ["/etc/packetboat/http/tls.key"]))]
     pub key_file: Option<PathBuf>,
-    /// Assurance that a proxy ends TLS in front of this port, or that the network between is
-    /// nobody else's.
+    /// Declares that a proxy in front of this port ends TLS, or that the network between is
+    /// private.
     pub offloaded: bool,
 }
 
@@ -123,7 +123,7 @@ impl HttpTlsConfig {
         self.cert_file.is_some()
     }
 
-    /// No TLS though others can reach this address, and no word that a proxy ends it.
+    /// True if other machines can reach this address, TLS is off, and no proxy is said to end it.
     pub fn is_missing_at(&self, address: SocketAddr) -> bool {
         !address.ip().is_loopback() && !self.is_on() && !self.offloaded
     }
@@ -135,7 +135,7 @@ impl HttpTlsConfig {
         })
     }
 
-    /// Settings that cannot work, by names of this section, files that cannot be used included.
+    /// Settings that cannot work, by names of this section, unusable files included.
     #[must_use]
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
@@ -154,10 +154,10 @@ impl HttpTlsConfig {
         problems
     }
 
-    /// Reads the files; none where the port speaks no TLS.
+    /// Reads the files; none if the port speaks no TLS.
     ///
     /// # Errors
-    /// A file that cannot be read, a key of another certificate, one that is over.
+    /// An unreadable file, a key of another certificate, an expired certificate.
     pub fn load(&self) -> Result<Option<Arc<Certificates>>, CertificateError> {
         let files = self.files();
         let load = |files| Certificates::load(&[files], Arc::new(SystemClock));

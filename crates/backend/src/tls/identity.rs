@@ -1,4 +1,4 @@
-//! The certificate that says what a service is, and the verification of others', both ways.
+//! Certificate of a service's identity, and mutual verification between services.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -33,29 +33,31 @@ use crate::files::{Reload, digest};
 
 const HTTP2: &[u8] = b"h2";
 
-/// Section `identity`: proof of what a service is, between services.
+/// Section `identity`: proof of identity between services.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct IdentityConfig {
-    /// PEM: this service's certificate, with one URI that says its role, then those between it and a root. Read
-    /// again where it changes, as are the other two files. Unset: services show no certificates.
+    /// PEM file with this service's certificate, whose one URI names its role, followed by its
+    /// intermediates. Read again when it changes, as are the other two files. Unset: services show
+    /// no certificates.
     #[schemars(extend("examples" = ["/etc/packetboat/identity/tls.crt"]))]
     pub cert_file: Option<PathBuf>,
-    /// PEM: its private key, without a passphrase.
+    /// PEM file with the private key of `cert_file`, without a passphrase.
     #[schemars(extend("examples" = ["/etc/packetboat/identity/tls.key"]))]
     pub key_file: Option<PathBuf>,
-    /// PEM: roots of the certificates of other services. The old and the new one while roots change.
+    /// PEM file with the roots that sign other services' certificates; while roots change, the old
+    /// and the new one.
     #[schemars(extend("examples" = ["/etc/packetboat/identity/ca.crt"]))]
     pub trust_file: Option<PathBuf>,
     /// `DOMAIN` in `spiffe://DOMAIN/packetboat/ROLE/NAME`, the URI of a service.
     pub trust_domain: String,
     /// URIs of roles that have another form, such as
-    /// `boat = "spiffe://cluster.local/ns/packetboat/sa/packetboat-boat"`. The last segment may be `*`, for the
-    /// service's name.
+    /// `boat = "spiffe://cluster.local/ns/packetboat/sa/packetboat-boat"`. The last segment may be
+    /// `*`, for the service's name.
     pub roles: BTreeMap<Role, String>,
-    /// Refuse services that show no certificate. `false`, with files: both kinds are taken, while a fleet changes
-    /// over. `false`, without files: whoever reaches an address of a service is believed, as where a mesh looks
-    /// after it.
+    /// Refuses services that show no certificate. `false` with files: services without one are
+    /// accepted, too, while a cluster changes over. `false` without files: anyone who reaches a
+    /// service's address is trusted, for a mesh that protects it.
     pub required: bool,
 }
 
@@ -77,7 +79,7 @@ impl IdentityConfig {
         self.cert_file.is_some()
     }
 
-    /// Files as `packetboat certs new` names them.
+    /// Paths of the files that `packetboat certs new` writes.
     #[must_use]
     pub fn within(folder: &Path, stem: &str) -> IdentityConfig {
         let CertificateFiles {
@@ -121,7 +123,7 @@ impl IdentityConfig {
     }
 }
 
-/// Reason for a service to have no identity.
+/// Reason why a service has no identity.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     #[error(transparent)]
@@ -141,7 +143,7 @@ pub enum IdentityError {
 }
 
 impl IdentityError {
-    /// True where one of the files may be renewed, and another one not yet: the key, or the roots.
+    /// True if one file may be renewed and another not yet: the key, or the roots.
     fn is_half(&self) -> bool {
         match self {
             IdentityError::Certificate(error) => error.is_half(),
@@ -151,10 +153,10 @@ impl IdentityError {
     }
 }
 
-/// Certificate, key and roots of a service, read again when their files change. Connections that live go on with what
-/// they began with.
+/// Certificate, key and roots of a service, reread when their files change. Live connections keep
+/// what they began with.
 pub struct Identity {
-    files: Files,
+    files: IdentityFiles,
     role: Option<Role>,
     required: bool,
     roles: Arc<Roles>,
@@ -163,7 +165,7 @@ pub struct Identity {
 }
 
 #[derive(Clone, Debug)]
-struct Files {
+struct IdentityFiles {
     pair: CertificateFiles,
     trust: PathBuf,
 }
@@ -174,15 +176,15 @@ struct Current {
     end: Timestamp,
     verifier: Verifier,
     accepting: Arc<ServerConfig>,
-    /// In the order of `Role::ALL`.
+    /// Configurations by role called, in the order of `Role::ALL`.
     calling: Vec<Arc<ClientConfig>>,
 }
 
 impl Identity {
-    /// Reads the files of a process of this role, or of any, and looks at them as a peer would.
+    /// Reads the files of a process of this role, or of any, and verifies them as a peer would.
     ///
     /// # Errors
-    /// Files that cannot be used, a certificate of another role, or one that its own roots do not verify.
+    /// Unusable files, a certificate of another role, or one that its own roots do not verify.
     pub fn load(
         config: &IdentityConfig,
         role: Option<Role>,
@@ -197,7 +199,7 @@ impl Identity {
             cert_file: cert_file.clone(),
             key_file: key_file.clone(),
         };
-        let files = Files {
+        let files = IdentityFiles {
             pair,
             trust: trust.clone(),
         };
@@ -214,8 +216,8 @@ impl Identity {
         })
     }
 
-    /// Looks at the files again. What cannot be used changes nothing. It blocks for three small files, and for half a
-    /// second where they do not fit together: a renewal changes one after the other.
+    /// Looks at the files again. Unusable files change nothing. Blocks for three small files, and
+    /// for half a second if they do not match: a renewal changes one after the other.
     ///
     /// # Errors
     /// As for [`Identity::load`].
@@ -234,24 +236,24 @@ impl Identity {
         Ok(Reload::Reloaded)
     }
 
-    /// For a connection that a peer opened.
+    /// Configuration for a connection opened by a peer.
     pub fn accepting(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.current.load().accepting)
     }
 
-    /// For a connection to a peer of `role`.
+    /// Configuration for a connection to a peer of `role`.
     pub fn calling(&self, role: Role) -> Arc<ClientConfig> {
         Arc::clone(&self.current.load().calling[role as usize])
     }
 
-    /// The service behind a certificate, and the time that is left of it.
+    /// Service behind a certificate, and the time left until its end.
     pub fn peer(&self, certificate: &CertificateDer<'_>) -> Option<(Caller, Duration)> {
         let (caller, end) = caller_and_end(certificate, &self.roles).ok()?;
         Some((caller, end.since(self.clock.now())))
     }
 
-    /// True where a chain that was verified earlier would be taken today, as a caller's or as that of a service that is
-    /// called: its root may be retired.
+    /// True if a chain verified earlier would be accepted today, from a caller or a called service:
+    /// its root may be retired.
     pub fn trusts(&self, chain: &[CertificateDer<'_>]) -> bool {
         let Some((leaf, between)) = chain.split_first() else {
             return false;
@@ -262,7 +264,7 @@ impl Identity {
             || clients.verify_client_cert(leaf, between, at).is_ok()
     }
 
-    /// This process, as others see it.
+    /// Identity of this process as its peers see it.
     pub fn own(&self) -> Caller {
         self.current.load().own.clone()
     }
@@ -271,7 +273,7 @@ impl Identity {
         self.required
     }
 
-    /// Time until the own certificate ends; nothing once it is over.
+    /// Time until this process's own certificate ends; zero once it is over.
     pub fn expires_in(&self) -> Duration {
         self.current.load().end.since(self.clock.now())
     }
@@ -286,8 +288,8 @@ impl std::fmt::Debug for Identity {
     }
 }
 
-impl Files {
-    /// Certificate, key, roots.
+impl IdentityFiles {
+    /// Reads certificate, key and roots.
     fn read(&self) -> Result<[Vec<u8>; 3], CertificateError> {
         Ok([
             read_file(&self.pair.cert_file)?,
@@ -299,7 +301,7 @@ impl Files {
 
 impl Current {
     fn build(
-        files: &Files,
+        files: &IdentityFiles,
         contents: &[Vec<u8>; 3],
         role: Option<Role>,
         roles: &Arc<Roles>,
@@ -359,7 +361,8 @@ fn unix_time(at: Timestamp) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(seconds))
 }
 
-/// TLS 1.3 without resumption: a resumed session would not look at the chain again.
+/// Configuration for accepted connections: TLS 1.3 without resumption, since a resumed session
+/// would not look at the chain again.
 fn accepting(
     verifier: &Verifier,
     key: &Arc<CertifiedKey>,
@@ -391,7 +394,7 @@ fn calling(
         .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(key))));
     config.alpn_protocols = vec![HTTP2.to_vec()];
     config.resumption = Resumption::disabled();
-    // A service is known by its role; its address is none of its names.
+    // Services are identified by role, and no certificate names their address.
     config.enable_sni = false;
     config.cert_decompressors = Vec::new();
     Ok(Arc::new(config))
@@ -407,14 +410,14 @@ fn caller_and_end(
     Ok((caller, end))
 }
 
-/// Verifies chains against the roots, and the role in a URI in the place of a host's name.
+/// Verifies chains against the roots, and the role in a URI in place of a host name.
 #[derive(Clone, Debug)]
 struct Verifier {
     roots: Arc<RootCertStore>,
     clients: Arc<dyn ClientCertVerifier>,
     algorithms: WebPkiSupportedAlgorithms,
     roles: Arc<Roles>,
-    /// Role of the peer that is called; unset where peers call.
+    /// Role of the called peer; unset where peers call.
     wanted: Option<Role>,
 }
 
@@ -436,7 +439,7 @@ impl Verifier {
         })
     }
 
-    /// The chain, as of a server.
+    /// Verifies a chain as that of a server.
     fn verify(
         &self,
         leaf: &CertificateDer<'_>,

@@ -1,4 +1,4 @@
-//! Files as an operator leaves them, and handshakes of rustls with itself over them.
+//! Files as operators leave them, and rustls handshakes with itself over them.
 
 mod identity;
 #[cfg(feature = "scylla")]
@@ -20,7 +20,7 @@ use super::*;
 use crate::clock::{Clock, SystemClock};
 use crate::files::Reload;
 
-/// A directory with certificates.
+/// Folder with certificates.
 struct Files(TempDir);
 
 impl Files {
@@ -36,7 +36,7 @@ impl Files {
         CertificateFiles::within(self.0.path(), stem)
     }
 
-    /// A new certificate for `names`, its key beside it. It answers the certificate.
+    /// Makes a certificate for `names`, its key beside it, and returns the certificate.
     fn make(&self, stem: &str, names: &[&str], end_year: i32) -> Vec<u8> {
         let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
         let mut params = CertificateParams::new(names).expect("names");
@@ -58,7 +58,7 @@ impl Files {
     }
 }
 
-/// A connection in memory.
+/// Connection in memory.
 struct Pair {
     client: ClientConnection,
     server: ServerConnection,
@@ -118,7 +118,7 @@ fn server(certificates: &Arc<Certificates>) -> Arc<ServerConfig> {
     server_config(certificates.clone(), TlsVersion::Tls12, &[b"packetboat.v1"]).expect("settings")
 }
 
-/// One that trusts the certificates of all `stems`.
+/// Configuration of a client that trusts the certificates of all `stems`.
 fn client(files: &Files, stems: &[&str]) -> Arc<ClientConfig> {
     let read = |stem: &&str| std::fs::read_to_string(files.pair(stem).cert_file).expect("a file");
     files.write("roots.pem", &stems.iter().map(read).collect::<String>());
@@ -149,7 +149,8 @@ fn a_name_finds_its_certificate_then_its_wildcard_then_the_first() {
         assert_eq!(pair.shown(), wanted, "{name}");
         assert_eq!(pair.server.alpn_protocol(), Some(&b"packetboat.v1"[..]));
     }
-    // A wildcard is for one label; and who names no name gets the first, which then is not for it.
+    // A wildcard covers one label; a client that sends no name gets the first certificate, which is
+    // then not for it.
     for name in ["a.b.example.com", "example.com", "elsewhere", "127.0.0.1"] {
         let error = Pair::connect(&server, &client, name).err();
         let text = error.map(|error| error.to_string()).unwrap_or_default();
@@ -202,7 +203,7 @@ fn wrong_files_leave_all_as_it_was_and_are_named() {
     for (cert, key, wanted) in wrongs {
         files.write("a.crt", &cert);
         files.write("a.key", &key);
-        // One that is right beside it waits, too.
+        // A good certificate beside it waits, too.
         files.make("b", &["b.example"], 2101);
         for _ in 0..2 {
             let error = certificates.reload().expect_err(wanted).to_string();
@@ -246,7 +247,7 @@ fn new_files_are_for_new_handshakes_and_end_no_connection() {
     }
     assert!(Pair::connect(&server, &self::client(&files, &["a"]), "c.example").is_err());
     connected.echo(b"stay");
-    // A ticket of before is as good as it was.
+    // Earlier tickets stay valid.
     let mut pair = Pair::connect(&server, &before, "a.example").expect("a handshake");
     assert_eq!(pair.server.handshake_kind(), Some(HandshakeKind::Resumed));
     pair.echo(b"back");
@@ -307,7 +308,7 @@ fn roots_that_are_none_are_refused() {
         let error = client_config(Some(&files.path(name)), &[]).expect_err("no roots");
         assert!(error.to_string().contains(name), "{error}");
     }
-    // Those of the operating system need no file of ours.
+    // Roots of the operating system need no file of ours.
     let error = client_config(None, &[]).err();
     assert!(!matches!(error, Some(CertificateError::Read { .. })));
 }
@@ -348,7 +349,7 @@ fn settings_say_what_is_wrong_with_them() {
     assert!(serde_json::from_str::<TlsConfig>(r#"{"min": "1.1"}"#).is_err());
 }
 
-/// A clock that a test sets.
+/// Clock set by a test.
 struct SetClock(Mutex<Timestamp>);
 
 impl Clock for SetClock {
@@ -375,7 +376,7 @@ fn one_that_ends_meanwhile_stays_until_there_is_a_better_one() {
     assert!(!certificates.expires_in().is_zero());
 }
 
-/// One name was given up and its certificate ends; another's renewals are taken all the same.
+/// One name is abandoned and its certificate ends; renewals of the other still apply.
 #[test]
 fn one_that_has_ended_keeps_back_no_other_renewal() {
     let files = Files::new();
@@ -393,7 +394,7 @@ fn one_that_has_ended_keeps_back_no_other_renewal() {
     assert!(Certificates::load(&both, clock).is_err(), "at a start");
 }
 
-/// A certificate of tomorrow, as from a clock that is ahead, replaces none of today.
+/// A certificate of tomorrow, as from a clock that is ahead, replaces no valid one.
 #[test]
 fn one_that_is_not_valid_yet_is_not_taken() {
     let files = Files::new();

@@ -1,22 +1,23 @@
-//! Orders of a session to the stations, each on its way to their lane.
+//! Routes a session's orders for the stations into their lanes.
 
 use std::sync::Arc;
 
 use api::station::{
     Disconnect, MailAck, MailPageRequest, ReceiptItem, RefreshToken, SendItem, SyncCall,
 };
+use protocol::frame::Send;
 use protocol::presence::SessionKey;
 use protocol::session::{Action, Session};
 use protocol::ticket::Ticket;
-use protocol::{Timestamp, UserId};
+use protocol::{SessionId, Timestamp, UserId};
 
 use super::ConnectionDriver;
-use crate::lanes::{Receipt, Submission, refuse_receipt, refuse_submission};
+use crate::station_queues::{Receipt, Submission, refuse_receipt, refuse_submission};
 
 /// Proof of a sign-in, for calls that follow it.
 pub(super) struct SessionProof {
     pub(super) ticket: Option<Ticket>,
-    /// Issue of the token.
+    /// Issue time of the token.
     pub(super) issued_at: Option<Timestamp>,
 }
 
@@ -33,26 +34,7 @@ impl ConnectionDriver {
         let (id, platform) = (session.id(), session.platform());
         let lane = boat.lanes.get(boat.stations.lane_of(id));
         match action {
-            Action::Submit(sends) => {
-                let Some(device) = session.device().cloned() else {
-                    return;
-                };
-                let item = |send| SendItem {
-                    session: id,
-                    user,
-                    device: device.clone(),
-                    platform,
-                    send,
-                    ticket,
-                };
-                let submission = Submission {
-                    connection: Arc::clone(connection),
-                    items: sends.into_iter().map(item).collect(),
-                };
-                if let Err(back) = lane.sends.push(submission) {
-                    refuse_submission(session, boat, back.items.len());
-                }
-            }
+            Action::Submit(sends) => self.submit(sends, user, session, ticket),
             Action::Receipts(ack) => {
                 let receipt = Receipt {
                     connection: Arc::clone(connection),
@@ -114,25 +96,58 @@ impl ConnectionDriver {
                 };
                 boat.refresh(connection, refresh);
             }
-            Action::Leave => {
-                boat.session_ended();
-                let leave = boat.life().map(|life| Disconnect {
-                    key: SessionKey {
-                        user,
-                        session: id,
-                        life,
-                    },
-                    ticket,
-                });
-                if leave.is_some_and(|leave| lane.leaves.push(leave).is_err()) {
-                    boat.metrics.lane_overflows.increment(1);
-                }
-            }
+            Action::Leave => self.disconnect(user, id, ticket),
             Action::Transmit(_)
             | Action::Admit(_)
             | Action::Resolve { .. }
             | Action::Count(_)
             | Action::Close(_) => {}
+        }
+    }
+
+    fn submit(
+        &self,
+        sends: Vec<Send>,
+        user: UserId,
+        session: &mut Session,
+        ticket: Option<Ticket>,
+    ) {
+        let Some(device) = session.device().cloned() else {
+            return;
+        };
+        let (id, platform) = (session.id(), session.platform());
+        let item = |send| SendItem {
+            session: id,
+            user,
+            device: device.clone(),
+            platform,
+            send,
+            ticket,
+        };
+        let submission = Submission {
+            connection: Arc::clone(&self.connection),
+            items: sends.into_iter().map(item).collect(),
+        };
+        let lane = self.boat.lanes.get(self.boat.stations.lane_of(id));
+        if let Err(back) = lane.sends.push(submission) {
+            refuse_submission(session, &self.boat, back.items.len());
+        }
+    }
+
+    fn disconnect(&self, user: UserId, session: SessionId, ticket: Option<Ticket>) {
+        let boat = &self.boat;
+        boat.session_ended();
+        let leave = boat.life().map(|life| Disconnect {
+            key: SessionKey {
+                user,
+                session,
+                life,
+            },
+            ticket,
+        });
+        let lane = boat.lanes.get(boat.stations.lane_of(session));
+        if leave.is_some_and(|leave| lane.leaves.push(leave).is_err()) {
+            boat.metrics.lane_overflows.increment(1);
         }
     }
 }

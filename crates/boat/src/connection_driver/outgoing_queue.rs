@@ -1,4 +1,5 @@
-//! The frames of a session that its wire has not taken, and the weight of all that the socket has not.
+//! Frames of a session that its wire has not taken, and the weight of all bytes that the socket has
+//! not.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,27 +12,27 @@ use protocol::session::Outgoing;
 
 use crate::stack::Wire;
 
-/// Handed to the wire before it is flushed.
+/// Bytes handed to the wire between two flushes.
 const FLUSH_BYTES: usize = 64 * 1024;
-/// As much as waits for company at most.
+/// Maximum number of bytes that may linger.
 const LINGER_BYTES: usize = 16 * 1024;
 
 /// Frames on their way to the wire, in memory that is held only while some wait.
 #[derive(Debug, Default)]
 pub(super) struct OutgoingQueue {
-    /// Transmitted and not yet taken by the wire, each with its weight.
+    /// Frames transmitted and not yet taken by the wire, each with its weight.
     frames: VecDeque<(Bytes, u32)>,
-    /// Until when all of the frames may wait for company; `None`: they are to be written now.
+    /// Deadline until which all of the frames may linger; `None`: write them now.
     lingers_until: Option<Timestamp>,
-    /// Weight of what the wire has taken and the socket has not.
+    /// Weight of frames that the wire has taken and the socket has not.
     in_wire: usize,
-    /// Weight of what is transmitted and not written, now and as it was reported last.
+    /// Weight of frames transmitted and not written: now, and at the last report.
     unwritten: usize,
     reported: usize,
 }
 
 impl OutgoingQueue {
-    /// Notices and acknowledgements wait this long for company.
+    /// Queues a frame; notices and acknowledgements linger for up to `linger`.
     pub(super) fn push(&mut self, outgoing: Outgoing, linger: Duration, now: Timestamp) {
         let weight = outgoing.weight() as u32;
         self.unwritten += weight as usize;
@@ -51,7 +52,8 @@ impl OutgoingQueue {
         self.lingers_until
     }
 
-    /// Hands the wire what waits, as far as it has room. From here on the socket decides when, not a time that is over.
+    /// Hands waiting frames to the wire, as far as it has room. From here on the socket sets the
+    /// pace, not an expired timer.
     pub(super) fn fill(&mut self, wire: &mut Wire, sent: &Counter) {
         self.lingers_until = None;
         while self.in_wire < FLUSH_BYTES
@@ -67,25 +69,25 @@ impl OutgoingQueue {
         }
     }
 
-    /// The socket has taken all that the wire had. Answers its weight.
+    /// Notes that the socket took everything the wire had. Returns its weight.
     pub(super) fn handle_flushed(&mut self) -> usize {
         let written = std::mem::take(&mut self.in_wire);
         self.unwritten -= written;
         written
     }
 
-    /// Forgets what waits: nobody will read it.
+    /// Drops the waiting frames: nobody will read them.
     pub(super) fn clear(&mut self) {
         self.frames = VecDeque::new();
         self.lingers_until = None;
     }
 
-    /// Nothing is unwritten any more: there is no socket.
+    /// Counts nothing as unwritten any more: the socket is gone.
     pub(super) fn end(&mut self) {
         self.unwritten = 0;
     }
 
-    /// Change of what is unwritten since the last report, if any.
+    /// Change of the unwritten weight since the last report, if any.
     pub(super) fn report(&mut self) -> Option<f64> {
         if self.unwritten == self.reported {
             return None;

@@ -1,4 +1,5 @@
-//! The way of a socket to its client: the balancer's header, the limits by the client's own address, TLS.
+//! From accepted socket to client: the balancer's header, the limits of the client's own address,
+//! TLS.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -9,32 +10,33 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use super::client_stream::{ClientStream, proxy_header};
-use super::{Accepted, Peer};
+use super::{Accepted, IncomingClient};
 use crate::boat::Boat;
 use crate::config::ProxyHeader;
 use crate::connection_limit::ConnectionPermit;
 use crate::stack::Tls;
 
 impl Accepted {
-    /// Nothing comes before the session's own bytes.
+    /// True if the session's own bytes come first: no header, no TLS.
     pub(super) fn is_plain(&self, boat: &Boat) -> bool {
         boat.tls_for_tcp().is_none() && !self.has_header(boat)
     }
 
-    /// True: a PROXY header comes first; from trusted networks always, from others never.
+    /// True if a PROXY header comes first: always from trusted networks, never from others.
     fn has_header(&self, boat: &Boat) -> bool {
         boat.config.proxy.header == ProxyHeader::ProxyV2
             && boat.balancers.contains(self.address.ip())
     }
 }
 
-/// Goes the whole way; `None`: the socket is closed. Where a request follows (`has_head`), its head may name the client.
+/// Completes the arrival; `None`: the socket is closed. With `has_head`, a request follows and its
+/// head may name the client.
 pub(super) async fn arrive(
     mut accepted: Accepted,
     boat: &Boat,
     tls: Option<&Arc<ServerConfig>>,
     has_head: bool,
-) -> Option<(ClientStream<ConnectionPermit>, Peer)> {
+) -> Option<(ClientStream<ConnectionPermit>, IncomingClient)> {
     let mut address = accepted.address;
     if accepted.has_header(boat) {
         let header = timeout(HEADER_DEADLINE, proxy_header(&mut accepted.stream)).await;

@@ -1,4 +1,4 @@
-//! A client's socket on its way to a session: the balancer's header and the TLS handshake are behind it.
+//! A client's socket up to its session: reads the balancer's header and does the TLS handshake.
 
 use std::io;
 use std::pin::Pin;
@@ -6,19 +6,19 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use protocol::proxy::{self, Header, HeaderError};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::stack::Tls;
 
-/// Read at once.
+/// Bytes of one read.
 const CHUNK_BYTES: usize = 8 * 1024;
-/// Beyond so much unwritten nothing more is taken.
+/// Unwritten bytes beyond which no more are taken.
 const UNWRITTEN_MAX: usize = 32 * 1024;
 
-/// The address in a PROXY header, which is read and nothing behind it; `None`: the balancer speaks for itself.
+/// Reads exactly a PROXY header and returns its address; `None`: the balancer speaks for itself.
 pub(super) async fn proxy_header(
-    stream: &mut TcpStream,
+    stream: &mut ByteStream,
 ) -> io::Result<Result<Option<std::net::SocketAddr>, HeaderError>> {
     let mut header = Vec::new();
     loop {
@@ -27,7 +27,7 @@ pub(super) async fn proxy_header(
             Ok(Header::More(more)) => more,
             Err(error) => return Ok(Err(error)),
         };
-        // Never beyond the header's end: what follows is the client's.
+        // Never reads beyond the header: the bytes after it are the client's.
         let from = header.len();
         header.resize(from + more, 0);
         let count = stream.read(&mut header[from..]).await?;
@@ -38,17 +38,64 @@ pub(super) async fn proxy_header(
     }
 }
 
-/// A socket, and the permit that it holds while it is open.
+/// Bytes to and from a client: over a socket, or through a pipe in this process.
+#[derive(Debug)]
+pub enum ByteStream {
+    Tcp(TcpStream),
+    Pipe(DuplexStream),
+}
+
+impl AsyncRead for ByteStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            ByteStream::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
+            ByteStream::Pipe(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for ByteStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            ByteStream::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            ByteStream::Pipe(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            ByteStream::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            ByteStream::Pipe(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            ByteStream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            ByteStream::Pipe(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+/// A client's stream, with the permit it holds while open.
 pub struct Socket<P> {
-    pub stream: TcpStream,
+    pub stream: ByteStream,
     pub permit: P,
 }
 
-/// Bytes of a client, through TLS where it is spoken.
+/// Bytes of a client, through TLS if spoken.
 pub struct ClientStream<P> {
     socket: Socket<P>,
     tls: Option<Tls>,
-    /// Decrypted and not read.
+    /// Decrypted bytes, not yet read.
     plain: BytesMut,
 }
 
@@ -61,10 +108,10 @@ impl<P> ClientStream<P> {
         }
     }
 
-    /// Shakes hands; ready when both sides have keys and the socket has taken our part.
+    /// Shakes hands; ready once both sides have keys and the socket has taken our last flight.
     pub fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.tls.as_ref().is_some_and(Tls::is_handshaking) {
-            // What the socket had no room for goes on before more is awaited.
+            // Bytes the socket had no room for go out before more input is awaited.
             if let Poll::Ready(Err(error)) = self.poll_unwritten(cx) {
                 return Poll::Ready(Err(error));
             }
@@ -75,12 +122,13 @@ impl<P> ClientStream<P> {
         self.poll_unwritten(cx)
     }
 
-    /// Its parts, for the session; the last are bytes that were decrypted already.
+    /// Splits the stream into its parts for the session; the last one holds bytes that are
+    /// decrypted already.
     pub fn into_parts(self) -> (Socket<P>, Option<Tls>, BytesMut) {
         (self.socket, self.tls, self.plain)
     }
 
-    /// Reads from the socket into TLS. False: nothing more comes.
+    /// Reads from the socket into TLS. False: end of input.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let Some(tls) = &mut self.tls else {
             return Poll::Ready(Ok(false));
@@ -92,7 +140,7 @@ impl<P> ClientStream<P> {
             return Poll::Ready(Ok(false));
         }
         let result = tls.receive(chunk.filled_mut(), &mut self.plain);
-        // Also the alert that says what was wrong.
+        // Includes the alert that names the fault.
         if let Poll::Ready(Err(error)) = self.poll_unwritten(cx) {
             return Poll::Ready(Err(error));
         }
@@ -154,7 +202,7 @@ impl<P: Unpin> AsyncWrite for ClientStream<P> {
             ready!(this.poll_unwritten(cx))?;
             return Pin::new(this).poll_write(cx, bytes);
         }
-        // The rest goes with the next flush.
+        // The next flush writes the rest.
         match this.poll_unwritten(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(bytes.len())),

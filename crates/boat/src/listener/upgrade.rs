@@ -1,4 +1,5 @@
-//! The one request of a socket that becomes a WebSocket: HTTP/1.1 and nothing else, read within bounds, answered once.
+//! The one request of a socket that becomes a WebSocket: HTTP/1.1 only, read within bounds,
+//! answered once.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -22,11 +23,11 @@ use crate::stack::websocket::handshake;
 
 /// The protocol that a client must ask for.
 pub const SUBPROTOCOL: &str = "packetboat.v1";
-/// Size of the request: a browser's fits several times.
+/// Bounds of a request, several times a browser's.
 const HEADERS_MAX: usize = 64;
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// The bounds of a request, whose head comes within this time.
+/// Bounds of a request, whose head must come in time.
 pub fn http(within: Duration) -> http1::Builder {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -37,7 +38,7 @@ pub fn http(within: Duration) -> http1::Builder {
     http
 }
 
-/// Serves one request; over when the socket is a WebSocket's, or is closed.
+/// Serves one request; returns once the socket is upgraded or closed.
 pub async fn serve_request<S, A>(stream: S, until: Instant, within: Duration, answer: A)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -49,14 +50,14 @@ where
     });
     let connection = http(within).serve_connection(TokioIo::new(stream), answer);
     let connection = connection.with_upgrades();
-    // The answer has the same time: who does not read it holds no permit.
+    // The answer has the same time: a client that does not read it holds no permit.
     let by = until.min(Instant::now() + within);
     if let Ok(Err(error)) = timeout_at(by, connection).await {
         tracing::debug!(%error, "a connection ended before it was a WebSocket");
     }
 }
 
-/// The answer to a handshake, and where it agrees, what becomes the socket once the answer is sent.
+/// The answer to a handshake, and on success the future of the upgraded socket.
 pub fn accept(parts: &mut Parts) -> (Response<String>, Option<OnUpgrade>) {
     let accepted = match handshake::accept(&parts.method, &parts.headers, SUBPROTOCOL) {
         Ok(accepted) => HeaderValue::try_from(accepted).ok(),
@@ -79,7 +80,7 @@ pub fn accept(parts: &mut Parts) -> (Response<String>, Option<OnUpgrade>) {
     (response, Some(upgrade))
 }
 
-/// One request a connection: a refused one is the last.
+/// A refusal; it also ends the connection, as each serves one request.
 pub fn refused(status: StatusCode, text: &str) -> Response<String> {
     let mut response = Response::new(text.to_owned());
     *response.status_mut() = status;
@@ -96,7 +97,7 @@ pub fn refused(status: StatusCode, text: &str) -> Response<String> {
     response
 }
 
-/// The socket of a handshake, and what the client sent before it read the answer.
+/// The upgraded socket, and bytes the client sent before it read the answer.
 pub async fn socket<S>(upgrade: OnUpgrade) -> Option<(S, Bytes)>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

@@ -13,14 +13,14 @@ use tokio::time::timeout_at;
 use super::arrival::arrive;
 use super::client_stream::ClientStream;
 use super::upgrade::{self, refused};
-use super::{Accepted, Acceptor, Peer, serve};
+use super::{Accepted, Acceptor, IncomingClient, serve};
 use crate::boat::{Boat, Shortage};
 use crate::connection_driver::HELLO_BYTES_MAX;
 use crate::connection_limit::ConnectionPermit;
 use crate::stack::Wire;
 
-/// Serves WebSocket clients until dropped; connections live on. HTTP/1.1 and nothing else: there a connection
-/// is at most one WebSocket, so that a permit is a client's.
+/// Serves WebSocket clients until dropped; connections live on. HTTP/1.1 only: there a connection
+/// is at most one WebSocket, so that one permit stands for one client.
 pub(crate) async fn serve_websocket(listener: TcpListener, boat: Arc<Boat>) {
     let local = listener.local_addr();
     let on_loopback = local.is_ok_and(|address| address.ip().is_loopback());
@@ -31,7 +31,7 @@ pub(crate) async fn serve_websocket(listener: TcpListener, boat: Arc<Boat>) {
     }
 }
 
-/// Reads one request; it is over when the socket is a WebSocket's, or is closed.
+/// Reads one request; returns once the socket is upgraded or closed.
 async fn shake_hands(accepted: Accepted, boat: Arc<Boat>, on_loopback: bool) {
     let until = accepted.until;
     let arrived = timeout_at(
@@ -48,7 +48,12 @@ async fn shake_hands(accepted: Accepted, boat: Arc<Boat>, on_loopback: bool) {
     .await;
 }
 
-fn answer(boat: &Arc<Boat>, peer: &Peer, on_loopback: bool, parts: &mut Parts) -> Response<String> {
+fn answer(
+    boat: &Arc<Boat>,
+    peer: &IncomingClient,
+    on_loopback: bool,
+    parts: &mut Parts,
+) -> Response<String> {
     if !matches!(parts.uri.path(), "/" | "/ws") {
         let text = "WebSockets are at / and /ws\n";
         return refused(StatusCode::NOT_FOUND, text);
@@ -73,8 +78,13 @@ fn answer(boat: &Arc<Boat>, peer: &Peer, on_loopback: bool, parts: &mut Parts) -
     response
 }
 
-/// Goes on with the socket of a handshake.
-async fn begin(boat: Arc<Boat>, mut peer: Peer, forwarded: Option<IpAddr>, upgrade: OnUpgrade) {
+/// Turns the upgraded socket into a connection.
+async fn begin(
+    boat: Arc<Boat>,
+    mut peer: IncomingClient,
+    forwarded: Option<IpAddr>,
+    upgrade: OnUpgrade,
+) {
     let stream = upgrade::socket::<ClientStream<ConnectionPermit>>(upgrade).await;
     let Some((stream, read)) = stream else {
         return;
@@ -88,16 +98,16 @@ async fn begin(boat: Arc<Boat>, mut peer: Peer, forwarded: Option<IpAddr>, upgra
         peer.refusal = peer.refusal.or_else(|| socket.permit.name(address));
     }
     let mut wire = Wire::websocket(HELLO_BYTES_MAX.min(boat.frame_bytes_max())).over(tls);
-    // Sent before it read the answer.
+    // Bytes the client sent before it read the answer.
     wire.receive_plain(&read);
     wire.receive_plain(&plain);
     serve(&boat, socket, wire, Arc::new(peer));
 }
 
-/// The client's address where a balancer names it in the head; `None`: the socket's is its own.
+/// The client's address if a balancer names it in the head; `None`: use the socket's.
 fn forwarded_address(
     boat: &Boat,
-    peer: &Peer,
+    peer: &IncomingClient,
     headers: &HeaderMap,
 ) -> Result<Option<IpAddr>, HeaderError> {
     if !boat.is_forwarded(peer.address.ip()) {
@@ -108,7 +118,7 @@ fn forwarded_address(
     proxy::forwarded_for(peer.address.ip(), values, &boat.balancers).map(Some)
 }
 
-/// Apps send no origin; browsers always do.
+/// Checks the origin: apps send none, browsers always do.
 fn is_welcome(boat: &Boat, on_loopback: bool, headers: &HeaderMap) -> bool {
     if !headers.contains_key(ORIGIN) {
         return true;

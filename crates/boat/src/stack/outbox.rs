@@ -2,7 +2,8 @@
 
 use bytes::{Buf, BytesMut};
 
-/// Queue of bytes for a socket. Memory of its own holds only what the socket leaves: a turn fills a buffer that is lent.
+/// Queue of bytes for a socket. Owns memory only for bytes that a turn left unwritten: a turn fills
+/// a borrowed buffer.
 #[derive(Debug, Default)]
 pub struct Outbox {
     bytes: BytesMut,
@@ -26,7 +27,7 @@ impl Outbox {
         self.bytes.is_empty()
     }
 
-    /// The socket has taken so many bytes.
+    /// Notes that the socket took `count` bytes.
     pub fn wrote(&mut self, count: usize) {
         self.bytes.advance(count);
         if self.bytes.is_empty() && !self.is_lent {
@@ -34,12 +35,12 @@ impl Outbox {
         }
     }
 
-    /// Forgets what it has.
+    /// Drops all bytes.
     pub fn clear(&mut self) {
         self.wrote(self.len());
     }
 
-    /// Takes `buffer` for what comes, where nothing waits.
+    /// Borrows `buffer` for the next bytes, if none wait.
     pub fn lend(&mut self, buffer: &mut BytesMut) {
         if self.bytes.is_empty() && !self.is_lent {
             std::mem::swap(&mut self.bytes, buffer);
@@ -47,7 +48,7 @@ impl Outbox {
         }
     }
 
-    /// Gives back what was lent, and keeps a copy of what the socket has left.
+    /// Returns the borrowed buffer, and keeps a copy of the bytes that the socket left.
     pub fn give_back(&mut self, buffer: &mut BytesMut) {
         if !std::mem::take(&mut self.is_lent) {
             return;
@@ -77,7 +78,7 @@ mod tests {
         assert_eq!(outbox.bytes(), b"llo");
         assert!(outbox.capacity() < 100);
         assert!(buffer.is_empty());
-        // Now it has something: nothing is lent.
+        // Not empty now: no buffer is borrowed.
         outbox.lend(&mut buffer);
         outbox.give_back(&mut buffer);
         outbox.wrote(3);

@@ -1,7 +1,7 @@
-//! TLS as its server: ciphertext in, plaintext out, and back.
+//! Server side of TLS: ciphertext in, plaintext out, and back.
 //!
-//! rustls decrypts records where they lie and keeps no bytes of its own. A connection between two records holds no
-//! buffer; inside one, memory follows what has come, not what a head promises.
+//! rustls decrypts records in place and keeps no bytes of its own. A connection between two records
+//! holds no buffer; inside one, memory follows the bytes received, not the length a head promises.
 
 #[cfg(test)]
 mod tests;
@@ -21,13 +21,15 @@ use super::Outbox;
 
 /// Type, version and length in front of a record.
 const HEAD_BYTES: usize = 5;
-/// The longest record with its head: 16 KiB of plaintext, and what encryption may add (RFC 8446, 5.2).
+/// The longest record with its head: 16 KiB of plaintext, and the expansion of encryption (RFC
+/// 8446, 5.2).
 pub const RECORD_BYTES_MAX: usize = HEAD_BYTES + 16 * 1024 + 256;
-/// Records of a client before its handshake is over, heads included: all together, and their number.
+/// Limits of a client's records before its handshake is over: bytes in all, heads included, and
+/// their number.
 pub const HANDSHAKE_BYTES_MAX: usize = 16 * 1024;
 pub const HANDSHAKE_RECORDS_MAX: usize = 16;
 
-/// Reason of a connection that cannot go on.
+/// Reason why a connection cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("TLS failed: {0}")]
@@ -38,7 +40,7 @@ pub enum TlsError {
     TooManyRecords,
     #[error("a record or a message of more than {RECORD_BYTES_MAX} bytes")]
     RecordTooLarge,
-    /// TLS 1.2 has no new keys for a connection: after some million records it ends.
+    /// TLS 1.2 cannot rekey a connection: after some million records it ends.
     #[error("the keys of this connection are used up")]
     Exhausted,
     #[error("nothing can be sent before the handshake is over")]
@@ -47,20 +49,20 @@ pub enum TlsError {
     Closed,
 }
 
-/// Side that has to change something.
+/// Side that has to fix something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum FaultSide {
     Client,
     Server,
 }
 
 impl TlsError {
-    pub const fn fault(&self) -> Fault {
+    pub const fn fault(&self) -> FaultSide {
         match self {
             TlsError::HandshakeTooLarge | TlsError::TooManyRecords | TlsError::RecordTooLarge => {
-                Fault::Client
+                FaultSide::Client
             }
-            TlsError::Exhausted | TlsError::Handshaking | TlsError::Closed => Fault::Server,
+            TlsError::Exhausted | TlsError::Handshaking | TlsError::Closed => FaultSide::Server,
             TlsError::Failed(
                 rustls::Error::EncryptError
                 | rustls::Error::General(_)
@@ -69,26 +71,27 @@ impl TlsError {
                 | rustls::Error::BadMaxFragmentSize
                 | rustls::Error::InconsistentKeys(_)
                 | rustls::Error::Other(_),
-            ) => Fault::Server,
-            TlsError::Failed(_) => Fault::Client,
+            ) => FaultSide::Server,
+            TlsError::Failed(_) => FaultSide::Client,
         }
     }
 }
 
-/// The server's end of one TLS connection. It holds memory only while something waits in it.
+/// The server's end of one TLS connection. Holds memory only while bytes wait in it.
 pub struct Tls {
     connection: Box<UnbufferedServerConnection>,
-    /// The record that has not come whole; in front of it, what came of a handshake message in records of their own.
+    /// An incomplete record, preceded by any part of a handshake message that came in earlier
+    /// records.
     partial: Vec<u8>,
-    /// Length of that front: rustls has read it, and wants to see it again.
+    /// Length of that prefix: rustls has read it, and wants to see it again.
     read: usize,
     /// Ciphertext that the socket has not taken.
     unwritten: Outbox,
     handshake_bytes: usize,
     handshake_records: u8,
-    /// The client says nothing more.
+    /// True once the client has sent its close.
     has_ended: bool,
-    /// We say nothing more.
+    /// True once we have sent ours.
     has_closed: bool,
 }
 
@@ -112,9 +115,9 @@ impl Tls {
         })
     }
 
-    /// Bytes that the socket gave; they are decrypted where they lie. What they say is appended to `plain`, also where an
-    /// error follows, and answers to `unwritten`. After an error, after `close` and after the client's end, what still
-    /// comes is passed over.
+    /// Takes bytes from the socket and decrypts them in place. Plaintext is appended to `plain`,
+    /// even if an error follows, and responses to `unwritten`. Bytes after an error, after `close`
+    /// and after the client's end are ignored.
     pub fn receive(&mut self, bytes: &mut [u8], plain: &mut BytesMut) -> Result<(), TlsError> {
         let result = self.read_all(bytes, plain);
         if result.is_err() {
@@ -127,7 +130,8 @@ impl Tls {
         result
     }
 
-    /// Encrypts into `unwritten`, all of it: its bound is the caller's. Before the handshake is over nothing is taken.
+    /// Encrypts everything into `unwritten`: the caller bounds it. Fails before the handshake is
+    /// over.
     pub fn send(&mut self, plain: &[u8]) -> Result<(), TlsError> {
         if self.has_closed {
             return Err(TlsError::Closed);
@@ -142,7 +146,7 @@ impl Tls {
         result
     }
 
-    /// Says that nothing more follows, once; without keys nothing can be said.
+    /// Sends the close alert, once; without keys nothing can be sent.
     pub fn close(&mut self) {
         if !self.has_closed {
             let _ = self.write(|traffic, room| traffic.queue_close_notify(room));
@@ -152,7 +156,7 @@ impl Tls {
         }
     }
 
-    /// True once the client said that nothing more follows. A stream that ends without it was cut.
+    /// True once the client has closed its side. A stream that ends without it was truncated.
     pub fn has_ended(&self) -> bool {
         self.has_ended
     }
@@ -161,7 +165,7 @@ impl Tls {
         self.connection.is_handshaking()
     }
 
-    /// The protocol that both sides named, once it is known.
+    /// The negotiated protocol, once known.
     pub fn alpn(&self) -> Option<&[u8]> {
         self.connection.alpn_protocol()
     }
@@ -170,22 +174,22 @@ impl Tls {
         self.connection.protocol_version()
     }
 
-    /// A ticket spared the whole handshake.
+    /// True if a ticket spared the full handshake.
     pub fn is_resumed(&self) -> bool {
         self.connection.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// For the socket.
+    /// Bytes for the socket.
     pub fn unwritten(&self) -> &[u8] {
         self.unwritten.bytes()
     }
 
-    /// Of what is for the socket.
+    /// Queue of the bytes for the socket.
     pub(super) fn outbox(&mut self) -> &mut Outbox {
         &mut self.unwritten
     }
 
-    /// So many bytes of `unwritten` the socket has taken.
+    /// Notes that the socket took `count` bytes of `unwritten`.
     pub fn wrote(&mut self, count: usize) {
         self.unwritten.wrote(count);
     }
@@ -196,7 +200,7 @@ impl Tls {
 
     fn read_all(&mut self, bytes: &mut [u8], plain: &mut BytesMut) -> Result<(), TlsError> {
         let mut bytes = bytes;
-        // A record that was begun is completed; those behind it are read where they lie.
+        // Completes a record that was begun; those behind it are read in place.
         while self.is_reading() && !self.partial.is_empty() && !bytes.is_empty() {
             let count = missing_bytes(&self.partial[self.read..]).min(bytes.len());
             let (next, rest) = std::mem::take(&mut bytes).split_at_mut(count);
@@ -216,7 +220,7 @@ impl Tls {
         Ok(())
     }
 
-    /// Doubles what it holds, but not beyond the longest record.
+    /// Doubles the buffer as needed, but not beyond the longest record.
     fn keep(&mut self, bytes: &[u8]) {
         let len = self.partial.len() + bytes.len();
         if len > self.partial.capacity() {
@@ -227,7 +231,7 @@ impl Tls {
         self.partial.extend_from_slice(bytes);
     }
 
-    /// Reads the whole records of `bytes`, one by one, and answers how many bytes are done with.
+    /// Reads the whole records of `bytes`, one by one, and returns the number of bytes consumed.
     fn read_records(&mut self, bytes: &mut [u8], plain: &mut BytesMut) -> Result<usize, TlsError> {
         let mut done = 0;
         while self.is_reading() {
@@ -236,14 +240,14 @@ impl Tls {
                 break;
             };
             if let Err(error) = self.check(record_bytes) {
-                // The head may be that of no record at all: that says more.
+                // The head may not be that of a record at all: rustls's error says more.
                 self.advance(&mut bytes[..self.read + HEAD_BYTES], plain)?;
                 return Err(error);
             }
             let was_handshaking = self.is_handshaking();
             let end = self.read + record_bytes;
             let is_whole = end <= bytes.len();
-            // For rustls to see a wrong head at once, it sees parts of records, too.
+            // rustls also sees partial records, so that it rejects a wrong head at once.
             let shown = end.min(bytes.len());
             let discarded = self.advance(&mut bytes[..shown], plain)?;
             done += discarded;
@@ -259,7 +263,8 @@ impl Tls {
         Ok(done)
     }
 
-    /// Bounds of the next record, by its head alone: beyond them it is not waited for.
+    /// Checks the bounds of the next record by its head alone, so that an oversized one is not
+    /// waited for.
     fn check(&self, record_bytes: usize) -> Result<(), TlsError> {
         if self.read + record_bytes > RECORD_BYTES_MAX {
             return Err(TlsError::RecordTooLarge);
@@ -275,7 +280,7 @@ impl Tls {
         Ok(())
     }
 
-    /// Lets rustls do what there is to do with `bytes`, and answers how many of them it is done with.
+    /// Runs rustls over `bytes` as far as it gets, and returns the number of bytes it consumed.
     fn advance(&mut self, bytes: &mut [u8], plain: &mut BytesMut) -> Result<usize, TlsError> {
         let mut done = 0;
         loop {
@@ -296,7 +301,7 @@ impl Tls {
                     self.has_ended = true;
                     return Ok(done);
                 }
-                // Early data is never agreed upon, and nothing else goes on by itself.
+                // Early data is never negotiated, and no other state advances by itself.
                 _ => return Ok(done),
             }
         }
@@ -309,7 +314,7 @@ impl Tls {
             &mut [u8],
         ) -> Result<usize, EncryptError>,
     ) -> Result<(), TlsError> {
-        // No record in `partial` is whole: rustls reads nothing, but counts on seeing it.
+        // No record in `partial` is whole: rustls reads nothing, but expects to see it.
         let status = self.connection.process_tls_records(&mut self.partial);
         match status.state? {
             ConnectionState::WriteTraffic(mut traffic) => put(self.unwritten.bytes_mut(), |room| {
@@ -319,10 +324,10 @@ impl Tls {
         }
     }
 
-    /// Takes the alert that rustls may have for the client.
+    /// Collects the alert that rustls may have for the client.
     fn fail(&mut self) {
         self.has_closed = true;
-        // While there is something to say rustls reads nothing; so nothing has to be there.
+        // While rustls has output it reads nothing; so it needs no input.
         while self.connection.wants_write() {
             let status = self.connection.process_tls_records(&mut []);
             let Ok(ConnectionState::EncodeTlsData(mut data)) = status.state else {
@@ -335,18 +340,18 @@ impl Tls {
     }
 }
 
-/// Length of the record that begins here, head and all, once its head is there.
+/// Length of the record at the front, head included, once its head is complete.
 fn record_bytes(bytes: &[u8]) -> Option<usize> {
     let head = bytes.first_chunk::<HEAD_BYTES>()?;
     Some(HEAD_BYTES + usize::from(u16::from_be_bytes([head[3], head[4]])))
 }
 
-/// Bytes to the end of the head, or behind it to the end of the record.
+/// Bytes missing to the end of the head, or behind it to the end of the record.
 fn missing_bytes(bytes: &[u8]) -> usize {
     record_bytes(bytes).unwrap_or(HEAD_BYTES) - bytes.len()
 }
 
-/// Appends what `encode` writes. It is asked first how much that is.
+/// Appends the output of `encode`, which is asked for its length first.
 fn put<E: Into<Shortage>>(
     unwritten: &mut BytesMut,
     mut encode: impl FnMut(&mut [u8]) -> Result<usize, E>,
@@ -370,7 +375,7 @@ fn put<E: Into<Shortage>>(
     Err(TlsError::Exhausted)
 }
 
-/// Reasons of rustls for not writing.
+/// Reasons why rustls did not write.
 enum Shortage {
     Room(usize),
     Keys,

@@ -1,7 +1,7 @@
-//! WebSocket (RFC 6455) as its server: bytes in, messages and control frames out.
+//! Server side of WebSocket (RFC 6455): bytes in, messages and control frames out.
 //!
-//! Payloads are unmasked where they lie and handed on without a copy. A reader between two frames holds nothing; inside
-//! one, memory follows what has come, not what a head promises.
+//! Payloads are unmasked in place and handed on without a copy. A reader between two frames holds
+//! nothing; inside one, memory follows the bytes received, not the length a head promises.
 
 pub mod handshake;
 mod mask;
@@ -15,32 +15,32 @@ use mask::unmask;
 
 /// Bytes of the longest head: two, a length of eight, the mask.
 pub const HEAD_BYTES_MAX: usize = 14;
-/// Payload of a ping, a pong or a close.
+/// Largest payload of a ping, a pong or a close.
 const CONTROL_BYTES_MAX: u64 = 125;
 
-/// Bounds of a reader.
+/// Limits of a reader.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// Payload of one message, all its fragments together.
     pub message_bytes_max: usize,
-    /// Text as well as binary messages.
+    /// Accepts text messages besides binary ones.
     pub takes_text: bool,
 }
 
-/// A message, or a frame between its fragments.
+/// A message, or a control frame between its fragments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Binary(Bytes),
     /// UTF-8.
     Text(Bytes),
-    /// To be answered by a pong with the same payload.
+    /// A ping; the answer is a pong with the same payload.
     Ping(Bytes),
     Pong,
-    /// The other side says nothing more; its code, where it gave one.
+    /// The peer sends nothing more; with its code, if it gave one.
     Close(Option<u16>),
 }
 
-/// Bytes that may not come. Nothing behind them can be read.
+/// Invalid input. Nothing behind it can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     #[error("{0}")]
@@ -54,7 +54,7 @@ pub enum Violation {
 }
 
 impl Violation {
-    /// The code of a close frame that says so (RFC 6455, 7.4.1).
+    /// Code of the close frame for this violation (RFC 6455, 7.4.1).
     pub const fn close_code(self) -> u16 {
         match self {
             Violation::Protocol(_) => 1002,
@@ -65,7 +65,7 @@ impl Violation {
     }
 }
 
-/// For a client that speaks our protocol.
+/// The refusal for a client that speaks our protocol.
 impl From<Violation> for Refusal {
     fn from(violation: Violation) -> Refusal {
         match violation {
@@ -107,14 +107,14 @@ impl Opcode {
     }
 }
 
-/// A frame whose head was read.
+/// A frame whose head has been read.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     opcode: Opcode,
     is_final: bool,
     len: usize,
     mask: [u8; 4],
-    /// Payload that is unmasked already.
+    /// Payload bytes unmasked so far.
     unmasked: usize,
 }
 
@@ -125,18 +125,19 @@ struct Fragments {
     payload: BytesMut,
 }
 
-/// Reads what a client sends.
+/// Parser of a client's frames.
 #[derive(Debug, Default)]
 pub struct Reader {
     frame: Option<Frame>,
     /// Boxed, as nearly no client fragments.
     fragments: Option<Box<Fragments>>,
-    /// Bytes of the text under way that are known to be UTF-8.
+    /// Bytes of the current text message known to be UTF-8.
     valid: usize,
 }
 
 impl Reader {
-    /// The next event that `input` holds whole, or `None` until more has come. What was read is taken from `input`.
+    /// Returns the next event that `input` holds whole, or `None` until more bytes come. Consumes
+    /// the bytes it read.
     ///
     /// # Errors
     /// A [`Violation`]; the reader is of no use afterwards.
@@ -184,10 +185,11 @@ impl Reader {
         opcode == Opcode::Text || opcode == Opcode::Continuation && goes_on
     }
 
-    /// Refuses at the first byte that cannot be UTF-8. `payload`: what has come of the frame.
+    /// Refuses at the first byte that cannot be UTF-8. `payload` is the part of the frame received
+    /// so far.
     fn check_text(&mut self, payload: &[u8]) -> Result<(), Violation> {
         let before = self.fragments.as_ref().map_or(0, |it| it.payload.len());
-        // A character may lie across two fragments.
+        // A character may span two fragments.
         if self.valid < before
             && let Some(fragments) = &self.fragments
         {
@@ -232,7 +234,8 @@ impl Reader {
         }
     }
 
-    /// The head of the next frame and its length. Whatever is wrong is said as soon as it can be known.
+    /// The head of the next frame and its length. Reports each violation as soon as the bytes show
+    /// it.
     fn head(&self, input: &[u8], rules: &Rules) -> Result<Option<(Frame, usize)>, Violation> {
         let &[first, second, ..] = input else {
             return Ok(None);
@@ -311,7 +314,7 @@ fn joined(mut before: BytesMut, last: Bytes) -> Bytes {
     before.freeze()
 }
 
-/// Length of the whole characters in front; the rest may become one.
+/// Length of the complete characters at the front; the remaining bytes may still become one.
 fn utf8_prefix(bytes: &[u8]) -> Result<usize, Violation> {
     match std::str::from_utf8(bytes) {
         Ok(_) => Ok(bytes.len()),
@@ -320,7 +323,7 @@ fn utf8_prefix(bytes: &[u8]) -> Result<usize, Violation> {
     }
 }
 
-/// The code of a close frame (RFC 6455, 5.5.1 and 7.4).
+/// Code of a close frame (RFC 6455, 5.5.1 and 7.4).
 fn close_of(payload: &[u8]) -> Result<Option<u16>, Violation> {
     let (code, reason) = match payload {
         [] => return Ok(None),
@@ -343,7 +346,7 @@ pub fn put_binary(len: usize, to: &mut impl BufMut) {
     put_head(Opcode::Binary, len, to);
 }
 
-/// Writes the head of a text message; what follows is UTF-8.
+/// Writes the head of a text message, whose payload must be UTF-8.
 pub fn put_text(len: usize, to: &mut impl BufMut) {
     put_head(Opcode::Text, len, to);
 }
@@ -354,7 +357,7 @@ pub fn put_pong(payload: &[u8], to: &mut impl BufMut) {
     to.put_slice(payload);
 }
 
-/// Writes a close, with a code and words for it. Words beyond 123 bytes do not fit and are cut.
+/// Writes a close with a code and a reason, cut to the 123 bytes that fit.
 pub fn put_close(code: Option<u16>, reason: &str, to: &mut impl BufMut) {
     let Some(code) = code else {
         return put_head(Opcode::Close, 0, to);

@@ -1,4 +1,5 @@
-//! One connection's bytes: what came and is no frame yet, and what the socket has not taken.
+//! Byte buffers of one connection: input that is not a frame yet, and output that the socket has
+//! not taken.
 
 use api::codec::{FrameError, Frames, put_length};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -8,24 +9,25 @@ use tokio_util::codec::Decoder;
 use super::websocket::{self, Event, Rules, Violation};
 use super::{Outbox, Tls};
 
-/// Beyond so much unwritten no frame is taken.
+/// Unwritten bytes beyond which no frame is taken.
 const UNWRITTEN_MAX: usize = 64 * 1024;
-/// Beyond so much unwritten no ping is answered: who does not read its pongs gets fewer.
+/// Unwritten bytes beyond which no ping is answered: a client that does not read its pongs gets
+/// fewer.
 const PONGS_MAX: usize = 4 * 1024;
-/// A frame that fills less than this part of the memory that it came in moves out of it.
+/// A frame that fills less than this fraction of the allocation it came in is copied out of it.
 const PART: usize = 4;
 
-/// One thing that came from the client.
+/// Input from the client.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received {
     Frame(Bytes),
-    /// UTF-8; only where text is taken.
+    /// Not a valid frame: the client gets the refusal, then a close.
     Text(Bytes),
-    /// Not what may come here: to be told, then to be closed.
+    /// Invalid frame: the client gets the refusal, then a close.
     Refused(Refusal),
-    /// Bytes that are no WebSocket's: the same.
+    /// Bytes that are not WebSocket: the same.
     Violation(Violation),
-    /// Nothing more comes.
+    /// End of input.
     End,
 }
 
@@ -35,29 +37,29 @@ enum Framing {
     LengthPrefix,
 }
 
-/// Frames both ways over one stream of bytes. It holds memory only while something waits in it.
+/// Frames in both directions over one byte stream. Holds memory only while bytes wait in it.
 #[derive(Debug)]
 pub struct Wire {
     framing: Framing,
     frame_bytes_max: u32,
-    /// Bytes of the allocation that `partial` and the frames from it share.
+    /// Size of the allocation that `partial` and the frames from it share.
     allocated: u32,
     takes_text: bool,
-    /// What has come of the next frame.
+    /// Bytes received of the next frame.
     partial: BytesMut,
-    /// What is to be encrypted, or for the socket as it is.
+    /// Output to be encrypted, or for the socket as it is.
     plain: Outbox,
     tls: Option<Box<Tls>>,
-    /// Nothing that comes matters any more.
+    /// True once further input is ignored.
     is_closing: bool,
-    /// TLS did not understand what came.
+    /// True once TLS has failed.
     has_failed: bool,
-    /// A close frame was written, or nothing is to follow: said once.
+    /// True once a close frame was written, or the end needs none: closing happens once.
     has_closed: bool,
 }
 
 impl Wire {
-    /// A WebSocket behind its handshake: a frame is a binary message.
+    /// A WebSocket after its handshake: one frame per binary message.
     pub fn websocket(frame_bytes_max: usize) -> Wire {
         Wire::of(
             Framing::WebSocket(websocket::Reader::default()),
@@ -65,7 +67,7 @@ impl Wire {
         )
     }
 
-    /// A frame has its length in front.
+    /// Length-prefixed frames.
     pub fn length_prefix(frame_bytes_max: usize) -> Wire {
         Wire::of(Framing::LengthPrefix, frame_bytes_max)
     }
@@ -85,26 +87,26 @@ impl Wire {
         }
     }
 
-    /// Takes frames of so many bytes from now on.
+    /// Sets the largest frame accepted from now on.
     pub fn set_frame_bytes_max(&mut self, frame_bytes_max: usize) {
         self.frame_bytes_max = bound(frame_bytes_max);
     }
 
-    /// Text as well as frames. No client of a boat sends text, but test suites for WebSockets do.
+    /// Accepts text as well. No client of a boat sends text, but WebSocket test suites do.
     #[must_use]
     pub fn with_text(mut self) -> Wire {
         self.takes_text = true;
         self
     }
 
-    /// All of it through TLS, whose handshake is over.
+    /// Runs the wire over TLS, whose handshake is over.
     #[must_use]
     pub fn over(mut self, tls: Option<Tls>) -> Wire {
         self.tls = tls.map(Box::new);
         self
     }
 
-    /// Bytes that were read before, and decrypted.
+    /// Takes bytes that were read and decrypted earlier.
     pub fn receive_plain(&mut self, bytes: &[u8]) {
         self.partial.extend_from_slice(bytes);
         self.allocated = bound(self.partial.capacity());
@@ -114,7 +116,7 @@ impl Wire {
         matches!(self.framing, Framing::WebSocket(_))
     }
 
-    /// Bytes that the socket gave; they may be decrypted where they lie.
+    /// Takes bytes from the socket, which may be decrypted in place.
     pub fn receive(&mut self, bytes: &mut [u8]) {
         if self.is_closing {
             return;
@@ -130,19 +132,19 @@ impl Wire {
         self.allocated = bound(self.partial.capacity());
     }
 
-    /// The next frame that has come whole. Pings and closes are answered on the way.
+    /// Returns the next complete frame. Answers pings and closes on the way.
     pub fn next_frame(&mut self) -> Option<Received> {
         let received = self.next_plain_frame();
         if received.is_none() && !self.is_closing && self.has_ended() {
             self.stop_reading();
-            // Its end is answered with ours.
+            // The client's close is answered with ours.
             self.has_closed |= !self.has_failed;
             return Some(Received::End);
         }
         received
     }
 
-    /// TLS says that nothing more comes.
+    /// True once TLS has ended or failed.
     fn has_ended(&self) -> bool {
         self.has_failed || self.tls.as_ref().is_some_and(|tls| tls.has_ended())
     }
@@ -165,7 +167,7 @@ impl Wire {
         if let Some(Received::Frame(frame)) = &mut received
             && frame.len() * PART < self.allocated as usize
         {
-            // One that is kept, as a send is until it is accepted, must not keep all that came with it.
+            // A frame that is held, like a send until it is accepted, must not pin the whole read.
             *frame = Bytes::copy_from_slice(frame);
         }
         if ends(received.as_ref()) {
@@ -203,7 +205,7 @@ impl Wire {
         }
     }
 
-    /// Whether a further frame is taken.
+    /// True if another frame fits.
     pub fn has_room(&self) -> bool {
         self.waiting() < UNWRITTEN_MAX
     }
@@ -214,9 +216,9 @@ impl Wire {
         self.plain.len() + encrypted
     }
 
-    /// Takes a frame, whatever room there is.
+    /// Queues a frame, whatever room there is.
     pub fn send(&mut self, frame: &[u8]) {
-        // Behind a close nothing is said.
+        // Nothing follows a close.
         if self.has_closed {
             return;
         }
@@ -227,7 +229,7 @@ impl Wire {
         self.plain.bytes_mut().put_slice(frame);
     }
 
-    /// Takes a text message, which is UTF-8; where frames have lengths there is none.
+    /// Queues a text message, which must be UTF-8; dropped unless this is a WebSocket.
     pub fn send_text(&mut self, text: &[u8]) {
         if self.is_websocket() && !self.has_closed {
             websocket::put_text(text.len(), self.plain.bytes_mut());
@@ -235,13 +237,13 @@ impl Wire {
         }
     }
 
-    /// Says on its own level that nothing more follows. What still comes is passed over: a socket that is closed with
-    /// unread bytes resets the connection, and the client would not read why.
+    /// Announces the end at the framing layer. Further input is discarded: closing a socket with
+    /// unread bytes resets the connection, and the client could not read the reason.
     pub fn close(&mut self, code: Code) {
         self.close_as(code.number(), code.name());
     }
 
-    /// The same, with a close code of whichever kind.
+    /// Like `close`, with any close code.
     pub fn close_as(&mut self, code: u16, reason: &str) {
         match self.framing {
             Framing::WebSocket(_) => self.put_close(Some(code), reason),
@@ -261,13 +263,14 @@ impl Wire {
         self.partial = BytesMut::new();
     }
 
-    /// Encrypts what a turn has gathered, where TLS is spoken: small frames share a record.
+    /// Encrypts the turn's output if TLS is spoken: small frames share a record.
     pub fn seal(&mut self) {
         let Some(tls) = &mut self.tls else {
             return;
         };
         if !self.plain.is_empty() {
-            // What cannot be sent any more is lost with the connection, which the socket's end tells.
+            // Output that cannot be sent any more is lost with the connection; the end of the
+            // socket shows it.
             if let Err(error) = tls.send(self.plain.bytes()) {
                 tracing::debug!(%error, "a connection's TLS takes nothing more");
                 self.has_failed = true;
@@ -279,7 +282,7 @@ impl Wire {
         }
     }
 
-    /// For the socket; what is not sealed comes later.
+    /// Sealed bytes for the socket.
     pub fn unwritten(&self) -> &[u8] {
         match &self.tls {
             Some(tls) => tls.unwritten(),
@@ -287,12 +290,12 @@ impl Wire {
         }
     }
 
-    /// Whether anything waits to be sealed or written.
+    /// True if no bytes wait to be sealed or written.
     pub fn is_idle(&self) -> bool {
         self.plain.is_empty() && self.unwritten().is_empty()
     }
 
-    /// So many bytes of `unwritten` the socket has taken.
+    /// Notes that the socket took `count` bytes of `unwritten`.
     pub fn wrote(&mut self, count: usize) {
         match &mut self.tls {
             Some(tls) => tls.wrote(count),
@@ -300,7 +303,7 @@ impl Wire {
         }
     }
 
-    /// Takes buffers for what is to be written in a turn: one as it is, one encrypted.
+    /// Borrows buffers for a turn's output: one plain, one encrypted.
     pub fn lend(&mut self, [plain, encrypted]: &mut [BytesMut; 2]) {
         self.plain.lend(plain);
         if let Some(tls) = &mut self.tls {
@@ -308,7 +311,7 @@ impl Wire {
         }
     }
 
-    /// Gives back what was lent, and keeps what the socket has not taken.
+    /// Returns the borrowed buffers, and keeps the bytes that the socket has not taken.
     pub fn give_back(&mut self, [plain, encrypted]: &mut [BytesMut; 2]) {
         self.plain.give_back(plain);
         if let Some(tls) = &mut self.tls {
@@ -316,7 +319,7 @@ impl Wire {
         }
     }
 
-    /// Nothing more is read or written.
+    /// Stops reading and writing.
     pub fn clear(&mut self) {
         self.stop_reading();
         self.plain.clear();
@@ -324,12 +327,12 @@ impl Wire {
     }
 }
 
-/// As a number that a connection has room for.
+/// Clamps a size to the `u32` that a connection stores.
 fn bound(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// True: nothing behind it is read.
+/// True if nothing behind this input is read.
 fn ends(received: Option<&Received>) -> bool {
     match received {
         Some(Received::Refused(_) | Received::Violation(_) | Received::End) => true,
@@ -440,7 +443,8 @@ mod tests {
         assert!(size_of::<Wire>() <= 136, "{}", size_of::<Wire>());
     }
 
-    /// A send is kept until it is accepted, and must not keep the pings that came with it; a large one is not copied.
+    /// A send is held until it is accepted, and must not pin the pings read along with it; a large
+    /// one is not copied.
     #[test]
     fn a_small_frame_leaves_the_memory_that_it_came_in() {
         for (len, leaves) in [(1, true), (MAX, false)] {
@@ -461,7 +465,7 @@ mod tests {
         }
     }
 
-    /// Frames are taken up to more.
+    /// Unlike pongs, frames are taken up to a higher limit.
     #[test]
     fn who_does_not_read_pongs_fills_no_memory_with_them() {
         let mut wire = Wire::websocket(MAX);

@@ -1,4 +1,4 @@
-//! The way to a session: through balancers and TLS, within limits.
+//! Arrival of a session: through balancers and TLS, within limits.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -55,7 +55,7 @@ async fn tls(
     connector.connect(name, connect(address).await).await
 }
 
-/// Frames both ways, and an end that is told.
+/// Exchanges frames both ways, and expects an announced end.
 async fn is_served(mut client: Client, harbour: &Harbour, user: i64) {
     let welcome = client.hello(user).await;
     assert_eq!(welcome.user.get(), user);
@@ -85,7 +85,7 @@ async fn clients_speak_tls_on_both_ports() {
     let stream = tls(tcp, &files, b"packetboat.v1").await.expect("TLS");
     is_served(Client::tcp_over(stream), &harbour, 2).await;
 
-    // A connection ends in order: with the last frame, and with a word that it was the last.
+    // A connection ends in order: with the last frame, and with a close that marks it as the last.
     let stream = tls(tcp, &files, b"packetboat.v1").await.expect("TLS");
     let mut client = Client::tcp_over(stream);
     let token = "forged".into();
@@ -102,7 +102,7 @@ async fn clients_speak_tls_on_both_ports() {
     tls(websocket, &files, b"h2")
         .await
         .expect_err("not a protocol of ours");
-    // Plain text is answered with an alert, and no client is there.
+    // Plaintext is answered with an alert, and counts as no client.
     let mut plain = connect(tcp).await;
     plain.write_all(b"\x05hello").await.expect("writes");
     let mut alert = Vec::new();
@@ -150,7 +150,7 @@ async fn a_balancer_names_its_clients_before_their_bytes() {
         .collect();
     assert_eq!(peers, ["203.0.113.7:4660", "203.0.113.8:4660"]);
 
-    // Without a header there is no client: nobody can leave it out.
+    // Without a header there is no client: it cannot be left out.
     let mut bare = connect(tcp).await;
     bare.write_all(b"\x05hello, and more than a header")
         .await
@@ -193,7 +193,7 @@ async fn nobody_else_is_believed() {
         config.proxy.networks = vec!["198.51.100.0/24".parse().expect("a network")];
     })
     .await;
-    // The header is what a client says: no frame of ours.
+    // A client sent the header: it is no valid frame.
     let mut client = Client::tcp_over(proxied(harbour.running.tcp(), 7).await);
     assert!(client.closing().await.is_some());
     assert!(harbour.peer.connects.lock().is_empty());
@@ -210,7 +210,7 @@ async fn strangers_wait_where_many_arrive_and_not_for_ever() {
     let mut aboard = harbour.tcp().await;
     aboard.hello(1).await;
     let begun = Instant::now();
-    // Two who say nothing: one at each stage.
+    // Two silent clients, one at each stage.
     let mut silent = harbour.tcp().await;
     let mut head = connect(harbour.running.websocket()).await;
     head.write_all(b"GET /ws HTTP/1.1\r\n")
@@ -231,7 +231,8 @@ async fn strangers_wait_where_many_arrive_and_not_for_ever() {
     aboard.ping().await;
 }
 
-/// One that reads and writes without a pause delays nobody of its loop, of which this test has one.
+/// A client that reads and writes without a pause delays none of its loop, of which this test has
+/// one.
 #[tokio::test]
 async fn one_who_never_stops_delays_no_other() {
     let harbour = Harbour::with(|config| config.session.frames_per_second = 1_000_000).await;
@@ -255,8 +256,10 @@ async fn one_who_never_stops_delays_no_other() {
         }
     };
     tokio::select! {
-        () = endless => {}
+        biased;
+        // The endless client uses up its budget of the runtime's turn.
         served = timeout(Duration::from_secs(5), served) => served.expect("served meanwhile"),
+        () = endless => {}
     }
 }
 
@@ -289,13 +292,13 @@ async fn who_sends_too_much_is_read_slowly_and_nothing_is_lost() {
             "{answer:?}"
         );
     }
-    // But for a burst and one read, all of it at the rate.
+    // All bytes but a burst and one read pass at the rate.
     let took = begun.elapsed();
     assert!(took > Duration::from_millis(1500), "{took:?}");
     assert!(counts.limit("session_bytes") > 0);
 }
 
-/// An acknowledgement may stand behind bytes that the boat lets wait: it is in time.
+/// An acknowledgement may stand behind bytes whose reading pauses: it counts as in time.
 #[tokio::test]
 async fn no_time_is_judged_while_reading_pauses() {
     const SENDS: u8 = 25;
@@ -334,7 +337,7 @@ async fn arrivals_of_an_address_have_a_rate() {
     })
     .await;
     let mut clients = harbour.crew(1..=3).await;
-    // Dropped before anything is said.
+    // Dropped before any frame.
     assert!(harbour.tcp().await.next().await.is_none());
     assert_eq!(counts.limit("arrivals_per_address"), 1);
     for client in &mut clients {
@@ -378,6 +381,6 @@ async fn sign_ins_that_fail_often_reach_no_station() {
     assert_eq!(client.closing().await, Some(Code::RateLimited));
     assert_eq!(harbour.peer.asked.load(Ordering::Relaxed), asked);
     assert_eq!(counts.limit("sign_in_failures_per_address"), 2);
-    // Nobody who is there feels it.
+    // The client aboard is not affected.
     aboard.ping().await;
 }

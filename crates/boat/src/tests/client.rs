@@ -1,4 +1,4 @@
-//! A client of few words, on either link.
+//! A minimal client, on either link.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(super) trait Duplex: AsyncRead + AsyncWrite + Unpin + std::marker::Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + std::marker::Send> Duplex for T {}
 
-/// A socket, or what lies over it.
+/// A socket, or a layer over it.
 type Stream = Box<dyn Duplex>;
 
 pub(super) enum Client {
@@ -46,7 +46,7 @@ impl Client {
         Client::tcp_over(TcpStream::connect(address).await.expect("connects"))
     }
 
-    /// With further headers.
+    /// Connects with further headers.
     pub(super) async fn websocket_over(
         stream: impl Duplex + 'static,
         headers: &[(&'static str, &str)],
@@ -80,7 +80,7 @@ impl Client {
         }
     }
 
-    /// All in one write.
+    /// Sends all frames in one write.
     pub(super) async fn send_together(&mut self, frames: Vec<ClientFrame>) {
         let frames = frames.iter().map(encode_client);
         match self {
@@ -102,13 +102,13 @@ impl Client {
         socket.send(message).await.expect("sends");
     }
 
-    /// Bytes below the framing.
+    /// Sends bytes below the framing.
     pub(super) async fn send_raw(&mut self, bytes: &[u8]) {
         let stream = match self {
             Client::WebSocket(socket) => socket.get_mut(),
             Client::Tcp(framed) => framed.get_mut(),
         };
-        // The other side may have had enough before all is written.
+        // The boat may close before all is written.
         let _ = stream.write_all(bytes).await;
     }
 
@@ -140,7 +140,7 @@ impl Client {
         }
     }
 
-    /// What the connection ends with; frames before it are skipped.
+    /// Code of the closing frame, or `None` at a bare end; frames before it are skipped.
     pub(super) async fn closing(&mut self) -> Option<Code> {
         while let Some(frame) = self.next().await {
             if let ServerFrame::Closing { refusal, .. } = frame {
@@ -150,7 +150,7 @@ impl Client {
         None
     }
 
-    /// The code of the WebSocket's own close, after the last frame.
+    /// Code of the WebSocket's own close, after the last frame.
     pub(super) async fn close_code(&mut self) -> Option<u16> {
         let Client::WebSocket(socket) = self else {
             panic!("only a WebSocket has close codes");

@@ -1,4 +1,4 @@
-//! System calls and turns, as the boat counts them: of work that is known.
+//! System calls and turns, as the boat counts them for known work.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -31,7 +31,7 @@ impl Counts {
         self.0.lock()[name].load(Ordering::Relaxed)
     }
 
-    /// Times that a limit was reached.
+    /// Number of times a limit was reached.
     pub(super) fn limit(&self, limit: &str) -> u64 {
         self.of(&format!("limits_total{{{limit}}}"))
     }
@@ -44,7 +44,7 @@ impl Counts {
         )
     }
 
-    /// Reads and writes that `act` makes the boat do.
+    /// Reads and writes of the boat during `act`.
     async fn around(&self, act: impl Future) -> (u64, u64) {
         let (_, reads, writes) = self.calls();
         act.await;
@@ -76,7 +76,7 @@ impl Recorder for Counts {
     }
 }
 
-/// A boat on this thread alone, and what it counts.
+/// A boat on this thread alone, and its counters.
 pub(super) async fn counted(
     counts: &Counts,
     configure: impl FnOnce(&mut Config),
@@ -85,7 +85,7 @@ pub(super) async fn counted(
     (Harbour::with(configure).await, recorded)
 }
 
-/// Frames of one write of the client's.
+/// Frames per write of the client.
 const FRAMES: usize = 40;
 
 fn ping(nonce: u64) -> ClientFrame {
@@ -112,7 +112,7 @@ async fn a_frame_and_its_answer_are_one_read_and_one_write() {
             });
             assert_eq!(lone.await, (1, 1));
         }
-        // The answer of a station comes in a turn of its own.
+        // A station's answer comes in a turn of its own.
         for number in 0..10 {
             let sent = counts.around(async {
                 client.send(&send_of(9, number, "one of ten")).await;
@@ -153,7 +153,7 @@ async fn frames_that_are_ready_together_share_a_read_and_a_write() {
     }
 }
 
-/// A client that goes while a station is asked about it leaves a session that cannot settle yet.
+/// A client that goes while a station admits it leaves a session that cannot settle yet.
 #[tokio::test]
 async fn a_connection_that_is_gone_takes_no_turns() {
     let counts = Counts::default();
@@ -163,7 +163,7 @@ async fn a_connection_that_is_gone_takes_no_turns() {
         client.send(&ClientFrame::Hello(hello(user))).await;
         let asked = || harbour.peer.waited.load(Ordering::Relaxed) == user as usize;
         eventually("asked", asked).await;
-        // More than one turn hears, behind which the end comes.
+        // More frames than one turn handles, with the end behind them.
         client.send_together((0..200).map(ping).collect()).await;
     }
     eventually("gone", || harbour.running.connections() == 0).await;

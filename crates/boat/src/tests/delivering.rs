@@ -13,8 +13,8 @@ use super::client::{Client, message};
 use super::eventually;
 use super::harbour::{Harbour, frame_of, large_frame_of, settle};
 
-/// A carrier's side of a `Deliver` stream. Inside one process a stream lives by its reader, so there is
-/// one all the time.
+/// A carrier's side of a `Deliver` stream. Within one process a stream lives as long as it is read,
+/// so a reader always runs.
 pub(super) struct Stream {
     batches: mpsc::Sender<v1::DeliverBatch>,
     outcomes: mpsc::Receiver<(u64, Kind)>,
@@ -124,7 +124,7 @@ async fn who_does_not_acknowledge_is_sent_away() {
     }
 }
 
-/// So many mebibytes for a client that reads nothing: more than kernels hold.
+/// Queues this many mebibytes for a client that reads nothing: more than kernels hold.
 pub(super) async fn pile_up(harbour: &Harbour, session: i64, mebibytes: usize) {
     let notice = v1::Notice {
         session,
@@ -139,7 +139,7 @@ pub(super) async fn pile_up(harbour: &Harbour, session: i64, mebibytes: usize) {
     }
 }
 
-/// As large as a frame of ours may be.
+/// A delivery of the largest frame.
 fn large(session: i64, id: i64) -> v1::Delivery {
     v1::Delivery {
         frame: large_frame_of(id, 60 * 1024),
@@ -182,7 +182,7 @@ async fn who_reads_nothing_is_sent_away() {
     }
 }
 
-// What waited for company and finds the socket full goes out when there is room.
+// A receipt that lingered and finds the socket full goes out once there is room.
 #[tokio::test]
 async fn a_receipt_that_finds_the_socket_full_goes_out_later() {
     let harbour = Harbour::with(|config| config.linger = Duration::from_millis(50)).await;
@@ -286,8 +286,8 @@ async fn another_life_has_none_of_these_sessions() {
     }
 }
 
-// Two carriers number their pushes alike; each gets its own outcomes, and one that goes takes nothing
-// from the client.
+// Two carriers number their pushes alike; each gets its own outcomes, and the end of one stream
+// takes nothing from the client.
 #[tokio::test]
 async fn carriers_do_not_meet() {
     let harbour = Harbour::open().await;
@@ -332,7 +332,7 @@ async fn expect_after_acks(client: &mut Client, id: i64) {
     }
 }
 
-// What nobody waits for goes out with what comes next, or alone when its time is over.
+// A receipt that nobody waits for goes out with the next frame, or alone after its linger.
 #[tokio::test]
 async fn receipts_wait_for_company_and_messages_do_not() {
     const HOUR: Duration = Duration::from_secs(3600);
@@ -370,7 +370,7 @@ async fn a_session_without_room_says_full() {
     client.ping().await;
 }
 
-/// What a part of the mailbox did not answer is sent again, and nothing else.
+/// Retries exactly the acknowledgements that a part of the mailbox did not answer.
 #[tokio::test]
 async fn an_acknowledgement_that_the_mailbox_did_not_answer_is_sent_again() {
     let harbour = Harbour::open().await;
@@ -429,7 +429,7 @@ async fn what_waits_is_pushed_after_the_welcome_and_removed_after_its_acknowledg
         again.received(id).await;
     }
     eventually("all are removed", || harbour.peer.mail.lock().is_empty()).await;
-    // Stored while this session lives: the hint brings it.
+    // Stored while this session lives: the hint delivers it.
     harbour.peer.mail.lock().push_back(v1::MailItem {
         msg_id: 6,
         frame: frame_of(6),

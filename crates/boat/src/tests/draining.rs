@@ -1,4 +1,4 @@
-//! Drains that an operator orders, and the room of other boats.
+//! Drains ordered by an operator, and the room of other boats.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::eventually;
 use super::harbour::{Harbour, settle};
 
-/// Asks the boat as a station's desk does.
+/// Sends the boat an order as a station's desk does.
 async fn drain(harbour: &Harbour, order: Order, pace: u32) -> DrainResponse {
     let request = DrainRequest {
         life: Some(harbour.life()),
@@ -27,7 +27,7 @@ async fn drain(harbour: &Harbour, order: Order, pace: u32) -> DrainResponse {
     boat.drain(request).await.expect("an answer").into_inner()
 }
 
-/// Another boat, with so many free seats.
+/// Another boat with `free` seats.
 async fn other_boat(harbour: &Harbour, free: usize) -> Registration {
     let registering = harbour.registry.register(Role::Boat, "boat-2", "inproc:b");
     let other = registering.await.expect("registered");
@@ -59,12 +59,12 @@ async fn a_boat_is_emptied_by_order_and_takes_clients_again() {
     }
     drop(clients);
     assert!(!*harbour.running.ready().borrow());
-    // The port answers still: a balancer may not have noticed yet.
+    // The port still answers: a balancer may not have noticed yet.
     assert_eq!(harbour.tcp().await.closing().await, Some(Code::Draining));
     eventually("empty", || harbour.running.connections() == 0).await;
     let stays = drain(&harbour, Order::Unspecified, 0).await;
     assert_eq!((stays.state(), stays.connections), (State::Draining, 0));
-    // The boat is still registered, and serves whom carriers ask for.
+    // The boat is still registered, and serves the calls of carriers.
     let boats = harbour.registry.watch(Role::Boat).await.expect("watches");
     assert_eq!(boats.borrow().len(), 1);
 
@@ -108,7 +108,7 @@ async fn who_waits_aboard_stays_when_the_order_is_cancelled() {
     client.ping().await;
 }
 
-// R18: the last word reaches everybody before the deadline, room or not.
+// R18: the last frame reaches every client before the deadline, room or not.
 #[tokio::test(start_paused = true)]
 async fn a_boat_that_has_to_leave_sends_its_clients_away_at_last() {
     let harbour = Harbour::with(|config| config.drain_deadline = Duration::from_secs(8)).await;
@@ -120,7 +120,7 @@ async fn a_boat_that_has_to_leave_sends_its_clients_away_at_last() {
         assert_eq!(client.closing().await, Some(Code::Draining));
     }
     let took = began.elapsed();
-    // A quarter is for those who finish something.
+    // A quarter of the time is for clients that finish something.
     let expected = Duration::from_millis(5500)..Duration::from_millis(6100);
     assert!(expected.contains(&took), "{took:?}");
     drop(clients);
@@ -204,7 +204,7 @@ async fn a_boat_publishes_its_load() {
         url: Some("wss://boat-1.example".to_owned()),
     };
     assert_eq!(published.load, expected);
-    // A change of state is not kept until the next turn.
+    // A change of state is published before the next turn.
     let began = Instant::now();
     drain(&harbour, Order::Drain, 0).await;
     load(&|load| load.state == BoatState::Draining).await;
@@ -215,7 +215,8 @@ async fn a_boat_publishes_its_load() {
     load(&|load| load.leaving == 0).await;
 }
 
-// Tickets are asked for in several batches at a time: a station that takes its time costs nobody the last word.
+// Several batches of tickets are in flight at a time: a slow station costs no client its last
+// frame.
 #[tokio::test(start_paused = true)]
 async fn a_station_that_is_slow_does_not_slow_a_drain_down() {
     let harbour = Harbour::with(|config| {
@@ -234,7 +235,7 @@ async fn a_station_that_is_slow_does_not_slow_a_drain_down() {
         };
         assert!(resume.is_some());
     }
-    // One after the other would take half a minute.
+    // In sequence they would take half a minute.
     assert!(
         began.elapsed() < Duration::from_secs(4),
         "{:?}",
@@ -252,7 +253,7 @@ async fn an_order_said_twice_neither_shortens_the_notice_nor_begins_anew() {
         drain(&harbour, Order::Drain, 0).await;
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    // Nor does the end of its process.
+    // Nor does the end of the process begin the notice anew.
     harbour.running.drain();
     assert_eq!(client.closing().await, Some(Code::Draining));
     let took = began.elapsed().as_millis();
@@ -278,7 +279,8 @@ async fn a_boat_that_ends_takes_no_orders() {
     assert_eq!(client.closing().await, Some(Code::Draining));
 }
 
-// A lease that comes back sends a share of the clients away: not beside a drain, and not at a pace of its own.
+// A regained lease sends a share of the clients away: not during a drain, and not at a pace of its
+// own.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_comes_back_changes_no_drain() {
     let harbour = Harbour::with(|config| config.reconnect_percent = 100).await;

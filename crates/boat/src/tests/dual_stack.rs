@@ -1,4 +1,4 @@
-//! A listener for IPv6 that takes clients of IPv4: they are who they are on one of their own.
+//! An IPv6 listener that also takes IPv4 clients: they keep the identity they have on an IPv4 one.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -13,7 +13,7 @@ use crate::config::ProxyHeader;
 
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
 
-/// A client of 127.0.0.`last`.
+/// Connects from 127.0.0.`last`.
 async fn from(last: u8, port: u16) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
     let own = SocketAddr::from(([127, 0, 0, last], 0));
@@ -22,7 +22,7 @@ async fn from(last: u8, port: u16) -> TcpStream {
     stream.await.expect("connects")
 }
 
-/// Heads of balancers elsewhere are believed.
+/// Trusts the heads of balancers elsewhere.
 fn dual_stack(config: &mut Config) {
     (config.websocket, config.tcp) = (ANY, ANY);
     config.proxy.header = ProxyHeader::XForwardedFor;
@@ -65,7 +65,7 @@ async fn a_client_of_ipv4_counts_by_its_own_address() {
         let mut third = third;
         assert_eq!(third.closing().await, Some(Code::RateLimited));
     }
-    // Stations are told the address that the client has, and its port.
+    // Stations get the address that the client has, and its port.
     let peers: Vec<_> = (harbour.peer.connects.lock().iter())
         .map(|connect| connect.peer.clone())
         .collect();

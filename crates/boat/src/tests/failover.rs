@@ -1,4 +1,4 @@
-//! One of several stations is dead, or loses its answers, and is still registered.
+//! Several stations, of which one is dead, or loses its answers, and is still registered.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use protocol::frame::ServerFrame;
 use super::client::{Client, send_id, send_of};
 use super::harbour::{Harbour, Peer, Station};
 use crate::Config;
-use crate::stations::Stations;
+use crate::station_pool::StationPool;
 
-/// So many lanes that some of them prefer either of two stations, whatever the hash.
+/// Enough lanes that some prefer either of two stations, whatever the hash.
 const LANES: usize = 16;
 
 async fn sends_and_is_accepted(client: &mut Client, number: u8) {
@@ -36,7 +36,8 @@ async fn a_dead_station_is_not_noticed() {
     }
 }
 
-/// The other station is told that these may have been published before; those that were not are not marked.
+/// The repeat at the other station marks sends that may have been published before; sends that were
+/// not are unmarked.
 #[tokio::test]
 async fn what_a_station_may_have_taken_is_sent_marked_to_the_other() {
     let harbour = Harbour::with(|config| config.lanes = LANES).await;
@@ -72,7 +73,7 @@ fn sends(peer: &Peer) -> Vec<(String, u32)> {
 
 /// A boat's side of the calls, and two stations.
 struct Calls {
-    stations: Stations,
+    stations: StationPool,
     one: Station,
     two: Station,
 }
@@ -89,7 +90,7 @@ impl Calls {
             ..Config::default()
         };
         Calls {
-            stations: Stations::new(roster, connector, &config),
+            stations: StationPool::new(roster, connector, &config),
             one,
             two,
         }
@@ -107,7 +108,7 @@ impl Calls {
         [&self.one, &self.two].map(|station| station.peer.asked.load(Ordering::Relaxed))
     }
 
-    /// The one that is asked first, and the other.
+    /// The station asked first, and the other one.
     async fn preferred(&self) -> [&Peer; 2] {
         assert_eq!(self.make(1).await, 1);
         let peers = [&*self.one.peer, &*self.two.peer];
@@ -153,11 +154,11 @@ async fn calls_made_once_more_have_a_budget() {
     }
     assert_eq!(calls.make(1000).await, 0);
     let again = calls.asked().iter().sum::<usize>() - 1000;
-    // A fifth of the calls, and what is always allowed in ten seconds.
+    // A fifth of the calls, and the minimum that ten seconds always allow.
     assert!((200..=260).contains(&again), "{again}");
 }
 
-/// It hangs, and answers the transport all the same: others are asked after a few calls.
+/// The station hangs, but its transport answers: others are asked after a few calls.
 #[tokio::test(start_paused = true)]
 async fn a_station_that_says_nothing_rests_after_some_calls() {
     let calls = Calls::to_two().await;

@@ -31,9 +31,9 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
 use super::client::{Client, message, send_id, user};
-use crate::{Config, Parts, Running, StartError, start};
+use crate::{BoatParts, Config, Running, StartError, start};
 
-/// What the peer was told, and what it is to answer.
+/// Requests the peer received, and answers it is set to give.
 pub(super) struct Peer {
     pub(super) connects: Mutex<Vec<v1::ConnectRequest>>,
     pub(super) disconnects: Mutex<Vec<v1::SessionKey>>,
@@ -43,39 +43,39 @@ pub(super) struct Peer {
     /// Users whose part of the mailbox does not answer.
     pub(super) boxes_away: Mutex<Vec<i64>>,
     pub(super) reasserted: Mutex<Vec<v1::ReassertSession>>,
-    /// Tickets of new sessions, and of those that are asserted; empty for none.
+    /// Ticket given to new sessions and to asserted ones; empty for none.
     pub(super) ticket: Mutex<Bytes>,
-    /// Tickets that calls showed, by call.
+    /// Tickets that calls carried, by call.
     pub(super) shown: Mutex<Vec<(&'static str, Bytes)>>,
-    /// Issue of the tokens of new sessions, in ms; 0 for an older station.
+    /// Issue time of the tokens of new sessions, in ms; 0 for an older station.
     pub(super) issued_at: AtomicI64,
     pub(super) revoked: Mutex<Vec<v1::RevokedUser>>,
-    /// Time up to which `revoked` is whole, in ms.
+    /// Time up to which `revoked` is complete, in ms.
     pub(super) complete_until: AtomicI64,
     /// Waiting messages, oldest first.
     pub(super) mail: Mutex<VecDeque<v1::MailItem>>,
     pub(super) reassert_as: Mutex<v1::reassert_result::Outcome>,
-    /// Of the store, as assertions find it.
+    /// Marker of the store, as assertions find it.
     pub(super) marker: AtomicU64,
-    /// Calls answer that nobody is there.
+    /// Makes every call fail as unreachable.
     pub(super) down: AtomicBool,
-    /// Removals and sign-offs are refused for good, and counted.
+    /// Makes removals and sign-offs fail for good; they are counted in `refused`.
     pub(super) refuses: AtomicBool,
     pub(super) refused: AtomicUsize,
     /// While set, sends (or connects, or probes) wait for a permit.
     pub(super) held: AtomicBool,
-    /// Calls that waited for a permit so far.
+    /// Number of calls that waited for a permit so far.
     pub(super) waited: AtomicUsize,
     pub(super) permits: Semaphore,
-    /// Time for tickets to resume with.
+    /// Delay of resume tickets.
     pub(super) pause: Mutex<Duration>,
     /// While set, questions wait for a permit.
     pub(super) questions_held: AtomicBool,
-    /// Sends are taken, and their answer is lost.
+    /// Accepts sends, and loses their answer.
     pub(super) mute: AtomicBool,
-    /// Sessions are admitted without being registered.
+    /// Admits sessions without registering them.
     pub(super) degraded: AtomicBool,
-    /// Calls that came.
+    /// Number of calls received.
     pub(super) asked: AtomicUsize,
     last_id: AtomicI64,
 }
@@ -222,7 +222,7 @@ impl StationService for PeerService {
         Ok(Response::new(v1::ReassertResponse { results }))
     }
 
-    /// A token like those of sign-ins, good until the time that is its number.
+    /// Issues a token like those of sign-ins, valid until the time that its number names.
     async fn refresh(
         &self,
         request: Request<v1::RefreshRequest>,
@@ -243,7 +243,7 @@ impl StationService for PeerService {
         Ok(Response::new(result.into()))
     }
 
-    /// The session's number, over and over.
+    /// A ticket of the session's number, repeated.
     async fn resume_tickets(
         &self,
         request: Request<v1::ResumeTicketsRequest>,
@@ -313,7 +313,7 @@ impl StationService for PeerService {
         Ok(Response::new(v1::ReceiptsResponse { answers }))
     }
 
-    /// Two a page.
+    /// Serves two messages per page.
     async fn mail_page(
         &self,
         request: Request<v1::MailPageRequest>,
@@ -400,7 +400,7 @@ impl StationService for PeerService {
         Err(Status::unimplemented("boats do not ask for it"))
     }
 
-    /// Two a page; sends that are held hold these, too.
+    /// Serves two users per page; holding the sends holds these, too.
     async fn revoked(
         &self,
         request: Request<v1::RevokedRequest>,
@@ -424,7 +424,7 @@ impl StationService for PeerService {
 
 pub(super) struct PeerService(Arc<Peer>);
 
-/// Chance that can fail: whoever asks next panics.
+/// Entropy that can fail: the next caller panics.
 pub(super) struct Chance {
     seeded: SeededEntropy,
     pub(super) fails: AtomicBool,
@@ -437,7 +437,7 @@ impl Entropy for Chance {
     }
 }
 
-/// A peer that is registered as a station.
+/// A peer registered as a station.
 pub(super) struct Station {
     pub(super) peer: Arc<Peer>,
     _served: InProcess,
@@ -464,7 +464,7 @@ impl Station {
     }
 }
 
-/// A boat with its peer, and what a carrier needs to reach it.
+/// A boat with its peer, and handles that a carrier needs to reach it.
 pub(super) struct Harbour {
     pub(super) running: Running,
     pub(super) peer: Arc<Peer>,
@@ -503,7 +503,7 @@ impl Harbour {
         }
     }
 
-    /// Another station, registered at an address where nobody answers.
+    /// Registers another station at an address where nobody answers.
     pub(super) async fn register_dead_station(&self) -> Registration {
         let dead = (self.registry).register(Role::Station, "dead", "inproc:station/dead");
         dead.await.expect("registers")
@@ -574,7 +574,7 @@ async fn start_boat(
         ..Config::default()
     };
     configure(&mut config);
-    let parts = Parts {
+    let parts = BoatParts {
         registry: Arc::new(registry.clone()),
         connector: connector.clone(),
         clock: Arc::new(SystemClock),
@@ -589,7 +589,7 @@ pub(super) fn frame_of(id: i64) -> Bytes {
     encoded(id, Content::text(format!("message {id}")))
 }
 
-/// The same with so many bytes of text.
+/// The same with a text of `bytes` bytes.
 pub(super) fn large_frame_of(id: i64, bytes: usize) -> Bytes {
     encoded(id, Content::text("a".repeat(bytes)))
 }
@@ -614,7 +614,7 @@ fn encoded(id: i64, content: Content) -> Bytes {
     })
 }
 
-/// Long enough for anything on its way to arrive.
+/// Waits long enough for anything in flight to arrive.
 pub(super) async fn settle() {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }

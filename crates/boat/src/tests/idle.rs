@@ -1,4 +1,5 @@
-//! What an idle connection costs. The client's side is bare sockets: it costs the kernel, not us.
+//! Memory of an idle connection. The clients are bare sockets: they cost the kernel, not this
+//! process.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -61,7 +62,7 @@ async fn nine_thousand_idle_connections_take_at_most_six_kibibytes_each() {
         harbour.running.sessions() as i64 == CLIENTS + 100
     })
     .await;
-    // The peer remembers all of them.
+    // Frees the peer's record of all clients.
     harbour.peer.connects.lock().clear();
     harbour.peer.connects.lock().shrink_to_fit();
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;

@@ -16,8 +16,8 @@ use super::eventually;
 use super::harbour::{Harbour, frame_of, settle};
 use crate::StartError;
 
-// R18, T-U1: who is aboard gets answers, a reason and a delay; then everything is signed off and the lease
-// given up.
+// R18, T-U1: clients aboard get answers, a reason and a delay; then everything is signed off and
+// the lease given up.
 #[tokio::test]
 async fn a_boat_leaves_in_order() {
     let harbour = Harbour::open().await;
@@ -44,7 +44,7 @@ async fn a_boat_leaves_in_order() {
     match busy.next().await {
         Some(ServerFrame::Closing { refusal, .. }) => {
             assert_eq!(refusal.code, Code::Draining);
-            // The time over which all come back: each takes a moment of its own.
+            // Time over which all clients return: each picks a random moment within it.
             assert_eq!(refusal.retry_after, Some(Duration::from_millis(6)));
         }
         other => panic!("{other:?}"),
@@ -56,7 +56,7 @@ async fn a_boat_leaves_in_order() {
     assert!(boats.borrow().is_empty());
 }
 
-// R18: the provider of tokens is asked for nobody who has to leave.
+// R18: the token provider gets no request for clients that have to leave.
 #[tokio::test]
 async fn a_client_leaves_with_a_ticket_to_resume_with() {
     let harbour = Harbour::open().await;
@@ -79,7 +79,7 @@ async fn a_client_leaves_with_a_ticket_to_resume_with() {
     assert_eq!(resume, None, "nobody knows it yet");
 }
 
-// Clients have their tokens: nobody waits long for a station.
+// Clients have their tokens: a leave does not wait long for stations.
 #[tokio::test(start_paused = true)]
 async fn a_boat_leaves_without_tickets_where_stations_are_silent() {
     let harbour = Harbour::with(|config| config.drain_batch = 1).await;
@@ -158,8 +158,8 @@ async fn a_client_that_never_ends_does_not_hold_the_boat() {
     assert_eq!(client.closing().await, Some(Code::Draining));
 }
 
-// R5, T-E3: without lease nobody is sent away and nobody new is asked aboard; with a new one everything is
-// said anew.
+// R5, T-E3: without a lease the boat sends no client away and admits no new one; with a new lease
+// it asserts all sessions anew.
 #[tokio::test]
 async fn a_lost_lease_is_taken_again_and_everything_is_said_anew() {
     let harbour = Harbour::with(|config| config.reconnect_percent = 0).await;
@@ -183,7 +183,7 @@ async fn a_lost_lease_is_taken_again_and_everything_is_said_anew() {
         (session, Some(harbour.life()))
     );
     client.ping().await;
-    // Who still knows the earlier life reaches the same sessions.
+    // A caller that still knows the earlier life reaches the same sessions.
     let probe = api::v1::ProbeRequest { life: Some(before) };
     assert!(
         harbour
@@ -206,19 +206,19 @@ async fn after_a_lost_lease_a_share_of_the_clients_is_sent_away() {
     assert_eq!(client.closing().await, Some(Code::Reconnect));
 }
 
-/// Of a hundred clients so many are sent away by what happens.
+/// Number of clients out of a hundred that `happen` causes to be sent away.
 async fn sent_away(harbour: &Harbour, happen: impl FnOnce(&Harbour)) -> usize {
     let mut clients = harbour.crew(1..=100).await;
     settle().await;
     happen(harbour);
-    // Each client is asserted behind the point where some are sent away.
+    // Assertions finish after the share to send away has been picked.
     let asserted = || harbour.peer.reasserted.lock().len();
     let left = || harbour.running.connections();
     eventually("asserted", || asserted() >= left()).await;
     settle().await;
     let mut away = 0;
     for client in &mut clients {
-        // Who stays is told something else, or nothing.
+        // A client that stays gets another frame, or none.
         if let Ok(code) = timeout(Duration::from_millis(20), client.closing()).await {
             assert_eq!(code, Some(Code::Reconnect));
             away += 1;
@@ -245,8 +245,9 @@ async fn after_a_standstill_one_client_of_ten_is_sent_away() {
     assert!((2..=24).contains(&away), "{away} of 100");
 }
 
-// While the lease is away, a boat that counts as over is forgotten again and again: its sessions are asserted, and
-// nobody is told to sync. A store that lost its data has another marker, and then everybody is.
+// Without a lease the boat counts as gone, so that its sessions are forgotten again and again: they
+// are asserted, and no client is told to sync. A store that lost its data has another marker, and
+// then every client is.
 #[tokio::test]
 async fn without_a_lease_forgotten_sessions_are_asserted_without_a_sync() {
     let harbour = Harbour::with(|config| {
@@ -276,7 +277,7 @@ async fn without_a_lease_forgotten_sessions_are_asserted_without_a_sync() {
     client.ping().await;
 }
 
-// What the store forgot is registered again, and the client syncs.
+// The boat re-registers sessions that the store forgot, and their clients sync.
 #[tokio::test]
 async fn the_sweep_restores_and_displaces() {
     let harbour = Harbour::with(|config| {
@@ -300,7 +301,7 @@ async fn the_sweep_restores_and_displaces() {
     }
 }
 
-// R3: one session that is lost tells of the others, which the slow pass would come to in five minutes.
+// R3: one lost session hints at the others, which the slow pass would reach in five minutes.
 #[tokio::test]
 async fn a_store_that_lost_its_sessions_has_them_again_soon() {
     let harbour = Harbour::with(|config| {
@@ -315,7 +316,7 @@ async fn a_store_that_lost_its_sessions_has_them_again_soon() {
     }
 }
 
-// R3: of few sessions each is asserted at once, after the first that was lost.
+// R3: on a boat with few sessions, each is asserted at once after the first loss.
 #[tokio::test]
 async fn a_store_that_lost_the_sessions_of_a_small_boat_has_them_again_soon() {
     let harbour = Harbour::with(|config| {
@@ -336,7 +337,8 @@ async fn a_store_that_lost_the_sessions_of_a_small_boat_has_them_again_soon() {
     in_time.expect("within seconds");
 }
 
-// A server of the mailbox that is away keeps back no sign-off of another's users, however many of its own wait.
+// An unavailable mailbox server delays no sign-off of another server's users, however many of its
+// own wait.
 #[tokio::test]
 async fn a_part_of_the_mailbox_that_is_away_keeps_no_other_session_registered() {
     let harbour = Harbour::with(|config| {
@@ -371,7 +373,7 @@ async fn sign_offs_wait_for_the_stations() {
     eventually("signed off", || harbour.peer.disconnects.lock().len() == 1).await;
 }
 
-/// The time from the first few of so many to the last.
+/// Time from the first few of `many` to the last.
 async fn spread(many: usize, count: impl Fn() -> usize) -> Duration {
     eventually("the first", || count() > 0).await;
     let first = Instant::now();
@@ -396,10 +398,10 @@ async fn a_wave_that_leaves_is_signed_off_at_a_bounded_rate() {
     let took = spread(40, signed_off).await;
     // The first five of each lane pass at once.
     assert!(took >= Duration::from_millis(500), "{took:?}");
-    // Five in each but the first and the last of a lane.
+    // Five in each call but the first and the last of a lane.
     let calls = asked() - before;
     assert!(calls < 20, "{calls} calls for 40");
-    // Newcomers do not wait for those who leave.
+    // Newcomers do not wait for clients that leave.
     harbour.tcp().await.hello(50).await;
 }
 
@@ -440,7 +442,7 @@ async fn what_a_station_refuses_for_good_is_not_said_again() {
     eventually("a removal and a sign-off", || refused() == 2).await;
     settle().await;
     assert_eq!(refused(), 2);
-    // The lanes go on.
+    // The lanes keep working.
     harbour.peer.refuses.store(false, Ordering::Relaxed);
     let mut next = harbour.tcp().await;
     next.hello(2).await;
@@ -448,8 +450,8 @@ async fn what_a_station_refuses_for_good_is_not_said_again() {
     eventually("signed off", || harbour.peer.disconnects.lock().len() == 1).await;
 }
 
-// R5, S1-10: without a lease the boat serves on; cut off from the stations, too, for longer than the fence,
-// it sends everybody away.
+// R5, S1-10: without a lease the boat serves on; cut off from the stations as well, for longer than
+// the fence, it sends every client away.
 // proves S1-10
 #[tokio::test]
 async fn only_who_is_cut_off_from_everybody_sends_its_clients_away() {
@@ -465,7 +467,7 @@ async fn only_who_is_cut_off_from_everybody_sends_its_clients_away() {
     assert_eq!(client.closing().await, Some(Code::Reconnect));
 }
 
-// A registry that says nothing at all holds nothing else up, and is asked again.
+// A registry that hangs blocks nothing else, and is retried.
 #[tokio::test]
 async fn a_registry_that_hangs_is_asked_again() {
     let harbour = Harbour::with(|config| {
@@ -480,7 +482,7 @@ async fn a_registry_that_hangs_is_asked_again() {
     harbour.engine.hold_syncs();
     assert!(harbour.registry.revoke(Role::Boat, "boat-1"));
     harbour.peer.down.store(true, Ordering::Relaxed);
-    // Cut off from everybody: that is noticed meanwhile.
+    // Being cut off is noticed meanwhile.
     assert_eq!(client.closing().await, Some(Code::Reconnect));
     harbour.peer.down.store(false, Ordering::Relaxed);
     harbour.engine.release_syncs();
@@ -508,7 +510,7 @@ async fn a_part_that_panics_takes_the_boat_with_it() {
     let harbour = Harbour::with(|config| config.sweep_interval = Duration::from_secs(1)).await;
     let mut client = harbour.tcp().await;
     client.hello(1).await;
-    // The sweep asks for it, sixty times a second.
+    // The sweep draws from it, sixty times a second.
     harbour.chance.fails.store(true, Ordering::Relaxed);
     assert_eq!(client.closing().await, Some(Code::Draining));
     timeout(Duration::from_secs(5), harbour.running.left())
@@ -529,7 +531,7 @@ async fn a_boat_that_stood_still_says_everything_anew() {
     let mut client = harbour.tcp().await;
     client.hello(1).await;
     settle().await;
-    // One thread: while it sleeps, everything of this process does.
+    // The test has one thread: while that sleeps, so does the whole process.
     std::thread::sleep(Duration::from_millis(600));
     assert_eq!(client.next().await, Some(ServerFrame::Resync));
     eventually("asserted", || !harbour.peer.reasserted.lock().is_empty()).await;

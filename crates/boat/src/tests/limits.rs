@@ -1,5 +1,6 @@
-//! Limits of a boat, each hit once: its code, its counter, and a neighbour who notices nothing. More of them beside what
-//! they bound: who arrives (`arriving`), who comes aboard and reads (`listening`), memory (`shortage`).
+//! Limits of a boat, each hit once: its code, its counter, and a neighbour that is not affected.
+//! Further limits are tested beside their subject: arrivals (`arriving`), sessions and their
+//! reading (`listening`), memory (`shortage`).
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,10 +17,10 @@ use super::counting::{Counts, counted};
 use super::harbour::Harbour;
 use crate::Config;
 
-/// As long as a station may take: calls that wait for a place wait no longer.
+/// Time for a station to answer: calls wait no longer for a slot.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-/// A boat that counts, and a neighbour aboard.
+/// A boat with counters, and a neighbour aboard.
 async fn neighboured(
     counts: &Counts,
     configure: impl FnOnce(&mut Config),
@@ -67,7 +68,7 @@ impl Client {
     }
 }
 
-// Clients that resume have places of their own, and a count of their own.
+// Clients that resume have slots and a counter of their own.
 #[tokio::test]
 async fn sign_ins_that_wait_keep_nobody_from_resuming() {
     let counts = Counts::default();
@@ -88,7 +89,7 @@ async fn sign_ins_that_wait_keep_nobody_from_resuming() {
         client.send(&ClientFrame::Hello(resuming)).await;
         sleep(ANSWER_WITHIN / 4).await;
     }
-    // A sign-in finds the place of its kind free: it is a station that does not answer.
+    // A sign-in finds a free slot of its kind: the station is what does not answer.
     let mut stranger = harbour.tcp().await;
     stranger.send(&ClientFrame::Hello(hello(4))).await;
     let [_, _, mut third] = clients;
@@ -111,7 +112,7 @@ async fn sign_ins_wait_for_a_place_and_those_who_are_there_notice_nothing() {
     })
     .await;
     harbour.peer.held.store(true, Ordering::Relaxed);
-    // The second one's turn comes when the first one's call has failed, too late for the third.
+    // The second client's turn comes once the first one's call has failed, too late for the third.
     let mut clients = three(&harbour).await;
     for (user, client) in (1..).zip(&mut clients) {
         client.send(&ClientFrame::Hello(hello(user))).await;
@@ -180,7 +181,7 @@ async fn a_session_has_so_many_questions_without_an_answer() {
         let (request, refusal) = client.refusal().await;
         assert_eq!((request, refusal.code), (Some(3), Code::RateLimited));
         assert_eq!(counts.limit("session_questions"), user as u64);
-        // Its own session goes on, and so do those of others.
+        // The session itself goes on, and so do those of others.
         client.send_accepted(1).await;
         harbour.peer.questions_held.store(false, Ordering::Relaxed);
         neighbour.send(&question(1)).await;
@@ -235,7 +236,7 @@ async fn a_frame_and_a_body_have_so_many_bytes() {
     }
 }
 
-// Nobody is refused: the kernel keeps them, and those who are there are served meanwhile.
+// Nobody is refused: newcomers queue in the kernel, and clients aboard are served meanwhile.
 #[tokio::test]
 async fn arrivals_have_a_pace() {
     let counts = Counts::default();

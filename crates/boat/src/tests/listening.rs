@@ -160,7 +160,7 @@ async fn a_websocket_without_our_subprotocol_is_refused() {
     }
 }
 
-/// The first bytes of the answer; none where the connection ends without one.
+/// The first bytes of the answer; empty if the connection ends without one.
 async fn answer(harbour: &Harbour, request: &[u8]) -> Vec<u8> {
     let stream = TcpStream::connect(harbour.running.websocket()).await;
     let mut stream = stream.expect("connects");
@@ -175,7 +175,8 @@ async fn answer(harbour: &Harbour, request: &[u8]) -> Vec<u8> {
 #[tokio::test]
 async fn nobody_speaks_http_2_to_the_websocket_port() {
     let harbour = Harbour::open().await;
-    // The preface of RFC 9113 and an empty SETTINGS frame; behind it whoever asks for a WebSocket without waiting.
+    // The preface of RFC 9113 and an empty SETTINGS frame; in the second case with a WebSocket
+    // request right behind it.
     let mut bare = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bare.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]);
     let asking = [bare.clone(), extended_connect()].concat();
@@ -234,7 +235,7 @@ async fn a_page_of_another_origin_is_refused() {
     assert_eq!(code(&harbour, "http://localhost:5173").await, "403");
 }
 
-/// Sends `bytes` one by one until the other side ends it; answers how long that took.
+/// Sends `bytes` one by one until the peer closes; returns the time that took.
 async fn drip(mut stream: TcpStream, bytes: &[u8]) -> Duration {
     let begun = Instant::now();
     let mut answer = Vec::new();
@@ -312,7 +313,7 @@ async fn a_heartbeat_costs_the_station_nothing() {
     for (user, client) in (1..).zip(&mut clients) {
         client.hello(user).await;
     }
-    // Assertions out of turn wait for a second.
+    // Assertions out of turn come after a second.
     for _ in 0..50 {
         tokio::time::sleep(Duration::from_millis(50)).await;
         for client in &mut clients {
@@ -325,7 +326,7 @@ async fn a_heartbeat_costs_the_station_nothing() {
     assert!(harbour.peer.disconnects.lock().is_empty());
 }
 
-// T-B7: who does not read is closed, and the boat holds no more than its bound for him.
+// T-B7: a client that does not read is closed, and the boat holds no more than its bound for it.
 #[tokio::test]
 async fn who_does_not_read_is_closed_as_slow() {
     let counts = Counts::default();
@@ -359,7 +360,7 @@ async fn who_does_not_read_is_closed_as_slow() {
         if !missing.is_empty() {
             break;
         }
-        // As much is written as the kernel takes.
+        // The kernel takes as much as it can.
         tokio::task::yield_now().await;
     }
     assert!(missing.contains(&session), "never closed");
@@ -370,7 +371,7 @@ async fn who_does_not_read_is_closed_as_slow() {
     while let Some(frame) = client.next().await {
         match frame {
             ServerFrame::Message(_) => frames += 1,
-            // If it still found its way.
+            // The closing frame, in case it got through.
             ServerFrame::Closing { refusal, .. } => assert_eq!(refusal.code, Code::Slow),
             other => panic!("{other:?}"),
         }

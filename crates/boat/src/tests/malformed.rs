@@ -1,4 +1,4 @@
-//! T-B9: what is no frame, or too much of one, has a documented end, and the neighbour notices nothing.
+//! T-B9: an invalid or oversized frame has a documented end, and the neighbour is not affected.
 
 use api::codec::encode_client;
 use bytes::Bytes;
@@ -37,7 +37,7 @@ fn first_frames() -> Vec<(Bad, Code)> {
             Bad::Frame("half", encode_client(&version(1)).slice(..9)),
             Code::Malformed,
         ),
-        // Later frames may have five times as much.
+        // Later frames may be five times as large.
         (
             Bad::Frame("more than any hello", Bytes::from(vec![0; 12 * 1024 + 1])),
             Code::TooLarge,
@@ -115,7 +115,7 @@ async fn what_only_a_websocket_can_do_wrong() {
     let harbour = Harbour::open().await;
     let mut neighbour = harbour.tcp().await;
     neighbour.hello(9).await;
-    // FIN, opcode 3 (reserved); FIN, binary, unmasked; a length of 2^62; a ping that is fragmented.
+    // FIN, opcode 3 (reserved); FIN, binary, unmasked; a length of 2^62; a fragmented ping.
     let cases = [
         (
             Bad::Message("text", Message::text("hello")),
@@ -194,7 +194,7 @@ async fn what_only_tcp_can_do_wrong() {
     }
 }
 
-// A client that is told while it still writes must be able to read why.
+// A client that is refused while it still writes must be able to read the reason.
 #[tokio::test]
 async fn the_reason_reaches_a_client_that_goes_on_writing() {
     let harbour = Harbour::open().await;
@@ -206,7 +206,7 @@ async fn the_reason_reaches_a_client_that_goes_on_writing() {
     }
 }
 
-// Only what cannot be is refused; the connection goes on.
+// The invalid send alone is refused; the connection goes on.
 #[tokio::test]
 async fn a_send_that_cannot_be_is_answered_as_a_send() {
     let harbour = Harbour::open().await;

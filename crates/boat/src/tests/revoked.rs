@@ -1,4 +1,4 @@
-//! Tokens that were revoked end their sessions.
+//! Revoked tokens end their sessions.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn revoked(user: i64, before: i64) -> v1::RevokedUser {
 }
 
 impl Harbour {
-    /// A session whose token was issued then; 0: its station does not say.
+    /// A session whose token was issued at `issued_at`; 0: its station does not report it.
     async fn signed_in(&self, user: i64, issued_at: i64) -> Client {
         self.peer.issued_at.store(issued_at, Ordering::Relaxed);
         let mut client = self.tcp().await;
@@ -49,7 +49,7 @@ async fn older_sessions_of_a_user_end_and_no_others() {
     }
 }
 
-// The last page is asked for, too, and the next question begins a minute before it.
+// The last page is read as well, and the next poll begins a minute before it.
 #[tokio::test]
 async fn all_pages_are_read() {
     let harbour = Harbour::open().await;
@@ -63,7 +63,7 @@ async fn all_pages_are_read() {
     assert_eq!(next.since, Timestamp::from_millis(500_000) - CLOCKS_APART);
 }
 
-// What the station may have missed is asked for again.
+// Revocations that the station may have missed are polled again.
 #[tokio::test]
 async fn a_station_that_lags_says_how_far_it_has_read() {
     let harbour = Harbour::open().await;
@@ -78,7 +78,7 @@ async fn a_station_that_lags_says_how_far_it_has_read() {
     assert_eq!(next.since, Timestamp::from_millis(300_000) - CLOCKS_APART);
 }
 
-// The station has not read what the boat was told by another.
+// The station has not read a revocation that the boat got from another one.
 #[tokio::test]
 async fn a_revoked_token_that_a_station_lets_in_ends_at_once() {
     let harbour = Harbour::open().await;
@@ -103,7 +103,7 @@ async fn a_question_that_is_lost_is_made_up_for() {
     harbour.peer.down.store(true, Ordering::Relaxed);
     assert!(harbour.ask(&mut follower).await.is_err());
     harbour.peer.down.store(false, Ordering::Relaxed);
-    // One that is silent keeps nobody waiting.
+    // A silent station keeps nobody waiting.
     harbour.peer.held.store(true, Ordering::Relaxed);
     let silent = harbour.ask(&mut follower).await.expect_err("no answer");
     assert_eq!(silent.code, Code::DeadlineExceeded);

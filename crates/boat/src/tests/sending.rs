@@ -6,7 +6,7 @@ use protocol::frame::ServerFrame;
 use super::client::{message, question, send_id, send_of};
 use super::eventually;
 use super::harbour::{Harbour, settle};
-use crate::lanes::{CALLS_MAX, SLOW};
+use crate::station_queues::{CALLS_MAX, SLOW};
 
 // proves S3-11, S3-12
 #[tokio::test]
@@ -51,13 +51,13 @@ async fn what_waits_while_a_call_is_under_way_goes_with_the_next_and_in_order() 
     }
     assert!(matches!(other.next().await, Some(ServerFrame::Accepted(_))));
     let batches = harbour.peer.batches.lock();
-    // The second one's send came while the first call was under way; the first one's later ones wait
-    // until its own answer is there.
+    // The second client's send came during the first call; the first client's later ones wait for
+    // its own answer.
     assert_eq!(batches[0].len(), 1);
     assert!(batches.len() <= 3, "{}", batches.len());
 }
 
-// One partition of the log that is away keeps a call until its deadline: others go beside it.
+// An unavailable partition of the log holds a call until its deadline: other calls overtake it.
 #[tokio::test(start_paused = true)]
 async fn a_slow_call_is_overtaken_by_those_of_others() {
     let harbour = Harbour::with(|config| config.lanes = 1).await;
@@ -124,7 +124,7 @@ async fn a_full_lane_refuses_and_recovers() {
     let mut clients = harbour.crew(1..=CALLS_MAX as i64 + 2).await;
     let mut third = clients.pop().expect("the last");
     harbour.peer.held.store(true, Ordering::Relaxed);
-    // All the calls that a lane makes beside each other, and one that waits for them.
+    // All the calls that a lane makes side by side, and one that waits for them.
     for (number, client) in clients.iter_mut().enumerate() {
         client.send(&send_of(99, number as u8, "slow")).await;
         tokio::time::sleep(SLOW * 2).await;

@@ -1,4 +1,4 @@
-//! A boat that is short of memory, and one that is so no more.
+//! A boat short of memory, and its recovery.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,7 +29,7 @@ async fn where_memory_is_short_newcomers_go_elsewhere() {
     }
 }
 
-/// A ceiling in thousandths, so that numbers are per mille of it.
+/// Limit of a thousand, so that samples are per mille of it.
 const MAX: u64 = 1000;
 const ABOARD: i64 = 3;
 
@@ -44,7 +44,7 @@ async fn is_refused(mut client: Client) {
 
 #[tokio::test]
 async fn where_memory_is_found_again_newcomers_are_welcome() {
-    // The boat's own watch never finds any short.
+    // The boat's own watch never finds a shortage.
     let harbour = Harbour::with(|config| config.memory_max = Some(u64::MAX)).await;
     let mut watch = MemoryWatch::new(Arc::clone(&harbour.running.boat), MAX);
     let ready = harbour.running.ready();
@@ -80,13 +80,13 @@ async fn where_memory_is_found_again_newcomers_are_welcome() {
         client.hello(user).await;
         client.ping().await;
     }
-    // Nothing waited for those who were there: none of them was in the way.
+    // No bytes waited for the clients aboard: none of them was in the way.
     for client in &mut aboard {
         client.ping().await;
     }
 }
 
-// The client for which most waits goes first, one a second at least, and none for which nothing waits.
+// Clients with the most outgoing bytes go first, at least one per second, and none without any.
 #[tokio::test]
 async fn where_memory_is_nearly_gone_those_who_read_least_are_closed_as_slow() {
     let counts = Counts::default();
@@ -125,7 +125,7 @@ async fn where_memory_is_nearly_gone_those_who_read_least_are_closed_as_slow() {
     light.ping().await;
     neighbour.ping().await;
 
-    // Nothing waits any more, so that nobody goes though memory is as short.
+    // No bytes wait any more, so that nobody goes though memory is as short.
     tokio::time::sleep(Duration::from_millis(1100)).await;
     watch.sample(950);
     assert_eq!(counts.limit("memory"), 1);

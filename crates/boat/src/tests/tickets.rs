@@ -1,4 +1,4 @@
-//! Tickets of sessions: shown with every call for one, and renewed.
+//! Tickets of sessions: carried by every call for one, and renewed.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ impl Harbour {
         *self.peer.ticket.lock() = ticket(number);
     }
 
-    /// Calls that showed a ticket so far, and it.
+    /// Calls so far that carried a ticket, each with it.
     fn shown(&self) -> BTreeSet<(&'static str, Bytes)> {
         self.peer.shown.lock().drain(..).collect()
     }
@@ -94,7 +94,7 @@ async fn an_assertion_renews_it() {
     harbour.await_call("reassert").await;
     assert!(harbour.shown().contains(&("reassert", ticket(7))));
     harbour.await_call("reassert").await;
-    // A station without tickets leaves it as it is.
+    // A station without tickets leaves the old one in place.
     *harbour.peer.ticket.lock() = Bytes::new();
     harbour.await_call("reassert").await;
     client.send(&send_of(2, 1, "a")).await;
@@ -113,14 +113,14 @@ async fn a_session_that_nothing_proves_signs_in_again() {
     assert!(code.retryable(), "by itself");
 }
 
-// A pass over all sessions takes minutes: a ticket may end before it comes to it.
+// A pass over all sessions takes minutes: a ticket may expire before its turn.
 #[tokio::test(start_paused = true)]
 async fn a_call_with_a_ticket_that_ends_has_it_renewed_at_once() {
     const MINUTE: Duration = Duration::from_secs(60);
     let harbour = Harbour::with(|config| {
         config.sweep_interval = 60 * MINUTE;
         config.sweep_pause_max = 60 * MINUTE;
-        // Its clients say nothing meanwhile.
+        // Clients send no heartbeats meanwhile.
         config.session.heartbeat = 60 * MINUTE;
     })
     .await;
@@ -153,7 +153,7 @@ async fn a_call_with_a_ticket_that_ends_has_it_renewed_at_once() {
     assert_eq!(asserted, 1, "once, and not again");
 }
 
-/// A ticket that ends in a quarter of an hour, of a token that lasts a day.
+/// A ticket valid for a quarter of an hour, of a token valid for a day.
 fn signed_at(now: Timestamp) -> Bytes {
     let sign_in = SignIn {
         user: user(1),

@@ -1,4 +1,4 @@
-//! What the ledger is to be told: one call at a time, oldest first, in parts that it manages.
+//! Entries for the ledger: one call at a time, oldest first, in portions that it can handle.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use backend::clock::Entropy;
 use protocol::ledger::LedgerEntry;
 use tokio::time::Instant;
 
-use super::schedule::{EffectsId, Limits};
+use super::schedule::{EffectsId, ScheduleLimits};
 use super::size::CallSize;
 use crate::backoff::Backoff;
 
@@ -20,11 +20,11 @@ pub(super) struct Portion {
     pub(super) last: bool,
 }
 
-pub(super) struct Entries {
+pub(super) struct UnwrittenEntries {
     waiting: VecDeque<Portion>,
-    /// Entries that are not written, those of a call under way included.
+    /// Entries not written yet, including those of a call under way.
     open: usize,
-    /// When what waits goes at the latest; `None`: nothing waits.
+    /// Latest time of the next call; `None` if nothing waits.
     due: Option<Instant>,
     again_at: Option<Instant>,
     calling: bool,
@@ -32,9 +32,9 @@ pub(super) struct Entries {
     backoff: Backoff,
 }
 
-impl Entries {
-    pub(super) fn new(limits: &Limits) -> Entries {
-        Entries {
+impl UnwrittenEntries {
+    pub(super) fn new(limits: &ScheduleLimits) -> UnwrittenEntries {
+        UnwrittenEntries {
             waiting: VecDeque::new(),
             open: 0,
             due: None,
@@ -49,7 +49,7 @@ impl Entries {
         self.open
     }
 
-    /// How many portions wait for the next call.
+    /// Number of portions that wait for the next call.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }

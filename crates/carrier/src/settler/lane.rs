@@ -1,4 +1,4 @@
-//! Records for one partition: at most one call for them is under way, in the order of their keys.
+//! Records for one partition: at most one call under way, and order within each key.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use protocol::delivery::Source;
 use tokio::time::Instant;
 
-use super::schedule::{EffectsId, Limits};
+use super::schedule::{EffectsId, ScheduleLimits};
 use super::size::CallSize;
 use crate::backoff::Backoff;
 
@@ -17,7 +17,7 @@ use crate::backoff::Backoff;
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) effects: EffectsId,
-    /// The record whose effect it is.
+    /// Record that this one is an effect of.
     pub(super) origin: Source,
     /// Grows with each item of a settler.
     pub(super) number: u64,
@@ -42,26 +42,26 @@ impl Item {
 pub(super) struct Lane {
     /// Never tried.
     fresh: VecDeque<Item>,
-    /// Tried without success, or behind such under the same key; by number.
+    /// Tried without success, or behind such an item of the same key; by number.
     held: BTreeMap<u64, Item>,
-    /// How many are held under each key.
+    /// Number of held items of each key.
     held_keys: BTreeMap<Bytes, usize>,
-    /// When what is held goes again; `None` where nothing is held.
+    /// Time of the next try of held items; `None` if nothing is held.
     again_at: Option<Instant>,
-    /// The last call took nothing at all: what is fresh waits as well.
+    /// The last call took nothing at all: fresh items wait as well.
     closed: bool,
     calling: bool,
     bytes_of_call: usize,
     size: CallSize,
     backoff: Backoff,
-    /// All that is not done, calls under way included.
+    /// Items that are not done, including those of a call under way.
     open: usize,
     bytes: usize,
     sources: BTreeMap<Partition, usize>,
 }
 
 impl Lane {
-    pub(super) fn new(limits: &Limits) -> Lane {
+    pub(super) fn new(limits: &ScheduleLimits) -> Lane {
         Lane {
             fresh: VecDeque::new(),
             held: BTreeMap::new(),
@@ -89,16 +89,16 @@ impl Lane {
         self.open == 0
     }
 
-    pub(super) fn is_full(&self, limits: &Limits) -> bool {
+    pub(super) fn is_full(&self, limits: &ScheduleLimits) -> bool {
         self.open >= limits.lane_records || self.bytes >= limits.lane_bytes
     }
 
-    /// Whose records have effects here.
+    /// Source partitions of the records that have effects here.
     pub(super) fn sources(&self) -> impl Iterator<Item = Partition> {
         self.sources.keys().copied()
     }
 
-    /// When there is something to be called.
+    /// Time of the next call, if there is anything to publish.
     pub(super) fn wakes_at(&self, now: Instant) -> Option<Instant> {
         if self.calling {
             return None;
@@ -107,7 +107,8 @@ impl Lane {
         fresh.into_iter().chain(self.again_at).min()
     }
 
-    /// What is to be published now: what is held first, oldest first, and then what does not overtake it.
+    /// Takes the items to publish now: held ones first, oldest first, then fresh ones that overtake
+    /// none of those.
     pub(super) fn take(&mut self, now: Instant) -> Vec<Item> {
         let again = self.again_at.is_some_and(|at| at <= now);
         if self.calling || (self.closed && !again) {
@@ -149,7 +150,7 @@ impl Lane {
         batch.is_empty() || (batch.len() < self.size.get() && bytes <= self.bytes_of_call)
     }
 
-    /// The call under way ended: `failed` is to be published again, `done` never.
+    /// Ends the call under way: `failed` items are published again, `done` ones never.
     pub(super) fn called(
         &mut self,
         now: Instant,

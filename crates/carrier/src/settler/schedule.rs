@@ -1,9 +1,9 @@
-//! What of the effects of settled records goes into which call, and when: a value without IO.
+//! Schedules calls for the effects of settled records: a value without IO.
 //!
-//! Effects are added, calls taken out, answers put in, and records come out that are settled. A record is
-//! settled when all its records are published and, after that, all its entries are in the ledger. Partitions
-//! and the ledger have a call, a pause and a bound each of their own, so that one that is away holds only what
-//! depends on it.
+//! Effects are added, calls taken out, answers put in, and settled records come out. A record is
+//! settled when all its records are published and, after that, all its entries are in the ledger.
+//! Each partition, and the ledger, has a call, a pause and a bound of its own, so that an
+//! unavailable one holds only the records that depend on it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -14,82 +14,84 @@ use protocol::delivery::Source;
 use protocol::ledger::LedgerEntry;
 use tokio::time::Instant;
 
-use super::entries::{Entries, Portion};
+use super::entries::{Portion, UnwrittenEntries};
 use super::lane::{Item, Lane};
 use crate::backoff::Backoff;
-use crate::batch::Effects;
+use crate::executor_queue::SettleWork;
 
-/// What only the ledger is to be told waits for this many, or so long: nobody waits for it, and a call for
-/// each costs more than what it writes.
+/// Records with nothing but ledger entries wait until this many portions gather, or this long:
+/// nobody waits for the entries, and a call for each would cost more than its write.
 const COMPANY: usize = 256;
 const LINGER: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    /// How long a call may take.
+pub(super) struct ScheduleLimits {
+    /// Deadline of a call.
     pub(super) deadline: Duration,
     pub(super) backoff: Backoff,
     /// Records of one call at most.
     pub(super) call_records: usize,
-    /// Their bytes, unless one record alone has more.
+    /// Bytes of these records, unless a single one has more.
     pub(super) call_bytes: usize,
     /// Ledger entries of one call at most.
     pub(super) call_entries: usize,
-    /// Records that wait for one partition; at it, their source partitions are to be paused.
+    /// Records that wait for one partition; at this bound their source partitions are paused.
     pub(super) lane_records: usize,
-    /// Their bytes, in the same way.
+    /// Bytes of these records, likewise.
     pub(super) lane_bytes: usize,
-    /// Records, and ledger entries, that wait for the ledger; at it nothing more is to be begun.
+    /// Records, and ledger entries, that wait for the ledger; at these bounds nothing more may
+    /// begin.
     pub(super) ledger_records: usize,
     pub(super) ledger_entries: usize,
 }
 
-/// Names the effects of one record within a settler.
+/// Id of one record's effects within a settler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct EffectsId(u64);
 
 /// A call to be made.
 #[derive(Debug)]
-pub(super) enum Call {
+pub(super) enum ScheduledCall {
     /// All for one partition.
     Publish(Partition, Vec<Item>),
     Append(Vec<Portion>),
 }
 
-/// What came of one record of a call.
+/// Result of publishing one record of a call.
 #[derive(Debug)]
 pub(super) enum Published {
     Taken(Item),
     Again(Item),
-    /// The log will never take it. What is published in its place, and what the ledger is to be told.
+    /// The log will never take it. Carries the record to publish in its place, and entries for the
+    /// ledger.
     Refused(Item, Option<NewRecord>, Vec<LedgerEntry>),
 }
 
 /// Effects of a record that is not settled.
 struct Open {
     source: Source,
-    /// That are not published.
+    /// Records not published yet.
     records: usize,
     ledger: Vec<LedgerEntry>,
-    /// When the ledger is told at the latest; `None`: as soon as the records are published.
+    /// Latest time to write the ledger entries; `None`: as soon as the records are published.
     due: Option<Instant>,
 }
 
 pub(super) struct Schedule {
-    limits: Limits,
+    limits: ScheduleLimits,
     open: HashMap<EffectsId, Open>,
     numbers: u64,
     lanes: BTreeMap<Partition, Lane>,
-    entries: Entries,
-    /// Records whose effects are published and wait for the ledger.
+    entries: UnwrittenEntries,
+    /// Records whose effects are published and whose ledger entries are not written.
     unwritten: usize,
     settled: Vec<Source>,
 }
 
 impl Schedule {
-    pub(super) fn new(limits: Limits) -> Schedule {
+    pub(super) fn new(limits: ScheduleLimits) -> Schedule {
         Schedule {
-            entries: Entries::new(&limits),
+            entries: UnwrittenEntries::new(&limits),
             limits,
             open: HashMap::new(),
             numbers: 0,
@@ -104,7 +106,7 @@ impl Schedule {
         self.open.len()
     }
 
-    pub(super) fn add(&mut self, now: Instant, effects: Effects) {
+    pub(super) fn add(&mut self, now: Instant, effects: SettleWork) {
         self.numbers += 1;
         let id = EffectsId(self.numbers);
         let lingers = effects.records.is_empty() && self.entries.waiting() < COMPANY;
@@ -136,7 +138,7 @@ impl Schedule {
         });
     }
 
-    /// The next step of a record whose last one is done.
+    /// Takes the next step of a record whose previous one is done.
     fn go_on(&mut self, now: Instant, id: EffectsId) {
         let Some(open) = self.open.get_mut(&id) else {
             return;
@@ -154,29 +156,30 @@ impl Schedule {
         }
     }
 
-    /// The calls that are due: to each partition and to the ledger at most one at a time.
-    pub(super) fn calls(&mut self, now: Instant) -> Vec<Call> {
+    /// Calls that are due, at most one at a time to each partition and to the ledger.
+    pub(super) fn calls(&mut self, now: Instant) -> Vec<ScheduledCall> {
         let mut calls = Vec::new();
         for (&partition, lane) in &mut self.lanes {
             let items = lane.take(now);
             if !items.is_empty() {
-                calls.push(Call::Publish(partition, items));
+                calls.push(ScheduledCall::Publish(partition, items));
             }
         }
         let portions = self.entries.take(now);
         if !portions.is_empty() {
-            calls.push(Call::Append(portions));
+            calls.push(ScheduledCall::Append(portions));
         }
         calls
     }
 
-    /// When there is a call to be made; `None`: not before an answer or an addition.
+    /// Time of the next call; `None`: not before an answer or an addition.
     pub(super) fn wakes_at(&self, now: Instant) -> Option<Instant> {
         let lanes = self.lanes.values().filter_map(|lane| lane.wakes_at(now));
         lanes.chain(self.entries.wakes_at()).min()
     }
 
-    /// A call to a partition ended. Answers how long it is left alone where something is to be tried again.
+    /// Ends a call to a partition. Returns the pause before its next one, if anything is to be
+    /// tried again.
     pub(super) fn published(
         &mut self,
         now: Instant,
@@ -231,7 +234,7 @@ impl Schedule {
         }
     }
 
-    /// The ledger did not take this. Answers how long it is left alone.
+    /// Takes back portions that the ledger did not take. Returns the pause before its next call.
     pub(super) fn not_appended(
         &mut self,
         now: Instant,
@@ -242,18 +245,18 @@ impl Schedule {
         self.entries.failed(now, took, portions, entropy)
     }
 
-    /// Settled since the last question.
+    /// Records settled since the last call.
     pub(super) fn settled(&mut self) -> Vec<Source> {
         std::mem::take(&mut self.settled)
     }
 
-    /// More waits for the ledger than may.
+    /// True if the ledger's backlog is at its bound.
     pub(super) fn is_full(&self) -> bool {
         self.unwritten >= self.limits.ledger_records
             || self.entries.open() >= self.limits.ledger_entries
     }
 
-    /// Source partitions of what waits for a partition that has no room for more.
+    /// Source partitions of the records that wait for a full partition.
     pub(super) fn crowded(&self) -> BTreeSet<Partition> {
         let lanes = self.lanes.values();
         let full = lanes.filter(|lane| lane.is_full(&self.limits));

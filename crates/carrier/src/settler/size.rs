@@ -1,9 +1,9 @@
-//! How much goes into one call.
+//! Adaptive size of a call.
 
 use std::time::Duration;
 
-/// Halved by a call that exceeds its deadline, doubled by one that needs less than a quarter of it: between the
-/// two it stays, so that a slow store is not driven into its deadline again and again.
+/// Halved by a call that exceeds its deadline, doubled by one that needs less than a quarter of it,
+/// and unchanged in between, so that a slow store is not driven into its deadline again and again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallSize {
     most: usize,

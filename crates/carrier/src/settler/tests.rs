@@ -1,4 +1,4 @@
-//! The schedule of a settler, whatever the log and the ledger answer.
+//! Schedule of a settler, for any answers of the log and the ledger.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,18 +11,18 @@ use protocol::MessageId;
 use protocol::Timestamp;
 use protocol::delivery::Source;
 use protocol::keys::Topic;
-use protocol::ledger::{Event, LedgerEntry};
+use protocol::ledger::{LedgerEntry, LedgerEvent};
 use tokio::time::Instant;
 
-use super::schedule::{Call, Limits, Published, Schedule};
+use super::schedule::{Published, Schedule, ScheduleLimits, ScheduledCall};
 use crate::Config;
 use crate::backoff::Backoff;
-use crate::batch::Effects;
+use crate::executor_queue::SettleWork;
 
 const DEADLINE: Duration = Duration::from_secs(5);
 
-fn limits() -> Limits {
-    Limits {
+fn limits() -> ScheduleLimits {
+    ScheduleLimits {
         deadline: DEADLINE,
         backoff: Backoff::new(&Config::default()),
         call_records: 4,
@@ -42,8 +42,8 @@ fn partition(number: u32) -> Partition {
     }
 }
 
-/// One record each for these partitions and keys, and so many entries.
-fn effects(offset: u64, records: &[(u32, u8)], entries: usize) -> Effects {
+/// Effects with a record for each of these partitions and keys, and this many entries.
+fn effects(offset: u64, records: &[(u32, u8)], entries: usize) -> SettleWork {
     let record = |&(number, key): &(u32, u8)| NewRecord {
         partition: partition(number),
         key: Bytes::from(vec![key]),
@@ -54,9 +54,9 @@ fn effects(offset: u64, records: &[(u32, u8)], entries: usize) -> Effects {
         message: MessageId::new(1).expect("positive"),
         at: Timestamp::from_millis(0),
         target: None,
-        event: Event::Settled,
+        event: LedgerEvent::Settled,
     };
-    Effects {
+    SettleWork {
         source: Source {
             topic: Topic::Message,
             partition: (offset % 3) as u32,
@@ -67,7 +67,7 @@ fn effects(offset: u64, records: &[(u32, u8)], entries: usize) -> Effects {
     }
 }
 
-/// What a log or a ledger does with a call.
+/// Reaction of a log or a ledger to a call.
 #[derive(Clone, Copy, Debug)]
 enum Mood {
     Well,
@@ -87,7 +87,7 @@ fn mood() -> impl Strategy<Value = Mood> {
 #[derive(Clone, Debug)]
 enum Turn {
     Add(Vec<(u32, u8)>, usize),
-    /// So much time passes, and calls come to this.
+    /// Time passes, and calls meet this mood.
     Pass(u64, Mood),
 }
 
@@ -99,7 +99,7 @@ fn event() -> impl Strategy<Value = Turn> {
     ]
 }
 
-/// A schedule, and what came of its calls.
+/// A schedule, and the results of its calls.
 struct Run {
     schedule: Schedule,
     now: Instant,
@@ -134,7 +134,7 @@ impl Run {
         offset
     }
 
-    /// Makes the calls that are due; answers how many.
+    /// Makes the calls that are due, and returns their number.
     fn step(&mut self, mood: impl Fn(Option<Partition>) -> Mood) -> usize {
         let calls = self.schedule.calls(self.now);
         let partitions: Vec<_> = calls.iter().filter_map(partition_of).collect();
@@ -151,13 +151,13 @@ impl Run {
         count
     }
 
-    fn answer(&mut self, call: Call, mood: Mood) {
+    fn answer(&mut self, call: ScheduledCall, mood: Mood) {
         let took = match mood {
             Mood::Well | Mood::Takes(_) => Duration::from_millis(1),
             Mood::Silent => DEADLINE,
         };
         match call {
-            Call::Publish(partition, items) => {
+            ScheduledCall::Publish(partition, items) => {
                 assert!(items.len() <= limits().call_records);
                 assert!(items.len() == 1 || items.iter().map(|i| i.bytes()).sum::<usize>() <= 64);
                 *self.tries.entry(partition.number).or_default() += items.len();
@@ -179,7 +179,7 @@ impl Run {
                 }
                 (self.schedule).published(self.now, took, partition, answers, &self.entropy);
             }
-            Call::Append(portions) => {
+            ScheduledCall::Append(portions) => {
                 assert!(portions.iter().map(|p| p.entries.len()).sum::<usize>() <= 3);
                 if matches!(mood, Mood::Well) {
                     self.schedule.appended(took, portions);
@@ -202,7 +202,7 @@ impl Run {
         );
     }
 
-    /// With a log and a ledger that take everything.
+    /// Runs with a log and a ledger that take everything.
     fn finish(&mut self) {
         for _ in 0..1000 {
             while self.step(|_| Mood::Well) > 0 {}
@@ -215,10 +215,10 @@ impl Run {
     }
 }
 
-fn partition_of(call: &Call) -> Option<Partition> {
+fn partition_of(call: &ScheduledCall) -> Option<Partition> {
     match call {
-        Call::Publish(partition, _) => Some(*partition),
-        Call::Append(_) => None,
+        ScheduledCall::Publish(partition, _) => Some(*partition),
+        ScheduledCall::Append(_) => None,
     }
 }
 
@@ -272,7 +272,7 @@ proptest! {
 #[test]
 fn a_full_partition_pauses_only_those_whose_records_it_holds() {
     let mut run = Run::new();
-    // Offset 0, 3, 6 .. are of source partition 0.
+    // Offsets 0, 3, 6 … are of source partition 0.
     for _ in 0..16 {
         let offset = run.lacks.len() as u64;
         let number = u32::from(!offset.is_multiple_of(3));

@@ -1,6 +1,6 @@
-//! What a message costs the stores, by the rows that are there afterwards.
+//! Cost of a message to the stores, by the rows present afterwards.
 
-use backend::embedded::{Order, Table};
+use backend::embedded::{ScanOrder, Table};
 use bytes::Bytes;
 use protocol::message::Content;
 use protocol::{Message, Platform, Seq};
@@ -11,7 +11,7 @@ use super::world::*;
 impl World {
     /// Rows of a table, and the bytes of their values.
     fn stored(&self, table: Table) -> (usize, usize) {
-        let rows = self.engine.prefix(table, b"", Order::Forward, 10_000);
+        let rows = self.engine.prefix(table, b"", ScanOrder::Forward, 10_000);
         let rows = rows.expect("readable");
         (rows.len(), rows.iter().map(|(_, row)| row.len()).sum())
     }
@@ -62,7 +62,7 @@ async fn a_message_of_two_users_is_two_rows_and_one_of_a_group_is_one() {
 
 const SIZE: usize = 100_000;
 
-/// All that is stored but the log, with indexes and ledger, by tables that hold something of it.
+/// Everything stored but the log, with indexes and ledger, by tables that hold more than `SIZE`.
 impl World {
     fn tables(&self) -> Vec<(Table, usize)> {
         let tables = Table::ALL.iter().filter(|table| **table != Table::Log);

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use api::task::MessageTask;
-use backend::history::StatusWrite;
-use protocol::change::{Change, ChangeKind, ChangeOf, Changed};
+use protocol::change::{ChangeKind, ChangeOf, MessageChange, OrderedChange};
 use protocol::frame::ServerFrame;
 use protocol::keys::Topic;
-use protocol::ledger::Event;
+use protocol::ledger::LedgerEvent;
 use protocol::message::Content;
 use protocol::receipt::ReceiptKind;
+use protocol::receipt::StatusWrite;
+use protocol::record::MessageTask;
 use protocol::{Code, Message, MessageId, Options, Platform, Seq};
 
 use super::crashes::write_and_die;
@@ -61,12 +61,12 @@ impl World {
         id
     }
 
-    async fn changes(&self) -> Vec<Changed> {
+    async fn changes(&self) -> Vec<OrderedChange> {
         let found = self.backends.changes.since(between(ALICE, BOB), 0, 1000);
         found.await.expect("reads")
     }
 
-    /// What a session was told, in order: the rev, and the position of the message.
+    /// Changes pushed to sessions, in order: the rev, and the position of the message.
     fn told(&self) -> Vec<(u64, u64)> {
         let frames = self.boat.frames().into_iter();
         frames
@@ -94,7 +94,8 @@ async fn a_recall_is_judged_by_the_bounds_in_its_own_record() {
     assert_eq!(world.changes().await.len(), 1);
 }
 
-/// Each has its place among the changes, whoever is there hears of it, and nothing is stored for those who are not.
+/// Each change has its place, every session online gets it, and nothing is stored for users who are
+/// away.
 #[tokio::test(start_paused = true)]
 async fn changes_get_places_of_their_own_and_are_told_to_who_is_there() {
     let world = World::new().await;
@@ -119,14 +120,14 @@ async fn changes_get_places_of_their_own_and_are_told_to_who_is_there() {
     assert_eq!(places, [(1, 1, edited), (2, 1, thumb), (3, 2, gone)]);
     assert_eq!(
         changes[0].asked.change,
-        Change::Edit(Content::text("better"))
+        MessageChange::Edit(Content::text("better"))
     );
     assert_eq!(
         world.conversation(ALICE, BOB).await,
         [(Seq(1), first), (Seq(2), second)],
         "a change takes no place of a message"
     );
-    // Both users' sessions, also those that asked.
+    // Sessions of both users, including those that asked.
     for number in [10, 20] {
         let mine = world.boat.pushed_to(number);
         for change in [edited, thumb, gone] {
@@ -140,12 +141,12 @@ async fn changes_get_places_of_their_own_and_are_told_to_who_is_there() {
         "the message alone"
     );
     let events = world.events(gone).await;
-    let is_changed = |event: &Event| matches!(event, Event::Changed { rev: 3, .. });
+    let is_changed = |event: &LedgerEvent| matches!(event, LedgerEvent::Changed { rev: 3, .. });
     assert!(
         events.iter().any(|(_, event)| is_changed(event)),
         "{events:?}"
     );
-    assert!(events.contains(&(None, Event::Settled)));
+    assert!(events.contains(&(None, LedgerEvent::Settled)));
 
     let keys = [ALICE, BOB].map(|who| (user(who), between(ALICE, BOB)));
     let listed = world
@@ -183,10 +184,10 @@ async fn who_may_not_hears_why_and_no_place_is_used() {
     };
     assert!(heard.iter().any(is_refusal), "{heard:?}");
     let events = world.events(id).await;
-    let says_why = |event: &Event| {
+    let says_why = |event: &LedgerEvent| {
         matches!(
             event,
-            Event::Unchanged {
+            LedgerEvent::Unchanged {
                 refused: Some(_),
                 ..
             }
@@ -196,10 +197,10 @@ async fn who_may_not_hears_why_and_no_place_is_used() {
         events.iter().any(|(_, event)| says_why(event)),
         "{events:?}"
     );
-    assert!(events.contains(&(None, Event::Settled)));
+    assert!(events.contains(&(None, LedgerEvent::Settled)));
 }
 
-/// A message and what becomes of it may come in one batch.
+/// A message and its changes may come in one batch.
 #[tokio::test(start_paused = true)]
 async fn a_message_is_changed_right_after_it_was_sent() {
     let mut world = World::without_carrier(Config::default()).await;
@@ -220,7 +221,8 @@ async fn a_message_is_changed_right_after_it_was_sent() {
     assert_eq!(altered[&Seq(1)].content(&Content::text("")), None);
 }
 
-// T-C1 for changes: the writer dies after its effects, again and again, and each change keeps its place.
+// T-C1 for changes: the writer dies after its effects, again and again, and each change keeps its
+// place.
 #[tokio::test(start_paused = true)]
 async fn a_carrier_that_dies_after_writing_loses_and_repeats_no_change() {
     let mut world = World::without_carrier(Config::default()).await;
@@ -232,7 +234,7 @@ async fn a_carrier_that_dies_after_writing_loses_and_repeats_no_change() {
             n + 1,
             world.change((BOB, ALICE), id, react("👍", true)).await,
         ));
-        // Once more: it is so already.
+        // Once more, to no effect.
         world.change((BOB, ALICE), id, react("👍", true)).await;
     }
     for _ in 0..3 {
@@ -327,7 +329,8 @@ async fn a_change_that_is_sent_again_is_made_once() {
     assert_eq!(world.changes().await.len(), 2);
 }
 
-/// The first try may reach the log after its resend, and after what was done since: nothing says that it may be a repeat.
+/// The first try may reach the log after its resend, and after later changes: nothing marks it as a
+/// possible repeat.
 #[tokio::test(start_paused = true)]
 async fn a_first_try_that_comes_late_changes_nothing_more() {
     let world = World::new().await;
@@ -344,7 +347,7 @@ async fn a_first_try_that_comes_late_changes_nothing_more() {
     assert_eq!(world.changes().await.len(), 2);
 }
 
-/// What was recalled while it waited for a retry goes out as nothing.
+/// A message recalled while it waited for a retry goes out empty.
 #[tokio::test(start_paused = true)]
 async fn a_retry_says_what_the_message_says_by_then() {
     let world = World::new().await;
@@ -372,7 +375,7 @@ async fn a_retry_says_what_the_message_says_by_then() {
     assert_eq!(texts, [&b""[..], b"better"]);
 }
 
-/// A boat that cannot be reached is tried again; a session that has no room is ended, so that it syncs.
+/// A boat that cannot be reached is tried again; a session without room is ended, so that it syncs.
 #[tokio::test(start_paused = true)]
 async fn a_change_that_cannot_be_told_ends_the_session() {
     let world = World::new().await;
@@ -391,7 +394,7 @@ async fn a_change_that_cannot_be_told_ends_the_session() {
     assert_eq!(world.records(Topic::Dead).await.len(), 0);
 }
 
-/// What came before a record that comes again counts for those behind it in the batch.
+/// Changes older than a record that comes again count for the records behind it in the batch.
 #[tokio::test(start_paused = true)]
 async fn a_batch_of_old_and_new_changes_knows_what_stands() {
     let mut world = World::new().await;
@@ -421,7 +424,7 @@ async fn a_batch_of_old_and_new_changes_knows_what_stands() {
     assert_eq!(reactions, ["👎"]);
 }
 
-/// A letter of a change that had its place is told again, and not made again.
+/// A letter of a change that had its place is delivered again, and not made again.
 #[tokio::test(start_paused = true)]
 async fn a_letter_of_a_change_is_made_once() {
     let world = World::new().await;

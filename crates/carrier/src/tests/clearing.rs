@@ -1,10 +1,10 @@
-//! Taking a conversation from one's list, and arranging it: judged by where it stands in the log.
+//! Taking a conversation from one's list, and arranging it: judged by its place in the log.
 
 use std::time::Duration;
 
-use protocol::change::{Arranged, ChangeKind, ChangeOf};
-use protocol::frame::{ListDeed, ServerFrame};
-use protocol::ledger::Event;
+use protocol::change::{ChangeKind, ChangeOf, ListArrangement};
+use protocol::frame::{ListEventKind, ServerFrame};
+use protocol::ledger::LedgerEvent;
 use protocol::message::Content;
 use protocol::{Code, Message, MessageId, Options, Platform, Seq};
 
@@ -40,7 +40,7 @@ impl World {
         id
     }
 
-    /// Up to where a user took the conversation from the list.
+    /// Position up to which a user took the conversation from the list.
     async fn cleared(&self, who: i64) -> (Seq, u64) {
         let key = [(user(who), between(ALICE, BOB))];
         let listed = self.backends.conversations.get(&key).await.expect("lists");
@@ -85,19 +85,19 @@ async fn a_conversation_goes_from_one_users_list() {
     assert!(touched >= before, "a list of before finds it");
     assert!(world.boat.pushed_to(10).contains(&deed.get()));
     assert!(!world.boat.pushed_to(20).contains(&deed.get()));
-    let is_told = |frame: &ServerFrame| matches!(frame, ServerFrame::Listed(word) if word.id == deed && word.deed == ListDeed::Cleared(Seq(2)));
+    let is_told = |frame: &ServerFrame| matches!(frame, ServerFrame::Listed(word) if word.id == deed && word.deed == ListEventKind::Cleared(Seq(2)));
     assert!(world.boat.frames().iter().any(is_told));
-    let listed = Event::Listed {
+    let listed = LedgerEvent::Listed {
         conversation: between(ALICE, BOB),
     };
     let events = world.events(deed).await;
-    assert!(events.contains(&(None, listed)) && events.contains(&(None, Event::Settled)));
+    assert!(events.contains(&(None, listed)) && events.contains(&(None, LedgerEvent::Settled)));
     assert_eq!(
         world.conversation(ALICE, BOB).await.len(),
         2,
         "what was said stays"
     );
-    // Once more: it is so already.
+    // Once more, to no effect.
     world.clear(ALICE, BOB, newest).await;
     world.until_quiet().await;
     assert_eq!(world.refused(ALICE), []);
@@ -108,7 +108,8 @@ async fn a_conversation_goes_from_one_users_list() {
 async fn a_message_that_the_device_had_not_seen_keeps_the_conversation() {
     let world = World::new().await;
     let seen = world.send(BOB, ALICE).await;
-    // Scenario 1: the chat goes on on another device. Scenario 2: a message comes before the wish is handled.
+    // Scenario 1: the chat goes on on another device. Scenario 2: a message comes before the
+    // request is handled.
     world.send(ALICE, BOB).await;
     world.send(BOB, ALICE).await;
     let wish = world.clear(ALICE, BOB, seen).await;
@@ -118,10 +119,10 @@ async fn a_message_that_the_device_had_not_seen_keeps_the_conversation() {
     assert_eq!(world.cleared(ALICE).await, (Seq::ZERO, 0));
     assert_eq!(world.refused(ALICE), [Code::NotFound; 2]);
     let events = world.events(wish).await;
-    let is_expired = |event: &Event| {
+    let is_expired = |event: &LedgerEvent| {
         matches!(
             event,
-            Event::Unchanged {
+            LedgerEvent::Unchanged {
                 refused: Some(_),
                 ..
             }
@@ -161,7 +162,7 @@ async fn a_clearing_means_the_same_when_it_comes_again() {
     assert_eq!(listed[0].expect("a row").row.last_id, late);
 }
 
-/// For whoever hid it, and told to nobody else; however often the record comes again.
+/// Hidden for the user who asked, and announced to nobody else, however often the record comes.
 #[tokio::test(start_paused = true)]
 async fn a_message_is_hidden_from_one_user() {
     let mut world = World::without_carrier(Config::default()).await;
@@ -198,13 +199,13 @@ async fn a_message_is_hidden_from_one_user() {
     let registers = conversations.registers(&[(user(ALICE), talk)]).await;
     assert_eq!(registers.expect("reads")[0].hidden, of_alice[1].0);
     let is_told = |of: MessageId, seq: u64| {
-        let word = |frame: &ServerFrame| matches!(frame, ServerFrame::Listed(word) if word.id == of && word.deed == ListDeed::Hidden(Seq(seq)));
+        let word = |frame: &ServerFrame| matches!(frame, ServerFrame::Listed(word) if word.id == of && word.deed == ListEventKind::Hidden(Seq(seq)));
         world.boat.frames().iter().any(word)
     };
     assert!(is_told(again_id, 2));
     assert!(!world.boat.pushed_to(20).contains(&again_id.get()));
     assert_eq!(world.refused(10), [Code::NotFound]);
-    let listed = Event::Listed { conversation: talk };
+    let listed = LedgerEvent::Listed { conversation: talk };
     assert!(world.events(id).await.contains(&(None, listed)));
     assert_eq!(world.conversation(ALICE, BOB).await.len(), 2);
 }
@@ -213,11 +214,11 @@ async fn a_message_is_hidden_from_one_user() {
 async fn the_last_word_arranges_a_conversation() {
     let world = World::new().await;
     let newest = world.send(BOB, ALICE).await;
-    let pinned = Arranged {
+    let pinned = ListArrangement {
         pinned: true,
         muted_until: Some(world.now()),
     };
-    for arranged in [Arranged::default(), pinned] {
+    for arranged in [ListArrangement::default(), pinned] {
         let kind = ChangeKind::Arrange(arranged);
         let message = world.about_list(ALICE, BOB, newest, kind);
         world.accept(task(message)).await;
@@ -235,5 +236,5 @@ async fn the_last_word_arranges_a_conversation() {
         .flatten()
         .map(|row| row.arranged)
         .collect();
-    assert_eq!(arranged, [pinned, Arranged::default()]);
+    assert_eq!(arranged, [pinned, ListArrangement::default()]);
 }

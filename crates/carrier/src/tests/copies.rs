@@ -1,12 +1,12 @@
-//! Copies beside the stores: renewed by the writer, forgotten before anybody is told.
+//! Cache entries beside the stores: renewed by the writer, invalidated before any delivery.
 
 use std::time::Duration;
 
-use backend::cache::{Copy, Found};
+use backend::cache::{CacheLookup, CacheRecord};
 use backend::hook::Fault;
-use protocol::cached::{CachedGroup, CachedUser, Owner};
+use protocol::cache::{CacheKey, GroupEntry, UserEntry};
 use protocol::conversation::Head;
-use protocol::group::Wish;
+use protocol::group::GroupCommand;
 use protocol::{ConversationId, Platform, Seq, Timestamp, UserId};
 
 use super::groups::{CLOSED, create, group};
@@ -15,41 +15,41 @@ use super::world::*;
 const CAROL: i64 = 3;
 
 impl World {
-    /// A station has read it.
+    /// Fills the cache, as a station that has read the user.
     async fn keep_copy(&self, who: i64) {
-        let token = self.found(Owner::User(user(who))).await.token;
-        let copy = CachedUser {
+        let token = self.found(CacheKey::User(user(who))).await.token;
+        let copy = UserEntry {
             at: self.now(),
             private_before: Timestamp::ZERO,
             groups: Default::default(),
         };
-        let copy = Copy::of_user(user(who), token, &copy).expect("small");
+        let copy = CacheRecord::of_user(user(who), token, &copy).expect("small");
         self.keep(copy).await;
     }
 
     async fn keep_group_copy(&self, head: Head) {
-        let token = self.found(Owner::Group(group())).await.token;
-        let copy = CachedGroup::read(self.now(), head, Some(CLOSED));
-        let copy = Copy::of_group(group(), token, &copy).expect("small");
+        let token = self.found(CacheKey::Group(group())).await.token;
+        let copy = GroupEntry::read(self.now(), head, Some(CLOSED));
+        let copy = CacheRecord::of_group(group(), token, &copy).expect("small");
         self.keep(copy).await;
     }
 
-    async fn keep(&self, copy: Copy) {
+    async fn keep(&self, copy: CacheRecord) {
         let mut kept = self.backends.cache.keep(vec![copy]).await;
         assert!(kept.remove(0).expect("answers"));
     }
 
-    async fn found(&self, owner: Owner) -> Found {
+    async fn found(&self, owner: CacheKey) -> CacheLookup {
         let mut found = self.backends.cache.find(&[owner]).await;
         found.remove(0).expect("answers")
     }
 
-    async fn copy(&self, who: UserId) -> Option<CachedUser> {
-        self.found(Owner::User(who)).await.user()
+    async fn copy(&self, who: UserId) -> Option<UserEntry> {
+        self.found(CacheKey::User(who)).await.user()
     }
 
-    async fn group_copy(&self) -> Option<CachedGroup> {
-        self.found(Owner::Group(group())).await.group()
+    async fn group_copy(&self) -> Option<GroupEntry> {
+        self.found(CacheKey::Group(group())).await.group()
     }
 }
 
@@ -87,14 +87,17 @@ async fn what_a_record_made_old_is_not_found_any_more() {
     }
 
     world.keep_copy(BOB).await;
-    world.wish(ALICE, Wish::Add(vec![user(CAROL)])).await;
+    world
+        .wish(ALICE, GroupCommand::Add(vec![user(CAROL)]))
+        .await;
     world.until_quiet().await;
     assert_eq!(world.copy(user(CAROL)).await, None);
     assert_eq!(world.group_copy().await, None);
     assert!(world.copy(user(BOB)).await.is_some());
 }
 
-/// A carrier that does not know that it was overtaken: the head of the other stays, and so does the copy.
+/// A carrier that does not know that it was overtaken: the other's head stays, and so does the
+/// cache entry.
 #[tokio::test(start_paused = true)]
 async fn a_late_writer_does_not_put_an_older_copy() {
     let world = World::new().await;
@@ -115,7 +118,7 @@ async fn a_late_writer_does_not_put_an_older_copy() {
     assert!(copy.is_none_or(|copy| copy.head == ahead), "{copy:?}");
 }
 
-/// A message is written, and nobody is looked for before the copy is gone.
+/// A message is written, and no session is looked for before the cache entry is gone.
 #[tokio::test(start_paused = true)]
 async fn nobody_is_told_while_a_copy_may_be_found() {
     let world = World::new().await;
@@ -143,7 +146,7 @@ async fn nobody_is_told_while_a_copy_may_be_found() {
     assert_eq!(world.boat.pushed_to(20)[1..], [id.get()]);
 }
 
-/// Who was sent away must not find by a copy what is said behind that.
+/// A removed member must not find, by a stale cache entry, anything said after the removal.
 #[tokio::test(start_paused = true)]
 async fn nothing_behind_a_wish_is_written_before_copies_are_forgotten() {
     let world = World::new().await;
@@ -151,7 +154,7 @@ async fn nothing_behind_a_wish_is_written_before_copies_are_forgotten() {
     world.until_quiet().await;
     world.keep_copy(BOB).await;
     world.faults.begin(CACHE, Fault::Unavailable);
-    world.wish(ALICE, Wish::Remove(user(BOB))).await;
+    world.wish(ALICE, GroupCommand::Remove(user(BOB))).await;
     let behind = world.say(ALICE).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(world.said().await, []);

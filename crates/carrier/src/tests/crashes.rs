@@ -2,25 +2,26 @@
 
 use std::sync::Arc;
 
-use api::task::MessageTask;
 use api::trace::Spans;
 use backend::hook::Fault;
 use backend::queue::Polled;
 use protocol::keys::Topic;
+use protocol::record::MessageTask;
 use protocol::{Platform, Seq};
 
 use super::world::*;
+use crate::decoded_record;
 use crate::records::Records;
-use crate::work;
 use crate::writer::Writer;
 use crate::{Config, GROUP};
 
-/// Reads and writes all that waits on `message`, and dies before it delivers or commits anything.
+/// Reads and writes everything that waits on `message`, and dies before it delivers or commits
+/// anything.
 pub(super) async fn write_and_die(world: &World) -> usize {
     write_some_and_die(world, usize::MAX).await
 }
 
-/// The same with the first so many records of each poll.
+/// Same with the first `most` records of each poll.
 pub(super) async fn write_some_and_die(world: &World, most: usize) -> usize {
     let mut consumer = world
         .backends
@@ -49,9 +50,9 @@ pub(super) async fn write_some_and_die(world: &World, most: usize) -> usize {
         let reads: Vec<_> = records
             .into_iter()
             .take(most)
-            .map(|record| Arc::new(work::read(record, 3).expect("ours")))
+            .map(|record| Arc::new(decoded_record::read(record, 3).expect("ours")))
             .collect();
-        let done = writer.write(&reads).await;
+        let done = writer.write(&reads, usize::MAX).await;
         assert!(done.halt.is_none(), "written: {:?}", done.halt);
         written += done.batch.deliver.len();
     }
@@ -80,7 +81,7 @@ async fn a_carrier_that_dies_after_writing_changes_no_place_and_loses_nothing() 
     assert_eq!(world.conversation(BOB, ALICE).await, expected);
 }
 
-// holes 2: a letter without a place was sent on its way again, and later its own record is read again.
+// holes 2: a letter without a place was redriven, and later its own record is read again.
 #[tokio::test(start_paused = true)]
 async fn a_redriven_letter_stops_nothing_when_its_record_is_read_again() {
     let mut world = World::without_carrier(Config::default()).await;
@@ -123,11 +124,11 @@ async fn rows_without_a_head_are_found_and_keep_their_places() {
         .records(Topic::Message)
         .await
         .into_iter()
-        .map(|record| work::read(record, 3).expect("ours"))
+        .map(|record| decoded_record::read(record, 3).expect("ours"))
         .collect();
     let (mut seq, mut prev) = (Seq::ZERO, None);
     for read in reads {
-        let api::task::Work::Message(task) = &read.task.work else {
+        let protocol::record::Work::Message(task) = &read.task.work else {
             panic!("a message");
         };
         seq = seq.next();

@@ -1,29 +1,29 @@
-//! What the store has kept and cannot read is the fault of one conversation, not of its neighbours.
+//! Unreadable rows of a store are the fault of one conversation, not of its neighbours.
 
 use std::time::Duration;
 
-use api::task::MessageTask;
-use backend::embedded::{Batch, Table};
+use backend::embedded::{Table, WriteBatch};
 use bytes::Bytes;
-use protocol::desk::Outcome;
+use operator::dead_letters::{Filter, Selection};
+use operator::desk::TaskOutcome;
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
+use protocol::record::MessageTask;
 use protocol::{MessageId, Platform, Seq};
 
 use super::world::*;
-use crate::dead_letters::{Filter, Selection};
 
-/// Something that cannot be read stands here; what stood before is answered.
+/// Replaces a row by an unreadable one, and returns the row before.
 pub(super) fn damage(world: &World, table: Table, key: &[u8]) -> Option<Bytes> {
     let before = world.engine.get(table, key).expect("readable");
-    let mut batch = Batch::new();
+    let mut batch = WriteBatch::new();
     batch.put(table, key.to_vec(), Bytes::from_static(b"\xffdamaged"));
     world.engine.write(batch).expect("written");
     before
 }
 
 fn repair(world: &World, table: Table, key: &[u8], before: Option<Bytes>) {
-    let mut batch = Batch::new();
+    let mut batch = WriteBatch::new();
     match before {
         Some(value) => batch.put(table, key.to_vec(), value),
         None => batch.remove(table, key.to_vec()),
@@ -35,12 +35,12 @@ pub(super) fn row_key(owner: i64, id: MessageId) -> Vec<u8> {
     [owner.to_be_bytes(), id.get().to_be_bytes()].concat()
 }
 
-/// Of a private conversation: kind 0.
+/// List key of a private conversation: kind 0.
 fn list_key(owner: i64, peer: i64) -> Vec<u8> {
     [&owner.to_be_bytes()[..], &[0], &peer.to_be_bytes()].concat()
 }
 
-/// Sends from many to one, so that each partition has some, and waits until all that is done.
+/// Sends from many users to one, so that each partition has some, and waits until all is done.
 async fn send_all(world: &World, senders: std::ops::Range<i64>) -> Vec<MessageId> {
     let mut sent = Vec::new();
     for sender in senders {
@@ -50,7 +50,7 @@ async fn send_all(world: &World, senders: std::ops::Range<i64>) -> Vec<MessageId
     sent
 }
 
-async fn redrive_all(world: &World) -> Vec<Outcome> {
+async fn redrive_all(world: &World) -> Vec<TaskOutcome> {
     let all = Selection::Filter {
         filter: Filter {
             reason: Some(DeadReason::StoreRejected),
@@ -87,7 +87,7 @@ async fn a_damaged_head_holds_its_own_conversation_only() {
     repair(&world, Table::Head, &key, before);
     let next = world.send(12, BOB).await;
     world.until_quiet().await;
-    assert_eq!(redrive_all(&world).await, [Outcome::ToMessage]);
+    assert_eq!(redrive_all(&world).await, [TaskOutcome::ToMessage]);
     let expected = [(Seq(1), next), (Seq(2), sent[2])];
     assert_eq!(world.conversation(12, BOB).await, expected);
     assert_eq!(world.boat.pushed_to(20)[9..], [next.get(), lost]);
@@ -125,7 +125,7 @@ async fn a_damaged_row_holds_the_record_that_needs_it_only() {
     assert_eq!(world.records(Topic::Dead).await.len(), 1);
 }
 
-// The row and the head stand; what comes after them is done when the letter is redriven.
+// The row and the head stand; a redrive of the letter does the rest.
 #[tokio::test(start_paused = true)]
 async fn a_damaged_list_row_makes_a_letter_that_is_delivered_from_its_place() {
     let world = World::new().await;
@@ -140,7 +140,7 @@ async fn a_damaged_list_row_makes_a_letter_that_is_delivered_from_its_place() {
     repair(&world, Table::Conversation, &key, before);
     let next = world.send(12, BOB).await;
     world.until_quiet().await;
-    assert_eq!(redrive_all(&world).await, [Outcome::ToMessage]);
+    assert_eq!(redrive_all(&world).await, [TaskOutcome::ToMessage]);
     assert_eq!(
         world.boat.pushed_to(20)[9..],
         [next, sent[2]].map(MessageId::get)
@@ -176,11 +176,11 @@ async fn a_retry_whose_row_is_damaged_does_not_hold_its_tier() {
 
     repair(&world, Table::Private, &key, before);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(redrive_all(&world).await, [Outcome::ToRetry]);
+    assert_eq!(redrive_all(&world).await, [TaskOutcome::ToRetry]);
     assert_eq!(arrived(sent[0]), 2);
 }
 
-// Whoever misses it finds the letter; the others of its tier go on.
+// One becomes a letter; the others of its tier go on.
 #[tokio::test(start_paused = true)]
 async fn a_retry_of_whose_message_a_change_is_damaged_does_not_hold_its_tier() {
     let world = World::new().await;

@@ -1,16 +1,17 @@
 use std::time::Duration;
 
+use api::task::Value;
 use backend::Kind;
 use backend::hook::Fault;
 use backend::queue::NewRecord;
 use bytes::Bytes;
+use operator::dead_letters::{Filter, Forecast, LetterPackage, Refused, Selection};
+use operator::desk::TaskOutcome;
 use protocol::Platform;
-use protocol::desk::Outcome;
 use protocol::keys::Topic;
-use protocol::ledger::{DeadReason, Event};
+use protocol::ledger::{DeadReason, LedgerEvent};
 
 use super::world::*;
-use crate::dead_letters::{Filter, Forecast, Packed, Refused, Selection};
 
 // proves S1 Pitfall E; T-C4: what cannot be read is a dead letter at once, and its neighbours pass.
 #[tokio::test(start_paused = true)]
@@ -32,8 +33,8 @@ async fn garbage_oversize_and_misplaced_records_become_letters_and_hold_nobody()
     let mut large = task(world.message(ALICE, BOB));
     large.message.content.data = vec![0; 5000].into();
     world.accept(large).await;
-    let elsewhere = api::task::Task::new(
-        api::task::Work::Message(task(world.message(ALICE, BOB))),
+    let elsewhere = protocol::record::Task::new(
+        protocol::record::Work::Message(task(world.message(ALICE, BOB))),
         world.now(),
     );
     let home = protocol::keys::partition_of(&key, 3);
@@ -102,7 +103,7 @@ async fn what_always_fails_is_a_letter_that_can_be_read_and_redriven_once() {
     let json = serde_json::to_string(&page).expect("serialisable");
     assert!(json.contains("\"reason\":\"max-retries\""), "{json}");
     assert_eq!(
-        serde_json::from_str::<crate::dead_letters::Page>(&json).expect("back"),
+        serde_json::from_str::<operator::dead_letters::LetterPage>(&json).expect("back"),
         page
     );
 
@@ -125,17 +126,17 @@ async fn what_always_fails_is_a_letter_that_can_be_read_and_redriven_once() {
         "a plan does nothing"
     );
     let done = world.redrive(&all).await.expect("redriven");
-    assert_eq!((done.len(), done[0].outcome), (1, Outcome::ToRetry));
+    assert_eq!((done.len(), done[0].outcome), (1, TaskOutcome::ToRetry));
     world.until_quiet().await;
     assert_eq!(world.waiting(BOB, Platform::Web).await, 1);
 
     let ids = Selection::Ids(vec![letter.id.clone(), "message-9-9".to_owned()]);
     let again = world.redrive(&ids).await.expect("readable");
-    let outcomes: Vec<Outcome> = again.iter().map(|redrive| redrive.outcome).collect();
-    assert_eq!(outcomes, [Outcome::Before, Outcome::NoSuchLetter]);
+    let outcomes: Vec<TaskOutcome> = again.iter().map(|redrive| redrive.outcome).collect();
+    assert_eq!(outcomes, [TaskOutcome::Before, TaskOutcome::NoSuchLetter]);
     let events = world.events(id).await;
     assert!(events.iter().any(|(target, event)| {
-        target.is_some() && matches!(event, Event::Redriven { letter: l } if *l == letter.id)
+        target.is_some() && matches!(event, LedgerEvent::Redriven { letter: l } if *l == letter.id)
     }));
     let stats = desk.stats().await.expect("readable");
     assert_eq!(stats.messages["max-retries"].redriven, 1);
@@ -168,7 +169,7 @@ async fn a_letter_without_a_place_gets_one_when_it_is_redriven() {
         limit: 10,
     };
     let done = world.redrive(&all).await.expect("redriven");
-    assert_eq!(done[0].outcome, Outcome::ToMessage);
+    assert_eq!(done[0].outcome, TaskOutcome::ToMessage);
     world.until_quiet().await;
     let ids: Vec<_> = world
         .conversation(BOB, ALICE)
@@ -255,19 +256,20 @@ async fn exported_letters_come_back_once_and_only_to_where_they_came_from() {
 
     let empty = World::new().await;
     let desk = empty.dead_letters();
-    let unpack = |letters: Vec<Packed>, cluster| desk.unpack("ann", cluster, letters, "a test");
+    let unpack =
+        |letters: Vec<LetterPackage>, cluster| desk.unpack("ann", cluster, letters, "a test");
     for (cluster, wrong) in [
         (8, packed.letters[0].clone()),
         (
             CLUSTER,
-            Packed {
+            LetterPackage {
                 id: "message-9-9".to_owned(),
                 ..packed.letters[0].clone()
             },
         ),
         (
             CLUSTER,
-            Packed {
+            LetterPackage {
                 value: String::new(),
                 ..packed.letters[0].clone()
             },

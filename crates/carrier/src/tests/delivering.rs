@@ -1,9 +1,10 @@
+use api::task::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use protocol::frame::ServerFrame;
 use protocol::keys::Topic;
-use protocol::ledger::Event;
+use protocol::ledger::LedgerEvent;
 use protocol::{Platform, Seq};
 use tokio::time::Instant;
 
@@ -66,12 +67,12 @@ async fn a_message_reaches_its_receiver_and_its_sender_learns_its_place() {
     let web = Some(target(BOB, Platform::Web));
     let events = world.events(id).await;
     assert!(
-        matches!(events[0].1, Event::Placed { seq: Seq(1), .. }),
+        matches!(events[0].1, LedgerEvent::Placed { seq: Seq(1), .. }),
         "{events:?}"
     );
-    assert!(matches!(&events[1], (t, Event::Pushed { .. }) if *t == web));
-    assert!(matches!(&events[2], (t, Event::Acked { .. }) if *t == web));
-    assert_eq!(events[3], (None, Event::Settled));
+    assert!(matches!(&events[1], (t, LedgerEvent::Pushed { .. }) if *t == web));
+    assert!(matches!(&events[2], (t, LedgerEvent::Acked { .. }) if *t == web));
+    assert_eq!(events[3], (None, LedgerEvent::Settled));
     assert_eq!(events.len(), 4);
 }
 
@@ -208,7 +209,7 @@ async fn a_boat_that_lost_its_lease_is_still_delivered_to() {
     assert_eq!(world.waiting(BOB, Platform::Web).await, 0);
 }
 
-// Its address outlives its end: nobody else would tell it.
+// The carrier keeps the address of a boat that counts as over: nobody else would name it.
 #[tokio::test(start_paused = true)]
 async fn a_boat_that_counted_as_over_is_delivered_to_once_it_answers() {
     let mut world = World::new().await;
@@ -293,7 +294,7 @@ async fn several_shards_share_the_partitions_and_the_boats() {
     world.stop().await;
 }
 
-/// The clock of the machine is set back by an hour while a session says nothing.
+/// The machine's clock is set back by an hour while a session says nothing.
 #[tokio::test(start_paused = true)]
 async fn a_step_of_the_clock_delays_no_deadline() {
     let world = World::new().await;
@@ -309,7 +310,7 @@ async fn a_step_of_the_clock_delays_no_deadline() {
     world
         .until("the push is given up", async || {
             let events = world.events(id).await;
-            let failed = |event: &Event| matches!(event, Event::Failed { .. });
+            let failed = |event: &LedgerEvent| matches!(event, LedgerEvent::Failed { .. });
             events.iter().any(|(_, event)| failed(event))
         })
         .await;

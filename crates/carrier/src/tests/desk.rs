@@ -1,4 +1,4 @@
-//! The worker of the desk: what operators ask for is done once, whatever happens in between.
+//! Worker of the desk: tasks of operators are done once, whatever happens in between.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use backend::Kind;
 use backend::hook::Fault;
 use backend::queue::NewRecord;
 use bytes::Bytes;
+use operator::DeadLetters;
+use operator::dead_letters::{Filter, Forecast, Listed, Refused, Request, Selection};
+use operator::desk::{OperatorTask, OperatorWork, Pace, Progress, TaskId, TaskOutcome};
 use protocol::Platform;
-use protocol::desk::{Outcome, Pace, Progress, Task, TaskId, Work};
 use protocol::keys::Topic;
-use protocol::ledger::Event;
+use protocol::ledger::LedgerEvent;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::world::*;
-use crate::DeadLetters;
-use crate::dead_letters::{Filter, Forecast, Listed, Refused, Request, Selection};
 
 const SOON: Duration = Duration::from_secs(120);
 
@@ -26,7 +26,7 @@ pub(super) fn all() -> Selection {
     }
 }
 
-pub(super) fn request(work: Work, selection: Selection) -> Request {
+pub(super) fn request(work: OperatorWork, selection: Selection) -> Request {
     Request {
         task: Some("t".parse().expect("a name")),
         work,
@@ -57,7 +57,7 @@ impl Drop for Worker {
     }
 }
 
-/// A message that died of a mailbox that refused it, and does so no longer.
+/// Makes a letter of a message that the mailbox refused, and would take by now.
 pub(super) async fn dead_of_the_mailbox(world: &World) {
     world.know(BOB, Platform::Web).await;
     world.faults.begin(ROUTES, Fault::Conflict);
@@ -70,7 +70,8 @@ pub(super) async fn dead_of_the_mailbox(world: &World) {
     world.faults.end(ROUTES);
 }
 
-/// So many letters that die of the same at once, again and again.
+/// Makes this many letters of records that cannot be read, and die of the same cause again and
+/// again.
 pub(super) async fn garbage(world: &World, count: u8) {
     let key = protocol::keys::record_key(between(ALICE, BOB));
     for number in 0..count {
@@ -90,7 +91,7 @@ pub(super) async fn letters_of(letters: &DeadLetters) -> Vec<Listed> {
     page.expect("readable").letters
 }
 
-pub(super) async fn wait(letters: &DeadLetters) -> Task {
+pub(super) async fn wait(letters: &DeadLetters) -> OperatorTask {
     letters.wait(&id(), SOON).await.expect("known")
 }
 
@@ -99,7 +100,7 @@ pub(super) fn says(record: &NewRecord, what: &str) -> bool {
     is_operation && String::from_utf8_lossy(&record.value).contains(what)
 }
 
-/// A crash behind the record, and before that is written down: the next worker finds it in the log.
+/// A crash after the record, and before its entry: the next worker finds the record in the log.
 #[tokio::test(start_paused = true)]
 async fn what_was_published_and_not_written_down_is_not_published_again() {
     let world = World::new().await;
@@ -109,26 +110,28 @@ async fn what_was_published_and_not_written_down_is_not_published_again() {
     let faults = &world.faults;
     faults.refuse_records(|record| says(record, "\"done\"").then_some(Kind::Unavailable));
     let first = Worker::begin(&letters, "first");
-    let task = letters.begin("ann", request(Work::Redrive, all())).await;
+    let task = letters
+        .begin("ann", request(OperatorWork::Redrive, all()))
+        .await;
     assert_eq!(task.expect("begun").begun.letters, 1);
     world
         .until("it is published", async || {
             world.records(Topic::Retry(1)).await.len() == before + 1
         })
         .await;
-    // It tries to write it down, and looks for it each time.
+    // The worker tries to write the entry, and looks for the record each time.
     sleep(Duration::from_secs(10)).await;
     drop(first);
     faults.accept_records();
     let _second = Worker::begin(&letters, "second");
     let task = wait(&letters).await;
     assert_eq!(task.progress, Progress::Over);
-    assert_eq!(task.told[0].1, Outcome::ToRetry);
+    assert_eq!(task.told[0].1, TaskOutcome::ToRetry);
     assert_eq!(world.records(Topic::Retry(1)).await.len(), before + 1);
     assert!(letters_of(&letters).await[0].redriven);
 }
 
-/// The same, and the log drops the letter before the next worker comes.
+/// Same, but the log drops the letter before the next worker comes.
 #[tokio::test(start_paused = true)]
 async fn what_was_published_is_written_down_although_its_letter_is_gone() {
     let mut world = World::new().await;
@@ -142,7 +145,7 @@ async fn what_was_published_is_written_down_although_its_letter_is_gone() {
     faults.refuse_records(|record| says(record, "\"done\"").then_some(Kind::Unavailable));
     let first = Worker::begin(&letters, "first");
     letters
-        .begin("ann", request(Work::Redrive, all()))
+        .begin("ann", request(OperatorWork::Redrive, all()))
         .await
         .expect("begun");
     world
@@ -156,15 +159,16 @@ async fn what_was_published_is_written_down_although_its_letter_is_gone() {
     world.log.trim(late).await.expect("trimmed");
     assert!(letters_of(&letters).await.is_empty());
     let _second = Worker::begin(&letters, "second");
-    assert_eq!(wait(&letters).await.told[0].1, Outcome::ToRetry);
+    assert_eq!(wait(&letters).await.told[0].1, TaskOutcome::ToRetry);
     let events = world.events(message).await;
     let web = target(BOB, Platform::Web);
-    let is_said =
-        |(of, event): &(_, Event)| *of == Some(web) && matches!(event, Event::Redriven { .. });
+    let is_said = |(of, event): &(_, LedgerEvent)| {
+        *of == Some(web) && matches!(event, LedgerEvent::Redriven { .. })
+    };
     assert!(events.iter().any(is_said), "{events:?}");
 }
 
-/// A crash behind the claim: the next worker finds nothing in the log, and publishes it.
+/// A crash after the claim: the next worker finds no record in the log, and publishes it.
 #[tokio::test(start_paused = true)]
 async fn what_was_claimed_and_not_published_is_published() {
     let world = World::new().await;
@@ -176,7 +180,7 @@ async fn what_was_claimed_and_not_published_is_published() {
     faults.refuse_records(move |record| again(record).then_some(Kind::Unavailable));
     let first = Worker::begin(&letters, "first");
     letters
-        .begin("ann", request(Work::Redrive, all()))
+        .begin("ann", request(OperatorWork::Redrive, all()))
         .await
         .expect("begun");
     sleep(Duration::from_secs(10)).await;
@@ -184,7 +188,7 @@ async fn what_was_claimed_and_not_published_is_published() {
     drop(first);
     faults.accept_records();
     let _second = Worker::begin(&letters, "second");
-    assert_eq!(wait(&letters).await.told[0].1, Outcome::ToRetry);
+    assert_eq!(wait(&letters).await.told[0].1, TaskOutcome::ToRetry);
     assert_eq!(world.records(Topic::Retry(1)).await.len(), before + 1);
 }
 
@@ -196,11 +200,11 @@ async fn one_of_several_workers_works() {
     let names = ["one", "two", "three"];
     let _workers = names.map(|name| Worker::begin(&letters, name));
     letters
-        .begin("ann", request(Work::Discard, all()))
+        .begin("ann", request(OperatorWork::Discard, all()))
         .await
         .expect("begun");
     let task = wait(&letters).await;
-    assert_eq!(task.outcomes[&Outcome::Discarded], 10);
+    assert_eq!(task.outcomes[&TaskOutcome::Discarded], 10);
     let log = letters.log(1000, false, None).await.expect("readable");
     let workers: std::collections::BTreeSet<_> =
         log.entries.iter().map(|entry| &*entry.by).collect();
@@ -218,7 +222,7 @@ async fn a_redrive_that_dies_again_pauses_and_goes_on_when_told() {
             per_second: 8,
             pause_above: 50,
         },
-        ..request(Work::Redrive, all())
+        ..request(OperatorWork::Redrive, all())
     };
     letters.begin("ann", slowly).await.expect("begun");
     let task = wait(&letters).await;
@@ -252,7 +256,7 @@ async fn what_is_discarded_is_left_alone_until_it_is_restored() {
     let first = letters_of(&letters).await[0].id.clone();
     let one = || Selection::Ids(vec![first.clone()]);
     letters
-        .begin("ann", request(Work::Discard, one()))
+        .begin("ann", request(OperatorWork::Discard, one()))
         .await
         .expect("begun");
     wait(&letters).await;
@@ -268,15 +272,15 @@ async fn what_is_discarded_is_left_alone_until_it_is_restored() {
         let done = letters.redrive("ann", &one(), patience).await;
         done.expect("answered")[0].outcome
     };
-    assert_eq!(redrive().await, Outcome::IsDiscarded);
+    assert_eq!(redrive().await, TaskOutcome::IsDiscarded);
     let restore = Request {
         task: None,
-        ..request(Work::Restore, one())
+        ..request(OperatorWork::Restore, one())
     };
     let restored = letters.begin("bob", restore).await.expect("begun");
     let restored = letters.wait(restored.id(), SOON).await.expect("known");
-    assert_eq!(restored.told[0].1, Outcome::Restored);
-    assert_eq!(redrive().await, Outcome::ToMessage);
+    assert_eq!(restored.told[0].1, TaskOutcome::Restored);
+    assert_eq!(redrive().await, TaskOutcome::ToMessage);
 }
 
 #[tokio::test(start_paused = true)]
@@ -284,13 +288,17 @@ async fn a_task_asked_for_twice_is_one_and_nothing_is_none() {
     let world = World::new().await;
     garbage(&world, 3).await;
     let letters = world.dead_letters();
-    let first = letters.begin("ann", request(Work::Discard, all())).await;
-    let second = letters.begin("ann", request(Work::Discard, all())).await;
+    let first = letters
+        .begin("ann", request(OperatorWork::Discard, all()))
+        .await;
+    let second = letters
+        .begin("ann", request(OperatorWork::Discard, all()))
+        .await;
     assert_eq!(first.expect("begun").at, second.expect("the same").at);
     assert_eq!(letters.tasks().await.expect("readable").len(), 1);
     let none = Request {
         task: None,
-        ..request(Work::Discard, Selection::Ids(Vec::new()))
+        ..request(OperatorWork::Discard, Selection::Ids(Vec::new()))
     };
     let refused = letters.begin("ann", none).await.expect_err("refused");
     assert!(
@@ -320,10 +328,11 @@ async fn a_plan_says_what_would_die_again_and_what_would_not() {
     let letters = world.dead_letters();
     let plan = letters.plan(&all()).await.expect("readable");
     let forecasts: Vec<_> = plan.forecasts.iter().map(|share| &share.forecast).collect();
-    let [Forecast::Store, Forecast::FailAgain(why)] = &forecasts[..] else {
+    let [Forecast::Store, Forecast::FailAgain(cause)] = &forecasts[..] else {
         panic!("{plan:?}");
     };
-    assert!(why.starts_with("undecodable"), "{why}");
+    let cause = cause.to_string();
+    assert!(cause.starts_with("undecodable"), "{cause}");
 
     world
         .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
@@ -333,7 +342,7 @@ async fn a_plan_says_what_would_die_again_and_what_would_not() {
 
     let _worker = Worker::begin(&letters, "desk");
     letters
-        .begin("ann", request(Work::Redrive, all()))
+        .begin("ann", request(OperatorWork::Redrive, all()))
         .await
         .expect("begun");
     wait(&letters).await;
@@ -341,7 +350,7 @@ async fn a_plan_says_what_would_die_again_and_what_would_not() {
     let left: u64 = plan
         .forecasts
         .iter()
-        .filter(|share| share.forecast == Forecast::LeftAlone(Outcome::Before))
+        .filter(|share| share.forecast == Forecast::LeftAlone(TaskOutcome::Before))
         .map(|share| share.letters)
         .sum();
     assert_eq!(left, 2, "{plan:?}");

@@ -1,4 +1,4 @@
-//! What is over: letters that died again, that nobody can restore, or that the log has dropped.
+//! Letters that are over: died again, beyond restoring, or dropped by the log.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use backend::Backends;
 use backend::clock::TimerClock;
 use backend::queue::{NewRecord, Queue};
 use bytes::Bytes;
-use protocol::desk::{Act, Outcome, Work};
+use operator::DeadLetters;
+use operator::dead_letters::{Filter, HeaderValue, Selection};
+use operator::desk::{OperatorAction, OperatorWork, TaskOutcome};
 use protocol::keys::Topic;
 use tokio::time::sleep;
 
 use super::desk::{Worker, all, garbage, id, letters_of, request, wait};
 use super::world::*;
-use crate::DeadLetters;
-use crate::dead_letters::{Filter, HeaderValue, Selection};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -27,7 +27,7 @@ fn later(world: &World, by: Duration) -> DeadLetters {
     DeadLetters::new(backends, world.bounds)
 }
 
-async fn acts(letters: &DeadLetters) -> Vec<Act> {
+async fn acts(letters: &DeadLetters) -> Vec<OperatorAction> {
     let log = letters.log(1000, false, None).await.expect("readable");
     log.entries.into_iter().map(|entry| entry.act).collect()
 }
@@ -36,7 +36,7 @@ async fn acts(letters: &DeadLetters) -> Vec<Act> {
 async fn discard_all(letters: &DeadLetters, worker: &str) -> Worker {
     let worker = Worker::begin(letters, worker);
     letters
-        .begin("ann", request(Work::Discard, all()))
+        .begin("ann", request(OperatorWork::Discard, all()))
         .await
         .expect("begun");
     wait(letters).await;
@@ -53,7 +53,7 @@ async fn a_task_tells_which_letters_died_again() {
         .collect();
     let first = Worker::begin(&letters, "first");
     letters
-        .begin("ann", request(Work::Redrive, all()))
+        .begin("ann", request(OperatorWork::Redrive, all()))
         .await
         .expect("begun");
     wait(&letters).await;
@@ -71,16 +71,16 @@ async fn a_task_tells_which_letters_died_again() {
         assert_eq!(is_told, parent.is_some(), "{}", letter.id);
         assert_eq!(is_told, !old.contains(&letter.id), "{}", letter.id);
     }
-    // Whoever works next does not tell it again.
+    // The next worker does not report it again.
     drop(first);
     let _second = Worker::begin(&letters, "second");
     sleep(Duration::from_secs(30)).await;
     assert_eq!(letters.task(&id()).await.expect("known").died_again, 3);
     let told = acts(&letters).await.into_iter();
-    let told = told.filter(|act| matches!(act, Act::DiedAgain { .. }));
+    let told = told.filter(|act| matches!(act, OperatorAction::DiedAgain { .. }));
     let told: usize = told
         .map(|act| match act {
-            Act::DiedAgain { letters, .. } => letters.len(),
+            OperatorAction::DiedAgain { letters, .. } => letters.len(),
             _ => 0,
         })
         .sum();
@@ -96,7 +96,7 @@ async fn what_was_discarded_is_gone_after_seven_days() {
     let name = letters_of(&letters).await[0].id.clone();
     let one = Selection::Ids(vec![name.clone()]);
     letters
-        .begin("ann", request(Work::Discard, one.clone()))
+        .begin("ann", request(OperatorWork::Discard, one.clone()))
         .await
         .expect("begun");
     wait(&letters).await;
@@ -117,7 +117,7 @@ async fn what_was_discarded_is_gone_after_seven_days() {
     assert_eq!(shown.body, None);
     assert!(letters.envelope(&name).await.is_err());
     let plan = letters.plan(&one).await.expect("readable");
-    let over = crate::dead_letters::Forecast::LeftAlone(Outcome::Final);
+    let over = operator::dead_letters::Forecast::LeftAlone(TaskOutcome::Final);
     assert_eq!(plan.forecasts[0].forecast, over);
     let every = Filter {
         with_gone: true,
@@ -148,15 +148,16 @@ async fn what_the_log_has_dropped_is_forgotten() {
     assert_eq!(forgotten(&acts(&letters).await), 3);
 }
 
-fn forgotten(acts: &[Act]) -> usize {
+fn forgotten(acts: &[OperatorAction]) -> usize {
     let forgets = acts.iter().map(|act| match act {
-        Act::Forgotten { letters } => letters.len(),
+        OperatorAction::Forgotten { letters } => letters.len(),
         _ => 0,
     });
     forgets.sum()
 }
 
-/// One letter, discarded, and half an hour later another record of its name; the log drops the first one.
+/// One letter, discarded, and half an hour later another record of its name; the log drops the
+/// first one.
 async fn dropped_the_first_of_two(world: &World, reason: Option<&'static str>) -> DeadLetters {
     garbage(world, 1).await;
     let first = world.records(Topic::Dead).await.remove(0);
@@ -197,7 +198,7 @@ async fn a_letter_is_remembered_while_any_record_of_it_is_there() {
     assert_eq!(forgotten(&acts(&letters).await), 1);
 }
 
-/// A later version may know what it died of.
+/// A later version may know the cause of death.
 #[tokio::test(start_paused = true)]
 async fn a_letter_is_remembered_while_a_record_that_cannot_be_read_bears_its_name() {
     let world = World::new().await;
@@ -242,12 +243,12 @@ async fn the_log_tells_only_decisions_if_asked_and_goes_on() {
     let [oldest] = &page.entries[..] else {
         panic!("{page:?}");
     };
-    assert!(matches!(oldest.act, Act::Begun(_)));
+    assert!(matches!(oldest.act, OperatorAction::Begun(_)));
     assert_eq!(page.next, None);
     assert!(acts(&letters).await.len() > 3);
 }
 
-/// Both find nothing there, and both put it there.
+/// Both imports find nothing, and both add the letter.
 #[tokio::test(start_paused = true)]
 async fn a_letter_that_came_back_twice_at_once_is_one() {
     let world = World::new().await;
@@ -272,12 +273,12 @@ async fn a_letter_that_came_back_twice_at_once_is_one() {
     assert_eq!(ann.count(&all()).await.expect("counts").letters, 1);
     let told = empty.redrive(&all()).await.expect("redriven");
     assert_eq!(told.len(), 1);
-    assert_eq!(told[0].outcome, Outcome::ToMessage);
+    assert_eq!(told[0].outcome, TaskOutcome::ToMessage);
     let redriven = empty.records(Topic::Message).await.len();
     let told = empty
         .redrive(&Selection::Ids(vec![packed[0].id.clone()]))
         .await;
-    assert_eq!(told.expect("left alone")[0].outcome, Outcome::Before);
+    assert_eq!(told.expect("left alone")[0].outcome, TaskOutcome::Before);
     assert_eq!(empty.records(Topic::Message).await.len(), redriven);
 }
 

@@ -1,20 +1,21 @@
-//! An operator mends what a letter holds.
+//! Edits of letters by an operator.
 
 use api::envelope;
-use api::task::DeliverTask;
+use api::task::Value;
 use backend::Kind;
 use backend::hook::Fault;
 use bytes::Bytes;
+use operator::DeadLetters;
+use operator::dead_letters::{Envelope, Forecast, LetterChange, LetterChanged, Refused};
+use operator::desk::{EditRefusal, TaskOutcome, Version};
 use protocol::Platform;
-use protocol::desk::{NotEdited, Outcome, Version};
 use protocol::keys::Topic;
-use protocol::ledger::Event;
+use protocol::ledger::LedgerEvent;
+use protocol::record::RetryTask;
 use protocol::{Placed, Position, Seq};
 
 use super::desk::{Worker, all, letters_of, says};
 use super::world::*;
-use crate::DeadLetters;
-use crate::dead_letters::{Change, Changed, Envelope, Forecast, Refused};
 
 const TASK: &str = "packetboat.v1.Task";
 
@@ -22,13 +23,13 @@ const TASK: &str = "packetboat.v1.Task";
 fn bytes(world: &World, change: impl FnOnce(String) -> String) -> Bytes {
     let mut task = task(world.message(ALICE, BOB));
     task.bounds = world.bounds;
-    let work = api::task::Work::Message(task);
-    let task = api::task::Task::new(work, world.now());
+    let work = protocol::record::Work::Message(task);
+    let task = protocol::record::Task::new(work, world.now());
     let text = envelope::to_json(TASK, task.encode()).expect("a task").text;
     envelope::from_json(TASK, &change(text)).expect("a message of the wire")
 }
 
-/// Nobody is user -1.
+/// Names a sender that cannot be: no user is -1.
 fn from_nobody(text: String) -> String {
     let damaged = text.replace("\"fromId\": \"1\"", "\"fromId\": \"-1\"");
     assert_ne!(damaged, text);
@@ -51,8 +52,8 @@ async fn held(letters: &DeadLetters, id: &str) -> Envelope {
     held.expect("there")
 }
 
-fn change(base: &Version, envelope: &str) -> Change {
-    Change {
+fn change(base: &Version, envelope: &str) -> LetterChange {
+    LetterChange {
         base: base.clone(),
         envelope: envelope.to_owned(),
         why: "a test".to_owned(),
@@ -61,7 +62,11 @@ fn change(base: &Version, envelope: &str) -> Change {
     }
 }
 
-async fn edit(letters: &DeadLetters, id: &str, change: Change) -> Result<Changed, Refused> {
+async fn edit(
+    letters: &DeadLetters,
+    id: &str,
+    change: LetterChange,
+) -> Result<LetterChanged, Refused> {
     let changed = letters.edit("ann", id, change).await?;
     Ok(changed.expect("there is such a letter"))
 }
@@ -71,7 +76,7 @@ async fn forecast(letters: &DeadLetters) -> Forecast {
     plan.forecasts[0].forecast.clone()
 }
 
-fn refusal(refused: Result<Changed, Refused>) -> String {
+fn refusal(refused: Result<LetterChanged, Refused>) -> String {
     refused.expect_err("refused").to_string()
 }
 
@@ -89,7 +94,7 @@ async fn a_letter_is_mended_and_redriven_as_it_is_now() {
     let text = before.text.as_ref().expect("a message");
     let text = text.replace("\"-1\"", "\"1\"");
 
-    let looked = Change {
+    let looked = LetterChange {
         dry_run: true,
         ..change(&before.version, &text)
     };
@@ -112,7 +117,10 @@ async fn a_letter_is_mended_and_redriven_as_it_is_now() {
     assert!(listed.edited);
     // Another operator saw what it held before.
     let stale = edit(&letters, &id, change(&before.version, "{}")).await;
-    assert!(matches!(stale, Err(Refused::NotEdited(NotEdited::Changed))));
+    assert!(matches!(
+        stale,
+        Err(Refused::NotEdited(EditRefusal::Changed))
+    ));
 
     // Another process knows the same.
     let again = world.dead_letters();
@@ -123,13 +131,16 @@ async fn a_letter_is_mended_and_redriven_as_it_is_now() {
     let edit_of = shown.edit.expect("edited");
     assert_eq!((&*edit_of.by, &*edit_of.edited.why), ("ann", "a test"));
     let told = world.redrive(&all()).await.expect("redriven");
-    assert_eq!(told[0].outcome, Outcome::ToMessage);
+    assert_eq!(told[0].outcome, TaskOutcome::ToMessage);
     world
         .until("it is pushed", async || world.boat.pushed_to(20).len() == 1)
         .await;
     let version = held(&again, &id).await.version;
     let late = edit(&again, &id, change(&version, "{}")).await;
-    assert!(matches!(late, Err(Refused::NotEdited(NotEdited::Redriven))));
+    assert!(matches!(
+        late,
+        Err(Refused::NotEdited(EditRefusal::Redriven))
+    ));
     assert_eq!(letters_of(&letters).await.len(), 1, "it did not die again");
 }
 
@@ -144,7 +155,7 @@ async fn dead_for_two(world: &World) -> (String, Placed) {
         },
         message,
     };
-    let work = api::task::Work::Deliver(DeliverTask {
+    let work = protocol::record::Work::Deliver(RetryTask {
         rev: 0,
         placed: placed.clone(),
         targets: [Platform::Web, Platform::Ios]
@@ -157,7 +168,10 @@ async fn dead_for_two(world: &World) -> (String, Placed) {
     });
     world.faults.begin(ROUTES, Fault::Conflict);
     world
-        .publish(Topic::Retry(1), &api::task::Task::new(work, world.now()))
+        .publish(
+            Topic::Retry(1),
+            &protocol::record::Task::new(work, world.now()),
+        )
         .await;
     let letters = world.dead_letters();
     world
@@ -183,7 +197,7 @@ async fn a_letter_stays_the_message_that_it_names() {
     assert_ne!(other, text);
     for dry_run in [true, false] {
         for text in [&*other, "{}"] {
-            let change = Change {
+            let change = LetterChange {
                 dry_run,
                 ..change(&before.version, text)
             };
@@ -207,12 +221,12 @@ async fn a_target_that_is_taken_out_is_not_said_to_be_on_its_way() {
     assert!(kept.expect("it can be").done);
     world.redrive(&all()).await.expect("redriven");
     let events = world.events(placed.message.id).await.into_iter();
-    let redriven = events.filter(|(_, event)| matches!(event, Event::Redriven { .. }));
+    let redriven = events.filter(|(_, event)| matches!(event, LedgerEvent::Redriven { .. }));
     let redriven: Vec<_> = redriven.map(|(target, _)| target).collect();
     assert_eq!(redriven, [Some(target(BOB, Platform::Web))]);
 }
 
-/// A crash behind the new bytes, and before the entry that makes them count.
+/// A crash after the new bytes, and before the entry that makes them count.
 #[tokio::test(start_paused = true)]
 async fn bytes_without_an_entry_count_for_nothing() {
     let world = World::new().await;
@@ -313,7 +327,7 @@ async fn fields_that_are_not_known_are_not_lost_by_the_way() {
     let change = change(&before.version, &text);
     let refused = refusal(edit(&letters, &id, change.clone()).await);
     assert!(refused.contains("#99"), "{refused}");
-    let slip = Change {
+    let slip = LetterChange {
         envelope: text.replace("retryCount", "retryCuont"),
         ..change.clone()
     };
@@ -322,7 +336,7 @@ async fn fields_that_are_not_known_are_not_lost_by_the_way() {
         refused.contains("retryCuont") && refused.contains("line"),
         "{refused}"
     );
-    let knowingly = Change {
+    let knowingly = LetterChange {
         drop_unknown: true,
         ..change
     };

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use api::task::MessageTask;
-use backend::groups::{Loading, PAGE, Page};
+use backend::groups::{GroupLoad, Loading, PAGE};
 use backend::hook::Fault;
 use protocol::change::{ChangeKind, ChangeOf};
-use protocol::frame::{HistoryRange, ListDeed, ServerFrame};
-use protocol::group::{Group, Role, Settings, Wish};
+use protocol::frame::{HistoryRange, ListEventKind, ServerFrame};
+use protocol::group::{Group, GroupCommand, GroupSettings, Role};
 use protocol::history::{IdRange, Order};
 use protocol::keys::Topic;
-use protocol::ledger::Event;
+use protocol::ledger::LedgerEvent;
 use protocol::message::Content;
+use protocol::record::MessageTask;
 use protocol::{
     Code, ConversationId, GroupId, Message, MessageId, Options, Platform, Recipient, Seq, UserId,
 };
@@ -23,7 +23,7 @@ use crate::Config;
 const CAROL: i64 = 3;
 const DAVE: i64 = 4;
 
-pub(super) const CLOSED: Settings = Settings {
+pub(super) const CLOSED: GroupSettings = GroupSettings {
     open_history: false,
     open_door: false,
 };
@@ -36,13 +36,13 @@ fn conversation() -> ConversationId {
     ConversationId::Group(group())
 }
 
-/// Each user has a session of this number.
+/// Number of each user's session.
 fn session_of(who: i64) -> i64 {
     who * 10
 }
 
-pub(super) fn create(members: impl IntoIterator<Item = i64>) -> Wish {
-    Wish::Create {
+pub(super) fn create(members: impl IntoIterator<Item = i64>) -> GroupCommand {
+    GroupCommand::Create {
         settings: CLOSED,
         members: members.into_iter().map(user).collect(),
     }
@@ -82,7 +82,7 @@ impl World {
         self.accept_of(self.for_group(from, None)).await
     }
 
-    pub(super) async fn wish(&self, by: i64, wish: Wish) -> MessageId {
+    pub(super) async fn wish(&self, by: i64, wish: GroupCommand) -> MessageId {
         let change = Some((None, ChangeKind::Wish(wish)));
         self.accept_of(self.for_group(by, change)).await
     }
@@ -96,14 +96,14 @@ impl World {
         let mut loading = Loading::new(group());
         loop {
             match loading.next(&*self.backends.groups, PAGE).await {
-                Ok(Page::Part) => {}
-                Ok(Page::Whole(group)) => return group,
+                Ok(GroupLoad::Part) => {}
+                Ok(GroupLoad::Whole(group)) => return group,
                 other => panic!("it is there: {other:?}"),
             }
         }
     }
 
-    /// What was said in the group, in order.
+    /// Messages of the group's history, in order.
     pub(super) async fn said(&self) -> Vec<(Seq, MessageId)> {
         let range = HistoryRange::Forward { after: Seq::ZERO };
         let rows = self
@@ -114,7 +114,7 @@ impl World {
         rows.into_iter().map(|row| (row.seq, row.id)).collect()
     }
 
-    /// The newest of the timeline as they are sent: place and text, newest first.
+    /// Newest entries of the timeline as they are sent: place and text, newest first.
     async fn newest(&self) -> Vec<(u64, Vec<u8>)> {
         let entries = self.backends.timeline.latest(group(), 0, 100).await;
         let entries = entries.expect("reads").into_iter();
@@ -133,14 +133,14 @@ impl World {
             .collect()
     }
 
-    /// What a user's session was told of how they stand.
+    /// Roles that a user's session was notified of.
     fn stands(&self, who: i64) -> Vec<Option<Role>> {
         let pushed = self.boat.pushed.lock().clone();
         let frames = pushed.into_iter().zip(self.boat.frames());
         let mine = frames.filter(|((session, _), _)| *session == session_of(who));
         mine.filter_map(|(_, frame)| match frame {
             ServerFrame::Listed(word) => match word.deed {
-                ListDeed::Member(role) => Some(role),
+                ListEventKind::Member(role) => Some(role),
                 _ => None,
             },
             _ => None,
@@ -163,8 +163,8 @@ impl World {
 
     async fn is_refused(&self, id: MessageId) -> bool {
         let events = self.events(id).await;
-        let refused = |event: &Event| matches!(event, Event::Refused { .. });
-        events.contains(&(None, Event::Settled)) && events.iter().any(|(_, e)| refused(e))
+        let refused = |event: &LedgerEvent| matches!(event, LedgerEvent::Refused { .. });
+        events.contains(&(None, LedgerEvent::Settled)) && events.iter().any(|(_, e)| refused(e))
     }
 }
 
@@ -177,16 +177,19 @@ async fn a_group_is_as_large_as_the_bounds_in_the_wish_allow() {
     let mut world = World::new().await;
     world.bounds.group_members = 2;
     world.wish(ALICE, create([BOB])).await;
-    world.wish(ALICE, Wish::Add(vec![user(CAROL)])).await;
+    world
+        .wish(ALICE, GroupCommand::Add(vec![user(CAROL)]))
+        .await;
     world.bounds.group_members = 3;
-    world.wish(ALICE, Wish::Add(vec![user(DAVE)])).await;
+    world.wish(ALICE, GroupCommand::Add(vec![user(DAVE)])).await;
     world.until_quiet().await;
     let group = world.group().await;
     let present = [ALICE, BOB, CAROL, DAVE].map(|who| group.role(user(who)).is_some());
     assert_eq!(present, [true, true, false, true]);
 }
 
-/// The door let Dave in although he was out, and his client sends the same message again once he is in.
+/// The station let Dave's message pass although he was out, and his client sends it again once he
+/// is in.
 #[tokio::test(start_paused = true)]
 async fn a_message_refused_first_and_placed_later_stops_nothing_when_it_is_read_again() {
     let mut world = World::without_carrier(Config::default()).await;
@@ -194,7 +197,7 @@ async fn a_message_refused_first_and_placed_later_stops_nothing_when_it_is_read_
     world.wish(ALICE, create([BOB])).await;
     let message = world.for_group(DAVE, None);
     let id = world.accept_of(message.clone()).await;
-    world.wish(ALICE, Wish::Add(vec![user(DAVE)])).await;
+    world.wish(ALICE, GroupCommand::Add(vec![user(DAVE)])).await;
     world.accept_of(message).await;
     write_and_die(&world).await;
     write_and_die(&world).await;
@@ -223,7 +226,7 @@ async fn a_message_is_one_row_and_every_member_gets_it() {
     world.wish(ALICE, create([BOB, CAROL])).await;
     let small = world.say(ALICE).await;
     world.until_quiet().await;
-    world.wish(ALICE, Wish::Add(vec![user(DAVE)])).await;
+    world.wish(ALICE, GroupCommand::Add(vec![user(DAVE)])).await;
     let wider = world.say(ALICE).await;
     world.until_quiet().await;
     for (who, waits) in [(CAROL, 2), (DAVE, 1)] {
@@ -231,9 +234,10 @@ async fn a_message_is_one_row_and_every_member_gets_it() {
     }
     let grow = async |to: std::ops::Range<i64>| {
         let users = to.map(user).collect();
-        world.wish(ALICE, Wish::Add(users)).await;
+        world.wish(ALICE, GroupCommand::Add(users)).await;
     };
-    // With four who are in, and the sender one of them: the largest that is stored for.
+    // Together with the four members, sender included: the largest group with messages stored for
+    // each.
     grow(100..350).await;
     grow(350..596).await;
     let largest = world.say(ALICE).await;
@@ -269,7 +273,7 @@ async fn a_message_is_one_row_and_every_member_gets_it() {
         |frame: &ServerFrame| matches!(frame, ServerFrame::Placed(echo) if echo.id == small);
     assert!(echoes.iter().any(is_echo));
     for platform in [Platform::Ios, Platform::Web] {
-        // The large group has more than are stored for.
+        // The large group has more members than messages are stored for.
         assert_eq!(world.waiting(CAROL, platform).await, 3);
     }
     let newest = world.newest().await;
@@ -288,7 +292,8 @@ async fn a_message_is_one_row_and_every_member_gets_it() {
     assert!(head.stamp >= BEGIN, "the list difference finds it");
 }
 
-/// What is in one batch takes effect in order: who is removed in between may not write any more, and gets nothing.
+/// Records of one batch take effect in order: a member removed in between may not write any more,
+/// and gets nothing.
 #[tokio::test(start_paused = true)]
 async fn a_wish_takes_effect_between_two_messages() {
     let mut world = World::without_carrier(Config::default()).await;
@@ -298,10 +303,10 @@ async fn a_wish_takes_effect_between_two_messages() {
     let early = world.say(ALICE).await;
     world.wish(ALICE, create([BOB, CAROL])).await;
     let first = world.say(CAROL).await;
-    world.wish(ALICE, Wish::Remove(user(CAROL))).await;
+    world.wish(ALICE, GroupCommand::Remove(user(CAROL))).await;
     let refused = world.say(CAROL).await;
     let second = world.say(BOB).await;
-    let nobody = world.wish(CAROL, Wish::Add(vec![user(DAVE)])).await;
+    let nobody = world.wish(CAROL, GroupCommand::Add(vec![user(DAVE)])).await;
     world.carrier = Some(world.start().await);
     world.until_quiet().await;
     assert_eq!(world.said().await, numbered(&[first, second]));
@@ -332,12 +337,12 @@ async fn a_group_is_handed_over_and_each_hears_how_they_stand() {
     }
     world.wish(ALICE, create([BOB, CAROL])).await;
     world
-        .wish(ALICE, Wish::SetRole(user(CAROL), Role::Admin))
+        .wish(ALICE, GroupCommand::SetRole(user(CAROL), Role::Admin))
         .await;
-    world.wish(ALICE, Wish::Leave).await;
-    world.wish(ALICE, Wish::HandOver(user(BOB))).await;
-    world.wish(ALICE, Wish::Leave).await;
-    world.wish(ALICE, Wish::Leave).await;
+    world.wish(ALICE, GroupCommand::Leave).await;
+    world.wish(ALICE, GroupCommand::HandOver(user(BOB))).await;
+    world.wish(ALICE, GroupCommand::Leave).await;
+    world.wish(ALICE, GroupCommand::Leave).await;
     let again = world.wish(BOB, create([])).await;
     world.until_quiet().await;
     assert_eq!(
@@ -358,7 +363,8 @@ async fn a_group_is_handed_over_and_each_hears_how_they_stand() {
     );
 }
 
-/// Messages and wishes, allowed and not, with their places by the order in which they were sent.
+/// Messages and group commands, allowed and not, with their places by the order in which they were
+/// sent.
 async fn eventful(world: &World) -> Vec<MessageId> {
     let mut said = vec![world.say(DAVE).await];
     world.wish(ALICE, create([BOB, CAROL])).await;
@@ -367,26 +373,29 @@ async fn eventful(world: &World) -> Vec<MessageId> {
         said.push(world.say(DAVE).await);
         let recall = world.ask(DAVE, said[1], ChangeKind::Recall).await;
         said.push(recall);
-        world.wish(BOB, Wish::Add(vec![user(DAVE)])).await;
+        world.wish(BOB, GroupCommand::Add(vec![user(DAVE)])).await;
         world
-            .wish(ALICE, Wish::Add(vec![user(DAVE), user(100 + round)]))
+            .wish(
+                ALICE,
+                GroupCommand::Add(vec![user(DAVE), user(100 + round)]),
+            )
             .await;
         said.push(world.say(DAVE).await);
         said.push(world.say(CAROL).await);
-        world.wish(CAROL, Wish::Leave).await;
+        world.wish(CAROL, GroupCommand::Leave).await;
         said.push(world.say(CAROL).await);
-        let wish = Wish::SetRole(user(DAVE), Role::Admin);
+        let wish = GroupCommand::SetRole(user(DAVE), Role::Admin);
         world.wish(ALICE, wish).await;
-        world.wish(DAVE, Wish::Add(vec![user(CAROL)])).await;
-        world.wish(ALICE, Wish::HandOver(user(BOB))).await;
-        world.wish(BOB, Wish::HandOver(user(ALICE))).await;
+        world.wish(DAVE, GroupCommand::Add(vec![user(CAROL)])).await;
+        world.wish(ALICE, GroupCommand::HandOver(user(BOB))).await;
+        world.wish(BOB, GroupCommand::HandOver(user(ALICE))).await;
         said.push(world.say(BOB).await);
-        world.wish(ALICE, Wish::Remove(user(DAVE))).await;
+        world.wish(ALICE, GroupCommand::Remove(user(DAVE))).await;
     }
     said
 }
 
-/// Which of these stand where.
+/// Places of these messages; `None` for one without a place.
 async fn places(world: &World, said: &[MessageId]) -> Vec<Option<u64>> {
     let standing = world.said().await;
     let place = |id: &MessageId| {
@@ -396,7 +405,8 @@ async fn places(world: &World, said: &[MessageId]) -> Vec<Option<u64>> {
     said.iter().map(place).collect()
 }
 
-// T-C1 for groups: a carrier that dies after its effects, again and again, against one that never does.
+// T-C1 for groups: a carrier that dies after its effects, again and again, against one that never
+// does.
 #[tokio::test(start_paused = true)]
 async fn a_carrier_that_dies_after_writing_leaves_the_same_group() {
     let calm = World::new().await;
@@ -410,7 +420,7 @@ async fn a_carrier_that_dies_after_writing_leaves_the_same_group() {
         world.live(who).await;
     }
     let said = eventful(&world).await;
-    // Further each time, with all that was before once more.
+    // Further each time, with everything before once more.
     for records in (1..said.len() * 2).step_by(3) {
         write_some_and_die(&world, records).await;
     }
@@ -430,7 +440,7 @@ async fn a_carrier_that_dies_after_writing_leaves_the_same_group() {
         "who was made an administrator since may not recall"
     );
     assert_eq!(world.records(Topic::Dead).await.len(), 0);
-    // Whoever was in all the time gets everything that stands, once.
+    // A member throughout gets every message that stands, once.
     for (id, place) in said.iter().zip(&expected) {
         let pushed = world.boat.pushed_to(session_of(ALICE));
         let times = pushed.iter().filter(|pushed| **pushed == id.get()).count();
@@ -453,7 +463,7 @@ impl World {
 
     async fn is_change(&self, id: MessageId) -> bool {
         let events = self.events(id).await;
-        let is_change = |event: &Event| matches!(event, Event::Unchanged { .. });
+        let is_change = |event: &LedgerEvent| matches!(event, LedgerEvent::Unchanged { .. });
         events.iter().any(|(_, event)| is_change(event))
     }
 }
@@ -467,7 +477,7 @@ async fn an_administrator_recalls_and_another_member_does_not() {
     }
     world.wish(ALICE, create([BOB, CAROL])).await;
     let (first, second) = (world.say(BOB).await, world.say(BOB).await);
-    world.wish(ALICE, Wish::Add(vec![user(DAVE)])).await;
+    world.wish(ALICE, GroupCommand::Add(vec![user(DAVE)])).await;
     let refused = world.ask(CAROL, first, ChangeKind::Recall).await;
     let stranger = world.ask(2000, first, ChangeKind::Recall).await;
     let newcomer = {
@@ -476,7 +486,7 @@ async fn an_administrator_recalls_and_another_member_does_not() {
         world.ask(DAVE, first, react).await
     };
     world
-        .wish(ALICE, Wish::SetRole(user(CAROL), Role::Admin))
+        .wish(ALICE, GroupCommand::SetRole(user(CAROL), Role::Admin))
         .await;
     let recalled = world.ask(CAROL, first, ChangeKind::Recall).await;
     world.ask(BOB, second, ChangeKind::Edit).await;
@@ -513,7 +523,7 @@ async fn an_administrator_recalls_and_another_member_does_not() {
     assert_ne!(newest[0].1, original.content.data.to_vec());
 }
 
-/// Redelivered, what was recalled since does not come back to where pages are taken from.
+/// A redelivered message that was recalled since does not come back to the cache of pages.
 #[tokio::test(start_paused = true)]
 async fn a_redelivered_message_is_cached_as_it_is_now() {
     let world = World::without_carrier(Config::default()).await;
@@ -532,7 +542,7 @@ async fn a_redelivered_message_is_cached_as_it_is_now() {
     }
 }
 
-/// Who was made an administrator behind it in the log may not recall, however often the record comes.
+/// An administrator appointed behind it in the log may not recall, however often the record comes.
 #[tokio::test(start_paused = true)]
 async fn a_role_that_came_later_grants_nothing_before_it() {
     let mut world = World::without_carrier(Config::default()).await;
@@ -540,7 +550,7 @@ async fn a_role_that_came_later_grants_nothing_before_it() {
     let id = world.say(ALICE).await;
     let recall = world.ask(BOB, id, ChangeKind::Recall).await;
     world
-        .wish(ALICE, Wish::SetRole(user(BOB), Role::Admin))
+        .wish(ALICE, GroupCommand::SetRole(user(BOB), Role::Admin))
         .await;
     for _ in 0..2 {
         write_and_die(&world).await;
@@ -580,7 +590,7 @@ async fn a_copy_of_a_send_is_dropped_in_a_group_too() {
     }
 }
 
-/// A member takes a group from their list, unless something came that they had not seen.
+/// A member takes a group from their list, unless a message came that they had not seen.
 #[tokio::test(start_paused = true)]
 async fn a_group_goes_from_one_members_list() {
     let world = World::new().await;
@@ -597,10 +607,11 @@ async fn a_group_goes_from_one_members_list() {
         ServerFrame::Listed(word) if word.id == cleared => Some(word.deed),
         _ => None,
     });
-    assert_eq!(word, Some(ListDeed::Cleared(Seq(2))));
+    assert_eq!(word, Some(ListEventKind::Cleared(Seq(2))));
 }
 
-/// A boat that cannot be reached is tried again: with what the message says by then, and with how the user stands then.
+/// A boat that cannot be reached is tried again: with the message's text by then, and the user's
+/// role by then.
 #[tokio::test(start_paused = true)]
 async fn a_retry_tells_what_is_so_by_then() {
     let world = World::new().await;
@@ -620,7 +631,7 @@ async fn a_retry_tells_what_is_so_by_then() {
     world.boat.drop_frames();
     world.ask(ALICE, id, ChangeKind::Recall).await;
     world
-        .wish(ALICE, Wish::SetRole(user(BOB), Role::Admin))
+        .wish(ALICE, GroupCommand::SetRole(user(BOB), Role::Admin))
         .await;
     world.boat.set(number, Manner::Acknowledges);
     world.until_quiet().await;
@@ -640,7 +651,7 @@ async fn a_retry_tells_what_is_so_by_then() {
     assert_eq!(texts, [&b""[..]], "once, as nothing");
 }
 
-/// Groups that cannot be read hold their conversations, and a cache holds nobody.
+/// Groups that cannot be read hold up their conversations, and a cache holds up nobody.
 #[tokio::test(start_paused = true)]
 async fn stores_that_are_away_lose_nothing() {
     let world = World::new().await;
@@ -656,9 +667,9 @@ async fn stores_that_are_away_lose_nothing() {
     assert_eq!(world.said().await, numbered(&[id]));
     assert!(world.has(BOB, id));
     assert_eq!(world.newest().await, []);
-    // A wish that is held is not forgotten either.
+    // A group command that is held is not forgotten either.
     world.faults.begin(GROUPS, Fault::Unavailable);
-    world.wish(ALICE, Wish::Remove(user(BOB))).await;
+    world.wish(ALICE, GroupCommand::Remove(user(BOB))).await;
     let unread = world.say(ALICE).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     world.faults.end(GROUPS);

@@ -2,10 +2,11 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use api::task::{KickoutTask, Task, Work};
+use api::task::Value;
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
 use protocol::presence::{BoatLife, SessionKey};
+use protocol::record::{KickoutTask, Task, Work};
 use protocol::{Code, Incarnation, Platform, Refusal};
 
 use tokio::time::Instant;

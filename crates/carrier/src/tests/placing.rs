@@ -1,12 +1,12 @@
 use std::time::Duration;
 
-use api::task::MessageTask;
-use backend::embedded::{Batch, Table};
+use backend::embedded::{Table, WriteBatch};
 use backend::hook::Fault;
 use bytes::Bytes;
 use protocol::frame::ServerFrame;
 use protocol::keys::Topic;
-use protocol::ledger::{DeadReason, Event};
+use protocol::ledger::{DeadReason, LedgerEvent};
+use protocol::record::MessageTask;
 use protocol::{Platform, SendId, Seq};
 
 use super::world::*;
@@ -68,7 +68,7 @@ async fn an_unsure_copy_is_dropped_and_its_sender_told_the_first_id() {
     }
     let events = world.events(copy.id).await;
     assert!(
-        events.contains(&(None, Event::Repeat { of: first.id })),
+        events.contains(&(None, LedgerEvent::Repeat { of: first.id })),
         "{events:?}"
     );
 }
@@ -176,7 +176,7 @@ async fn a_head_that_is_mended_in_the_store_is_gone_on_from() {
     let mended = world.engine.get(Table::Head, &key).expect("reads");
     let engine = world.engine.clone();
     let write = |head: Option<Bytes>| {
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         batch.put(Table::Head, key.to_vec(), head.expect("a head"));
         engine.write(batch).expect("writes");
     };

@@ -1,17 +1,18 @@
 use std::time::Duration;
 
-use api::task::{DeliverTask, Task, Work};
+use api::task::Value;
 use backend::hook::Fault;
 use backend::queue::Record;
-use protocol::group::Wish;
+use operator::dead_letters::{Filter, Selection};
+use protocol::group::GroupCommand;
 use protocol::keys::{self, Topic};
-use protocol::ledger::Event;
+use protocol::ledger::LedgerEvent;
+use protocol::record::{RetryTask, Task, Work};
 use protocol::{MessageId, Platform, Position, Seq, UserId};
 
 use super::groups::create;
 use super::world::*;
 use crate::Config;
-use crate::dead_letters::{Filter, Selection};
 
 // One record for both platforms; what is tried again names the one that failed.
 // proves S1-13, S1-15, S1-23, S1-24, S1-26, S1-27, S1-28
@@ -59,7 +60,7 @@ async fn a_platform_that_never_acknowledges_ends_in_the_mailbox() {
             .sign_in(BOB, Platform::Web, number, Manner::Silent)
             .await;
     }
-    // It signs in again each time it is closed, and is as silent as before.
+    // Bob signs in again each time a session is closed, and is as silent as before.
     let id = world.send(ALICE, BOB).await;
     for number in 24..27 {
         let closed = world.boat.closed().len();
@@ -77,7 +78,7 @@ async fn a_platform_that_never_acknowledges_ends_in_the_mailbox() {
     let attempts: Vec<u32> = events
         .iter()
         .filter_map(|(_, event)| match event {
-            Event::Retried { attempt, .. } => Some(*attempt),
+            LedgerEvent::Retried { attempt, .. } => Some(*attempt),
             _ => None,
         })
         .collect();
@@ -113,14 +114,15 @@ async fn a_mailbox_that_is_away_delays_and_does_not_count() {
     assert_eq!(world.boat.pushed_to(20), [id.get()]);
     assert_eq!(world.records(Topic::Dead).await.len(), 0);
     let events = world.events(id).await;
-    let counted = |event: &Event| matches!(event, Event::Retried { attempt, .. } if *attempt > 0);
+    let counted =
+        |event: &LedgerEvent| matches!(event, LedgerEvent::Retried { attempt, .. } if *attempt > 0);
     assert!(
         !events.iter().any(|(_, event)| counted(event)),
         "{events:?}"
     );
 }
 
-// Whether the retry is queued is not known: it is queued again, and does no more than one.
+// Nobody knows whether the retry is queued: it is queued again, and has no further effect.
 #[tokio::test(start_paused = true)]
 async fn a_log_that_says_nothing_is_asked_again() {
     let world = World::new().await;
@@ -157,7 +159,7 @@ async fn a_long_wait_in_one_tier_holds_nobody_else() {
         .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
         .await;
     let deliver = |message: protocol::Message, after: u64| {
-        let deliver = DeliverTask {
+        let deliver = RetryTask {
             rev: 0,
             placed: protocol::Placed {
                 conversation: between(ALICE, BOB),
@@ -195,13 +197,13 @@ async fn a_long_wait_in_one_tier_holds_nobody_else() {
     assert_eq!(world.boat.pushed_to(20).len(), 52);
 }
 
-/// How many members a group has whose messages all fail at once.
+/// Members of a group whose deliveries all fail at once.
 const MANY: i64 = 2000;
 
 /// Bytes of a retry in these tests.
 const BYTES_MAX: usize = 4096;
 
-/// A group of so many.
+/// A group of `MANY` members.
 async fn many() -> World {
     let world = World::with(Config {
         retry_bytes_max: BYTES_MAX,
@@ -212,7 +214,7 @@ async fn many() -> World {
         let members = 1000 + 100 * members;
         let wish = match members {
             1000 => create(members..members + 100),
-            _ => Wish::Add((members..members + 100).map(user).collect()),
+            _ => GroupCommand::Add((members..members + 100).map(user).collect()),
         };
         world.wish(ALICE, wish).await;
     }
@@ -220,7 +222,8 @@ async fn many() -> World {
     world
 }
 
-/// Users that records of a message are for, sorted. There are several records, none too large, and nobody is in two.
+/// Users in the records of a message, sorted. Checks that there are several records, none too
+/// large, and that no user is in two.
 fn users_of(id: MessageId, records: Vec<Record>) -> Vec<UserId> {
     let (mut sizes, mut users) = (Vec::new(), Vec::new());
     for record in records {
@@ -243,7 +246,7 @@ fn users_of(id: MessageId, records: Vec<Record>) -> Vec<UserId> {
     users
 }
 
-// holes 11: letters of many members, and what sends them on their way again, are split as their retries were.
+// holes 11: letters of many members, and their redriven records, are split as their retries were.
 #[tokio::test(start_paused = true)]
 async fn letters_of_many_members_are_redriven_no_larger_than_a_retry_may_be() {
     let world = many().await;
@@ -276,7 +279,7 @@ async fn a_retry_for_many_members_is_no_larger_than_a_record_may_be() {
     (world.until("retries are queued", async || !retries().await.is_empty())).await;
     let users = users_of(id, retries().await);
     assert!(users.len() as i64 >= MANY, "{}", users.len());
-    // The last one of them is there when the mailbox is.
+    // The last member of them comes online once the mailbox is back.
     let (last, session) = (1000 + MANY - 1, 77);
     world.faults.end(ROUTES);
     world
@@ -287,9 +290,9 @@ async fn a_retry_for_many_members_is_no_larger_than_a_record_may_be() {
     assert!(world.records(Topic::Dead).await.is_empty());
 }
 
-/// A retry for somebody's web, due after so long.
+/// A retry for a user's web platform, due after this time.
 pub(super) fn retry_of(world: &World, whom: i64, after: Duration) -> Task {
-    let deliver = DeliverTask {
+    let deliver = RetryTask {
         rev: 0,
         placed: protocol::Placed {
             conversation: between(ALICE, whom),
@@ -311,8 +314,8 @@ pub(super) fn retry_of(world: &World, whom: i64, after: Duration) -> Task {
     }
 }
 
-/// After a restart a backlog of one partition is due in ten minutes, and one of another partition is due now: how
-/// many of the latter are pushed within ten seconds.
+/// After a restart one partition has a backlog that is due in ten minutes, and another has records
+/// due now. Returns how many of the latter are pushed within ten seconds.
 async fn due_now_beside_a_backlog(config: Config) -> usize {
     let mut world = World::without_carrier(config).await;
     let partition_of = |whom| {
@@ -351,8 +354,8 @@ async fn what_is_due_later_leaves_room_for_what_is_due_now() {
     assert_eq!(due_now_beside_a_backlog(few_bytes).await, 100);
 }
 
-/// Retries of the first tier that are due one after the other go as few batches: one is not put off, and those behind it
-/// wait for each other, no longer than a quarter of the delay.
+/// Retries of the first tier that become due one after the other go out in few batches: the first
+/// is not put off, and those behind it wait for each other, no longer than a quarter of the delay.
 #[tokio::test(start_paused = true)]
 async fn retries_of_one_tier_are_tried_in_batches() {
     let world = World::new().await;
@@ -374,7 +377,7 @@ async fn retries_of_one_tier_are_tried_in_batches() {
     assert!((4..=6).contains(&batches), "{batches} batches in a second");
 }
 
-/// The clock of the machine is set back by an hour while retries wait: in memory, and in the log.
+/// The machine's clock is set back by an hour while retries wait: in memory, and in the log.
 #[tokio::test(start_paused = true)]
 async fn a_step_of_the_clock_delays_no_retry() {
     for is_read_after in [false, true] {

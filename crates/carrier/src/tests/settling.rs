@@ -7,27 +7,27 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use backend::Kind;
-use backend::ledger::LedgerStore;
+use backend::hook::{Hook, Hooked, Op};
 use backend::queue::{NewRecord, Partition};
 use bytes::Bytes;
+use operator::dead_letters::{Filter, Listed, Selection};
+use operator::desk::TaskOutcome;
 use protocol::delivery::Source;
-use protocol::desk::Outcome;
 use protocol::keys::Topic;
-use protocol::ledger::{DeadReason, Event, LedgerEntry};
+use protocol::ledger::{DeadReason, LedgerEntry, LedgerEvent};
 use protocol::{MessageId, Platform, Timestamp};
 use tokio::time::Instant;
 
 use super::world::*;
 use crate::Config;
-use crate::batch::Effects;
-use crate::dead_letters::{Filter, Listed, Selection};
+use crate::executor_queue::SettleWork;
 use crate::records::Records;
 use crate::settler::Settler;
 
 /// A record of `topic message` whose only effect is a retry under a key.
-fn retry(offset: u64, key: &'static str) -> Effects {
+fn retry(offset: u64, key: &'static str) -> SettleWork {
     let partition = |topic| Partition { topic, number: 0 };
-    Effects {
+    SettleWork {
         source: Source {
             topic: Topic::Message,
             partition: 0,
@@ -78,13 +78,15 @@ async fn a_retry_does_not_overtake_an_earlier_one_of_its_key() {
     assert_eq!(settler.len(), 0);
 }
 
-/// The settler at work for so long; answers when each record was settled.
+/// Runs the settler for this time, and returns when each record was settled.
 async fn drive(settler: &mut Settler, time: Duration) -> BTreeMap<u64, Duration> {
     let begin = Instant::now();
     let mut settled = BTreeMap::new();
     while begin.elapsed() < time {
         settler.begin(Instant::now());
         tokio::select! {
+            biased;
+            // Answers of the last moment count.
             sources = settler.settled() => {
                 let offsets = sources.into_iter().map(|source| source.offset);
                 settled.extend(offsets.map(|offset| (offset, begin.elapsed())));
@@ -119,8 +121,8 @@ async fn a_partition_that_hangs_holds_what_names_it_and_nothing_else() {
         effects.records[0].partition.number = (offset % 2) as u32;
         effects
     });
-    let mut effects: Vec<Effects> = [hanging].into_iter().chain(healthy).collect();
-    effects.push(Effects::none(Source {
+    let mut effects: Vec<SettleWork> = [hanging].into_iter().chain(healthy).collect();
+    effects.push(SettleWork::none(Source {
         offset: 11,
         ..effects[0].source
     }));
@@ -138,7 +140,8 @@ async fn a_partition_that_hangs_holds_what_names_it_and_nothing_else() {
     assert_eq!(settler.len(), 0);
 }
 
-/// Takes 40 ms for every 128 entries, as a store that writes so many at a time; nothing while it is away.
+/// Takes `latency` for every 128 entries, as a store that writes so many at a time, and nothing
+/// while it is away.
 struct SlowLedger {
     away: AtomicBool,
     rows: AtomicUsize,
@@ -146,29 +149,21 @@ struct SlowLedger {
 }
 
 #[async_trait]
-impl LedgerStore for SlowLedger {
-    async fn append(&self, entries: Vec<LedgerEntry>) -> backend::Result<()> {
+impl Hook for SlowLedger {
+    async fn before(&self, op: &Op) -> backend::Result<()> {
         if self.away.load(Ordering::SeqCst) {
             return Err(backend::Error::unavailable("ledger", "away"));
         }
-        for rows in entries.chunks(128) {
+        for rows in op.subjects.chunks(128) {
             tokio::time::sleep(self.latency).await;
             self.rows.fetch_add(rows.len(), Ordering::SeqCst);
         }
         Ok(())
     }
-
-    async fn trace(&self, _: &[MessageId]) -> backend::Result<Vec<Vec<LedgerEntry>>> {
-        Ok(Vec::new())
-    }
-
-    async fn forget(&self, _: MessageId, _: usize) -> backend::Result<usize> {
-        Ok(0)
-    }
 }
 
-/// What a settler makes of 16,384 records that the ledger is to be told of after an outage of a minute: how many
-/// are settled a minute later, and the rows that were written.
+/// Settles 16,384 records with ledger entries after an outage of a minute. Returns how many are
+/// settled a minute later, and the rows written.
 async fn after_an_outage(latency: Duration) -> (usize, usize) {
     let mut world = World::without_carrier(Config::default()).await;
     let ledger = Arc::new(SlowLedger {
@@ -176,7 +171,8 @@ async fn after_an_outage(latency: Duration) -> (usize, usize) {
         rows: AtomicUsize::new(0),
         latency,
     });
-    world.backends.ledger = ledger.clone();
+    let hook: Arc<dyn Hook> = ledger.clone();
+    world.backends.ledger = Hooked::new(world.backends.ledger.clone(), &hook);
     let records = Records::new(
         world.backends.queue.clone(),
         "carrier-1",
@@ -190,7 +186,7 @@ async fn after_an_outage(latency: Duration) -> (usize, usize) {
             message: MessageId::new(1 + offset as i64).expect("positive"),
             at: Timestamp::from_millis(0),
             target: None,
-            event: Event::Settled,
+            event: LedgerEvent::Settled,
         });
         settler.add(effects);
     }
@@ -205,7 +201,7 @@ async fn after_an_outage(latency: Duration) -> (usize, usize) {
 async fn what_the_ledger_missed_is_written_in_parts() {
     let once = after_an_outage(Duration::from_millis(40)).await;
     assert_eq!(once, (16_384, 16_384));
-    // So slow that the first parts do not fit into their deadline: 2,048 rows take eight seconds.
+    // So slow that the first portions miss their deadline: 2,048 rows take eight seconds.
     let (settled, rows) = after_an_outage(Duration::from_millis(500)).await;
     assert!(settled > 10_000, "{settled} of 16,384");
     assert!(rows < 20_000, "{rows} rows of 16,384");
@@ -217,7 +213,7 @@ async fn letters(world: &World) -> Vec<Listed> {
     page.expect("readable").letters
 }
 
-async fn redrive_all(world: &World) -> Outcome {
+async fn redrive_all(world: &World) -> TaskOutcome {
     let all = Selection::Filter {
         filter: Filter::default(),
         limit: 10,
@@ -247,7 +243,7 @@ async fn a_retry_that_the_log_never_takes_is_a_letter() {
         (Some(id), &["2/web".to_owned()][..])
     );
     let events = world.events(id).await;
-    let dead = |event: &Event| matches!(event, Event::Dead { letter: l, .. } if *l == letter.id);
+    let dead = |event: &LedgerEvent| matches!(event, LedgerEvent::Dead { letter: l, .. } if *l == letter.id);
     let target = Some(target(BOB, Platform::Web));
     assert!(
         events
@@ -260,12 +256,13 @@ async fn a_retry_that_the_log_never_takes_is_a_letter() {
     world
         .sign_in(BOB, Platform::Web, 21, Manner::Acknowledges)
         .await;
-    assert_eq!(redrive_all(&world).await, Outcome::ToRetry);
+    assert_eq!(redrive_all(&world).await, TaskOutcome::ToRetry);
     world.until_quiet().await;
     assert_eq!(world.boat.pushed_to(21), [id.get()]);
 }
 
-// The letter of such a retry is as large: it goes without its body, and its origin still has the message.
+// The letter of such a retry is as large: it goes without its body, and its origin still has the
+// message.
 #[tokio::test(start_paused = true)]
 async fn a_letter_that_the_log_never_takes_goes_without_its_body() {
     let world = World::new().await;
@@ -284,7 +281,7 @@ async fn a_letter_that_the_log_never_takes_goes_without_its_body() {
     world
         .sign_in(BOB, Platform::Web, 21, Manner::Acknowledges)
         .await;
-    assert_eq!(redrive_all(&world).await, Outcome::ToMessage);
+    assert_eq!(redrive_all(&world).await, TaskOutcome::ToMessage);
     world.until_quiet().await;
     assert_eq!(world.boat.pushed_to(21), [id.get()]);
 }
@@ -299,7 +296,7 @@ async fn what_the_log_takes_in_no_shape_is_given_up_and_stands_in_the_ledger() {
     let pushed = world.send(ALICE, BOB).await;
     let notified = world.send(ALICE, 3).await;
     world.until_quiet().await;
-    let dead = |event: &Event| matches!(event, Event::Dead { .. });
+    let dead = |event: &LedgerEvent| matches!(event, LedgerEvent::Dead { .. });
     assert!(
         world
             .events(pushed)
@@ -307,7 +304,8 @@ async fn what_the_log_takes_in_no_shape_is_given_up_and_stands_in_the_ledger() {
             .iter()
             .any(|(_, event)| dead(event))
     );
-    let untold = |event: &Event| matches!(event, Event::NotificationSent { ok: false, .. });
+    let untold =
+        |event: &LedgerEvent| matches!(event, LedgerEvent::NotificationSent { ok: false, .. });
     assert!(
         world
             .events(notified)

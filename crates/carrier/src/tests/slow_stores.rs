@@ -1,5 +1,5 @@
-//! Stores that answer each call in time, and take longer for a whole poll than a member of the group may be silent: it
-//! stays in the group, and nothing is done twice.
+//! Stores that answer each call in time, but take longer for a whole poll than a member of the
+//! group may be silent: the carrier stays in the group, and does nothing twice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use async_trait::async_trait;
 use backend::embedded::Table;
 use backend::hook::{Calls, Fault, Hook, Hooked, Op};
 use backend::mailbox::ServerId;
-use protocol::change::{Arranged, ChangeKind, ChangeOf};
+use protocol::change::{ChangeKind, ChangeOf, ListArrangement};
 use protocol::frame::HistoryRange;
-use protocol::group::{Member, Role, Wish};
+use protocol::group::{GroupCommand, Member, Role};
 use protocol::history::Version;
 use protocol::keys::Topic;
-use protocol::ledger::Event;
+use protocol::ledger::LedgerEvent;
 use protocol::message::Content;
 use protocol::{GroupId, MessageId, Options, Platform, Recipient, Seq, Timestamp};
 
@@ -23,7 +23,6 @@ use super::kickouts::kickout;
 use super::retrying::retry_of;
 use super::world::*;
 use crate::Config;
-use crate::work::message_of;
 
 /// Records of one poll, all of which the stores are asked about.
 const RECORDS: usize = 512;
@@ -36,7 +35,7 @@ fn group(number: usize) -> GroupId {
 }
 
 impl World {
-    async fn wish_of(&self, number: usize, wish: Wish) {
+    async fn wish_of(&self, number: usize, wish: GroupCommand) {
         let change = Some((None, ChangeKind::Wish(wish)));
         let mut message = self.for_group(ALICE, change);
         message.to = Recipient::Group(group(number));
@@ -78,7 +77,7 @@ async fn wishes_of_one_group_are_each_saved_once_however_long_that_takes() {
     world.wish_of(0, create([BOB])).await;
     for number in 1..RECORDS {
         let who = user(10 + number as i64);
-        world.wish_of(0, Wish::Add(vec![who])).await;
+        world.wish_of(0, GroupCommand::Add(vec![who])).await;
     }
     world.faults.begin(
         GROUPS.named("save"),
@@ -119,8 +118,8 @@ async fn reactions_are_judged_together() {
     assert!(world.since(began) < SOON, "{:?}", world.since(began));
 }
 
-/// Retries for as many users, all due at once, while history takes `latency` for a call and cannot read each `damaged`th row:
-/// every other one is delivered, once. Answers how long that took.
+/// Retries for as many users, all due at once, while history takes `latency` for a call and cannot
+/// read each `damaged`th row: all others are delivered, once. Returns the time that took.
 async fn retries_beside_damaged_rows(latency: Duration, damaged: usize) -> Duration {
     let mut world = World::without_carrier(Config::default()).await;
     let mut expected = Vec::new();
@@ -128,7 +127,7 @@ async fn retries_beside_damaged_rows(latency: Duration, damaged: usize) -> Durat
         let whom = 1000 + number as i64;
         (world.sign_in(whom, Platform::Web, whom, Manner::Acknowledges)).await;
         let retry = retry_of(&world, whom, Duration::from_secs(5));
-        let id = message_of(&retry.work).expect("of a message");
+        let id = retry.work.message().expect("of a message");
         match number % damaged {
             0 => _ = damage(&world, Table::Private, &row_key(whom, id)),
             _ => expected.push((whom, id.get())),
@@ -156,13 +155,13 @@ async fn a_damaged_row_costs_no_tier_its_membership() {
     assert!(took < SOON, "{took:?}");
 }
 
-/// All of them together take longer than a member of the group may be silent.
+/// All calls together take longer than a member of the group may be silent.
 #[tokio::test(start_paused = true)]
 async fn a_tier_polls_between_what_it_reads() {
     retries_beside_damaged_rows(Duration::from_millis(4500), 32).await;
 }
 
-/// Clearing, arranging and hiding are three writes, of which each is quick enough for its stamp.
+/// Clearing, arranging and hiding are three writes, each quick enough for its stamp.
 #[tokio::test(start_paused = true)]
 async fn deeds_of_three_kinds_are_each_written_once() {
     let mut world = World::without_carrier(Config::default()).await;
@@ -171,9 +170,9 @@ async fn deeds_of_three_kinds_are_each_written_once() {
     world.carrier = Some(world.start().await);
     world.until_quiet().await;
     world.stop().await;
-    let pinned = Arranged {
+    let pinned = ListArrangement {
         pinned: true,
-        ..Arranged::default()
+        ..ListArrangement::default()
     };
     for kind in [
         ChangeKind::Clear,
@@ -194,7 +193,8 @@ async fn deeds_of_three_kinds_are_each_written_once() {
     assert_eq!(world.faults.writes("conversations"), 3);
 }
 
-/// As no settings may have it that are checked: a write may take longer than a stamp is good for, and does for minutes.
+/// Settings that a check would refuse: a write may take longer than a stamp is good for, and does
+/// for minutes.
 #[tokio::test(start_paused = true)]
 async fn a_list_that_is_never_written_in_time_costs_no_membership() {
     let config = Config {
@@ -212,7 +212,7 @@ async fn a_list_that_is_never_written_in_time_costs_no_membership() {
         let wish = create([BOB]);
         world.wish_of(0, wish).await;
         tokio::time::sleep(Duration::from_secs(120)).await;
-        // What needs no list, of partitions that do not wait.
+        // Records that need no list, of partitions that do not wait.
         for whom in 100..120 {
             let task = kickout(&world, vec![world.key(whom, whom)]);
             world.publish(Topic::Message, &task).await;
@@ -235,7 +235,7 @@ async fn a_list_that_is_never_written_in_time_costs_no_membership() {
     }
 }
 
-/// Nearly all have left: only who is in is bounded.
+/// Nearly all have left: only the number of current members is bounded.
 #[tokio::test(start_paused = true)]
 async fn a_group_that_takes_longer_than_one_call_is_loaded_in_the_end() {
     let mut world = World::without_carrier(Config::default()).await;
@@ -316,6 +316,10 @@ async fn a_server_of_the_mailbox_that_hangs_delays_only_its_users() {
         .map(|&id| MessageId::new(id).expect("an id"));
     for id in settled {
         let events = world.events(id).await;
-        assert_eq!(events.last(), Some(&(None, Event::Settled)), "{events:?}");
+        assert_eq!(
+            events.last(),
+            Some(&(None, LedgerEvent::Settled)),
+            "{events:?}"
+        );
     }
 }

@@ -21,7 +21,7 @@ async fn a_stop_finishes_and_commits_what_is_in_flight() {
         .until("pushed", async || world.boat.pushed.lock().len() == 20)
         .await;
     world.stop().await;
-    // Only what now waits in the retry topic is left; it is not the stop's to wait for.
+    // Only records that now wait in the retry topic are left; a stop does not wait for those.
     assert_eq!(world.uncommitted().await, 10);
     assert_eq!(world.boat.pushed_to(30).len(), 10);
     world.carrier = Some(world.start().await);
@@ -65,7 +65,8 @@ async fn a_stop_does_not_wait_for_ever() {
     );
 }
 
-// R16: partitions move while messages flow; every place is given once, and everybody gets everything.
+// R16: partitions move while messages flow; every place is given once, and everybody gets
+// everything.
 #[tokio::test(start_paused = true)]
 async fn carriers_come_and_go_and_nothing_is_lost() {
     let mut world = World::new().await;

@@ -5,43 +5,34 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use api::task::{MessageTask, Origin, Task, Work};
+use api::task::Value;
 use api::transport::{Connector, InProcess};
 use api::v1;
 use api::v1::boat_service_server::{BoatService, BoatServiceServer};
 use api::v1::outcome::Kind;
 use async_trait::async_trait;
-use backend::Backends;
-use backend::audit::EmbeddedAudit;
-use backend::cache::{CacheConfig, EmbeddedCache};
-use backend::changes::EmbeddedChanges;
 use backend::clock::{Clock, SeededEntropy, TimerClock};
-use backend::conversations::EmbeddedConversations;
-use backend::devices::{EmbeddedDevices, Seen};
-use backend::discovery::{EmbeddedRegistry, Registration, Registry, Role};
+use backend::devices::DeviceSeen;
+use backend::discovery::{Registration, Registry, Role};
 use backend::embedded::Engine;
-use backend::group_history::EmbeddedGroupHistory;
-use backend::groups::EmbeddedGroups;
-use backend::heads::EmbeddedHeads;
-use backend::history::EmbeddedHistory;
-use backend::hook::{Calls, Faults, Hook, Op};
-use backend::installation::EmbeddedInstallation;
-use backend::ledger::EmbeddedLedger;
-use backend::mailbox::{EmbeddedMailbox, MailboxConfig};
+use backend::hook::{Calls, Faults, Op};
 use backend::queue::{EmbeddedQueue, NewRecord, Partition, Queue, QueueConfig, Record};
-use backend::revocations::EmbeddedRevocations;
-use backend::timeline::{EmbeddedTimeline, TimelineConfig};
+use backend::{Backends, Embedded, EmbeddedConfig};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
+use operator::DeadLetters;
+use operator::dead_letters::{Refused, Selection, TaskAnswer};
 use parking_lot::Mutex;
 use protocol::bounds::Bounds;
+use protocol::delivery::Origin;
 use protocol::frame::{HistoryRange, ServerFrame};
 use protocol::keys::{self, Topic};
-use protocol::ledger::Event;
+use protocol::ledger::LedgerEvent;
 use protocol::mailbox::{ConnectRequest, NewSession};
 use protocol::message::{Content, Target};
-use protocol::presence::{BoatLife, Denied, SessionKey};
+use protocol::presence::{BoatLife, DeniedBoats, SessionKey};
+use protocol::record::{MessageTask, Task, Work};
 use protocol::{
     ConversationId, DeviceId, Message, MessageId, Options, Platform, Recipient, SendId, Seq,
     SessionId, Timestamp, UserId,
@@ -53,13 +44,12 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::dead_letters::{Refused, Selection, Told};
-use crate::{Config, DeadLetters, Running, start};
+use crate::{Config, Running, start};
 
 pub(super) const BEGIN: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 pub(super) const ALICE: i64 = 1;
 pub(super) const BOB: i64 = 2;
-/// Few, so that messages meet in one.
+/// Few, so that messages share a partition.
 const PARTITIONS: u32 = 3;
 
 pub(super) fn user(number: i64) -> UserId {
@@ -81,7 +71,7 @@ pub(super) fn target(number: i64, platform: Platform) -> Target {
     }
 }
 
-/// A time of day that somebody sets back.
+/// A time of day that the test sets back.
 pub(super) struct SteppingClock {
     timer: TimerClock,
     /// Milliseconds.
@@ -114,18 +104,18 @@ pub(super) struct World {
     pub(super) clock: Arc<SteppingClock>,
     pub(super) backends: Backends,
     pub(super) connector: Connector,
-    /// What all stores stand on.
+    /// Engine beneath all stores.
     pub(super) engine: Engine,
     pub(super) faults: Arc<Faults>,
     /// The log without faults.
-    pub(super) log: EmbeddedQueue,
+    pub(super) log: Arc<EmbeddedQueue>,
     pub(super) boat: Arc<Peer>,
     pub(super) life: BoatLife,
     /// The boat's lease and its door.
     pub(super) lease: Option<Registration>,
     pub(super) door: Option<InProcess>,
     pub(super) config: Config,
-    /// Of messages that are accepted from now on.
+    /// Bounds of messages accepted from now on.
     pub(super) bounds: Bounds,
     pub(super) carrier: Option<Carrier>,
     next_message: AtomicI64,
@@ -137,27 +127,27 @@ pub(super) struct Carrier {
     pub(super) stop: CancellationToken,
 }
 
-/// How a session takes what is pushed to it.
+/// Reaction of a session to a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Manner {
     Acknowledges,
     /// Reads, and never acknowledges.
     Silent,
     Full,
-    /// Its boat says nothing of it, ever.
+    /// The boat never reports an outcome for it.
     Lost,
 }
 
-/// A boat of the test's own.
+/// Boat of the test.
 #[derive(Default)]
 pub(super) struct Peer {
     sessions: Mutex<BTreeMap<i64, Manner>>,
     pub(super) pushed: Mutex<Vec<(i64, i64)>>,
-    /// When each of these was.
+    /// Time of each push in `pushed`.
     pub(super) pushed_at: Mutex<Vec<Instant>>,
     frames: Mutex<Vec<Bytes>>,
     pub(super) told: Mutex<Vec<v1::Notice>>,
-    /// Notices by call get no answer.
+    /// Leaves notices by call without an answer.
     pub(super) hangs: AtomicBool,
 }
 
@@ -179,50 +169,30 @@ impl World {
             timer: TimerClock::starting_at(BEGIN),
             behind: AtomicI64::new(0),
         });
-        let clock: Arc<dyn Clock> = stepping.clone();
+        let parts = EmbeddedConfig {
+            queue: QueueConfig {
+                partitions: PARTITIONS,
+                ..QueueConfig::default()
+            },
+            ..EmbeddedConfig::default()
+        };
         let entropy = Arc::new(SeededEntropy::new(7));
-        let registry = EmbeddedRegistry::new(engine.clone());
-        let log = QueueConfig {
-            partitions: PARTITIONS,
-            ..QueueConfig::default()
-        };
-        let log = EmbeddedQueue::open(engine.clone(), log, clock.clone()).expect("a new log");
-        let mailbox = EmbeddedMailbox::open(engine.clone(), &MailboxConfig::default(), &*entropy);
-        let timeline = EmbeddedTimeline::new(TimelineConfig::default());
-        let cache = EmbeddedCache::new(CacheConfig::default()).expect("good settings");
+        let parts = Embedded::open(&engine, parts, stepping.clone(), entropy);
+        let parts = parts.expect("good settings");
         let faults = Arc::new(Faults::default());
-        let hook: Arc<dyn Hook> = faults.clone();
         let connector = Connector::default();
-        let backends = Backends {
-            queue: Arc::new(log.clone()),
-            mailbox: Arc::new(mailbox.expect("a new mailbox")),
-            history: Arc::new(EmbeddedHistory::new(engine.clone())),
-            heads: Arc::new(EmbeddedHeads::new(engine.clone())),
-            conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
-            changes: Arc::new(EmbeddedChanges::new(engine.clone())),
-            groups: Arc::new(EmbeddedGroups::new(engine.clone(), clock.clone())),
-            group_history: Arc::new(EmbeddedGroupHistory::new(engine.clone())),
-            timeline: Arc::new(timeline.expect("good settings")),
-            cache: Arc::new(cache),
-            devices: Arc::new(EmbeddedDevices::new(engine.clone())),
-            ledger: Arc::new(EmbeddedLedger::open(engine.clone()).expect("a new ledger")),
-            registry: Arc::new(registry.clone()),
-            audit: Arc::new(EmbeddedAudit::new(engine.clone())),
-            installation: Arc::new(EmbeddedInstallation::new(engine.clone())),
-            revocations: Arc::new(EmbeddedRevocations::new(engine.clone())),
-            clock,
-            entropy,
-        };
         let boat = Arc::new(Peer::default());
         let routes = Routes::new(BoatServiceServer::new(Door(boat.clone())));
         let door = connector.serve_in_process("boat-1", routes);
-        let lease = registry.register(Role::Boat, "boat-1", "inproc:boat-1");
+        let lease = parts
+            .registry
+            .register(Role::Boat, "boat-1", "inproc:boat-1");
         let lease = lease.await.expect("a lease");
         World {
             clock: stepping,
-            backends: backends.hooked(&hook),
+            backends: parts.backends.hooked(&faults.hook()),
             faults,
-            log,
+            log: parts.queue,
             connector,
             engine,
             boat,
@@ -272,7 +242,7 @@ impl World {
                 platform,
                 device: DeviceId::new("device").expect("short"),
             },
-            denied: Denied::default(),
+            denied: DeniedBoats::default(),
             now: self.now(),
         };
         self.backends
@@ -284,9 +254,9 @@ impl World {
         self.boat.sessions.lock().insert(number, manner);
     }
 
-    /// The platform was signed in on once.
+    /// Registers an earlier sign-in on the platform.
     pub(super) async fn know(&self, who: i64, platform: Platform) {
-        let seen = Seen {
+        let seen = DeviceSeen {
             user: user(who),
             platform,
             device: DeviceId::new("device").expect("short"),
@@ -318,7 +288,7 @@ impl World {
         }
     }
 
-    /// Accepted, as a station would.
+    /// Accepts a message, as a station would.
     pub(super) async fn send(&self, from: i64, to: i64) -> MessageId {
         let message = self.message(from, to);
         let id = message.id;
@@ -333,7 +303,7 @@ impl World {
     }
 
     pub(super) async fn publish(&self, topic: Topic, task: &Task) {
-        let key = crate::work::key_of(&task.work).expect("it belongs to somebody");
+        let key = protocol::record::key_of(&task.work).expect("it belongs to somebody");
         self.publish_raw(topic, &key, task.encode()).await;
     }
 
@@ -356,14 +326,14 @@ impl World {
             .for_each(|answer| assert!(answer.is_ok(), "{answer:?}"));
     }
 
-    /// From now on whoever reads this topic finds nothing.
+    /// Hides the topic's records from every reader from now on.
     pub(super) fn hide(&self, topic: Topic) {
         let hides =
             move |op: &Op, record: &Record| op.name == "read" && record.partition.topic == topic;
         self.faults.lose_records(hides);
     }
 
-    /// Waits until that is so; time passes by itself meanwhile.
+    /// Waits until `is_so` holds; time passes by itself meanwhile.
     pub(super) async fn until(&self, what: &str, is_so: impl AsyncFn() -> bool) {
         for _ in 0..100_000 {
             if is_so().await {
@@ -374,7 +344,7 @@ impl World {
         panic!("never: {what}");
     }
 
-    /// Waits until the carrier has committed all there is of its topics.
+    /// Waits until the carrier has committed everything in its topics.
     pub(super) async fn until_quiet(&self) {
         self.until("everything committed", async || {
             self.uncommitted().await == 0
@@ -416,7 +386,7 @@ impl World {
         waiting.await.expect("the mailbox is well")
     }
 
-    pub(super) async fn events(&self, id: MessageId) -> Vec<(Option<Target>, Event)> {
+    pub(super) async fn events(&self, id: MessageId) -> Vec<(Option<Target>, LedgerEvent)> {
         let lives = self.backends.ledger.trace(&[id]).await.expect("a ledger");
         let entries = lives.into_iter().flatten();
         entries.map(|entry| (entry.target, entry.event)).collect()
@@ -434,13 +404,13 @@ impl World {
         rows.into_iter().map(|row| (row.seq, row.id)).collect()
     }
 
-    /// Where nobody works.
+    /// Dead letters without a worker.
     pub(super) fn dead_letters(&self) -> DeadLetters {
         DeadLetters::new(self.backends.clone(), self.bounds)
     }
 
-    /// Has it done, and waits for it.
-    pub(super) async fn redrive(&self, selection: &Selection) -> Result<Vec<Told>, Refused> {
+    /// Redrives a selection, and waits for the outcomes.
+    pub(super) async fn redrive(&self, selection: &Selection) -> Result<Vec<TaskAnswer>, Refused> {
         let letters = self.letters.get_or_init(|| {
             let letters = self.dead_letters();
             tokio::spawn(
@@ -498,14 +468,14 @@ impl Peer {
         self.sessions.lock().remove(&number);
     }
 
-    /// Ids of what was pushed to a session, in order.
+    /// Ids of the messages pushed to a session, in order.
     pub(super) fn pushed_to(&self, number: i64) -> Vec<i64> {
         let pushed = self.pushed.lock();
         let mine = pushed.iter().filter(|(session, _)| *session == number);
         mine.map(|(_, id)| *id).collect()
     }
 
-    /// What was pushed, as a client reads it.
+    /// Pushed frames, decoded as a client would.
     pub(super) fn frames(&self) -> Vec<ServerFrame> {
         let frames = self.frames.lock();
         let frames = frames.iter().map(|frame| decoded(frame.clone()));
@@ -532,7 +502,7 @@ impl Peer {
         wanted.map(|told| told.session).collect()
     }
 
-    /// Frames that a session was told by notice.
+    /// Frames that a session got by notice.
     pub(super) fn told_frames(&self, number: i64) -> Vec<ServerFrame> {
         let told = self.told.lock();
         let mine = told.iter().filter(|told| told.session == number);
@@ -543,7 +513,7 @@ impl Peer {
         frames.collect()
     }
 
-    /// A boat closes what it is told to close.
+    /// Closes sessions as the notices ask, as a boat does. Returns those that are missing.
     fn tell(&self, notices: Vec<v1::Notice>) -> Vec<i64> {
         let mut missing = Vec::new();
         for notice in notices {

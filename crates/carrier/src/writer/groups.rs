@@ -1,20 +1,21 @@
-//! The groups of the conversations that are written, as the single writer of each knows them.
+//! Groups of the conversations that are written, as the single writer of each knows them.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use backend::groups::{GroupStore, Loading, PAGE, Page};
+use backend::groups::{GroupLoad, GroupStore, Loading, PAGE};
 use backend::queue::Partition;
 use futures_util::{StreamExt, stream};
 use lru::LruCache;
 use protocol::GroupId;
-use protocol::group::{Group, Outcome};
+use protocol::group::Group;
 use protocol::keys::Topic;
+use protocol::writer::GroupChange;
 use tokio::time::Instant;
 
 use crate::Config;
-use crate::stores::{Result, Timed};
+use crate::deadline::{Result, StoreDeadline};
 
 /// Groups that are read at once.
 const TOGETHER: usize = 16;
@@ -24,10 +25,10 @@ const LOADING_MAX: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
 
 pub(super) struct Groups {
     store: Arc<dyn GroupStore>,
-    stores: Timed,
-    /// With the partition that each belongs to. Whoever owns that is the only one who changes them.
+    stores: StoreDeadline,
+    /// With the partition of each, whose owner alone changes it.
     cache: LruCache<GroupId, (u32, Arc<Group>)>,
-    /// Those whose reading was broken off.
+    /// Groups whose reading was broken off.
     loading: LruCache<GroupId, (u32, Loading)>,
     /// Members of all that are remembered.
     members: usize,
@@ -38,7 +39,7 @@ impl Groups {
     pub(super) fn new(store: Arc<dyn GroupStore>, config: &Config) -> Groups {
         Groups {
             store,
-            stores: Timed::new(config),
+            stores: StoreDeadline::new(config),
             cache: LruCache::unbounded(),
             loading: LruCache::new(LOADING_MAX),
             members: 0,
@@ -46,22 +47,23 @@ impl Groups {
         }
     }
 
-    /// Those of these groups that exist; each with its partition. `None`: there was no time to read them all, though
-    /// a page of each at least. What was read stays for the next call.
+    /// Loads the groups of `wanted`, each with its partition, and returns those that exist. `None`:
+    /// time ran out before all were read, though at least a page of each was. Pages that were read
+    /// stay for the next call.
     pub(super) async fn load(
         &mut self,
-        wanted: BTreeMap<GroupId, u32>,
+        wanted: &BTreeMap<GroupId, u32>,
         until: Instant,
     ) -> Result<Option<BTreeMap<GroupId, Arc<Group>>>> {
         let mut groups = BTreeMap::new();
         let mut missing = Vec::new();
         for (group, partition) in wanted {
-            match self.cache.get(&group) {
-                Some((_, known)) => _ = groups.insert(group, known.clone()),
+            match self.cache.get(group) {
+                Some((_, known)) => _ = groups.insert(*group, known.clone()),
                 None => {
-                    let loading = self.loading.pop(&group).map(|(_, loading)| loading);
-                    let loading = loading.unwrap_or_else(|| Loading::new(group));
-                    missing.push((group, partition, loading));
+                    let loading = self.loading.pop(group).map(|(_, loading)| loading);
+                    let loading = loading.unwrap_or_else(|| Loading::new(*group));
+                    missing.push((*group, *partition, loading));
                 }
             }
         }
@@ -77,13 +79,13 @@ impl Groups {
         let (mut is_whole, mut failure) = (true, None);
         for (group, partition, loading, page) in loaded {
             match page {
-                Ok(Page::Whole(loaded)) => {
+                Ok(GroupLoad::Whole(loaded)) => {
                     let loaded = Arc::new(loaded);
                     self.keep(group, partition, loaded.clone());
                     groups.insert(group, loaded);
                 }
-                Ok(Page::Absent) => {}
-                Ok(Page::Part) => {
+                Ok(GroupLoad::Absent) => {}
+                Ok(GroupLoad::Part) => {
                     is_whole = false;
                     self.loading.put(group, (partition, loading));
                 }
@@ -99,29 +101,16 @@ impl Groups {
         }
     }
 
-    /// Saves what a record made of a group, which is `after` then.
-    pub(super) async fn save(
-        &mut self,
-        group: GroupId,
-        partition: u32,
-        outcome: &Outcome,
-        after: Arc<Group>,
-    ) -> Result<()> {
-        let members = outcome.members.iter();
-        let members = members.map(|(user, member)| (*user, *member)).collect();
-        // What is broken off is found when it is read again.
-        self.forget_one(group);
-        let saved = self.store.save(group, outcome.settings, members);
-        self.stores.within(saved).await?;
-        self.keep(group, partition, after);
-        Ok(())
+    /// Remembers a group that is written.
+    pub(super) fn remember(&mut self, change: GroupChange) {
+        self.keep(change.group, change.partition, change.after);
     }
 
     fn keep(&mut self, group: GroupId, partition: u32, known: Arc<Group>) {
         self.members += known.members.len();
         let before = self.cache.put(group, (partition, known));
         self.members -= before.map_or(0, |(_, before)| before.members.len());
-        // The one that is in use stays, whatever its size.
+        // A group in use stays, whatever its size.
         while self.members > self.members_max && self.cache.len() > 1 {
             let Some((_, (_, oldest))) = self.cache.pop_lru() else {
                 return;
@@ -161,13 +150,13 @@ impl Groups {
 /// Page by page, each under a deadline of its own, for as long as there is time.
 async fn read_on(
     store: &dyn GroupStore,
-    stores: Timed,
+    stores: StoreDeadline,
     loading: &mut Loading,
     until: Instant,
-) -> Result<Page> {
+) -> Result<GroupLoad> {
     loop {
         let page = stores.within(loading.next(store, PAGE)).await?;
-        if !matches!(page, Page::Part) || Instant::now() >= until {
+        if !matches!(page, GroupLoad::Part) || Instant::now() >= until {
             return Ok(page);
         }
     }

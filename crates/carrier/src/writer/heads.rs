@@ -1,4 +1,4 @@
-//! The heads of conversations: the newest used in memory, all of them in the store.
+//! Heads of conversations: those used last in memory, all of them in the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -10,14 +10,15 @@ use lru::LruCache;
 use protocol::ConversationId;
 use protocol::conversation::Head;
 use protocol::keys::Topic;
+use protocol::writer::HeadMove;
 
 use crate::Config;
-use crate::stores::{Result, Timed};
+use crate::deadline::{Result, StoreDeadline};
 
 pub(super) struct Heads {
     store: Arc<dyn HeadStore>,
-    stores: Timed,
-    /// With the partition that the conversation belongs to.
+    stores: StoreDeadline,
+    /// With the partition of the conversation.
     cache: LruCache<ConversationId, (u32, Head)>,
 }
 
@@ -26,65 +27,56 @@ impl Heads {
         let most = NonZeroUsize::new(config.heads_max).unwrap_or(NonZeroUsize::MIN);
         Heads {
             store,
-            stores: Timed::new(config),
+            stores: StoreDeadline::new(config),
             cache: LruCache::new(most),
         }
     }
 
-    /// The heads of these conversations. One that was never written is at rest.
+    /// Heads of these conversations; of one without messages the default.
     ///
-    /// What is read is not remembered before this carrier has moved it: a head that was behind and is mended
-    /// in the store (`doctor user N --repair`) is read again with the next message.
+    /// A head that is read is not remembered before this carrier has moved it: one that was behind and is repaired in
+    /// the store (`doctor user N --repair`) is read again with the next message.
     pub(super) async fn load(
         &mut self,
-        wanted: BTreeSet<ConversationId>,
+        wanted: &BTreeSet<ConversationId>,
     ) -> Result<BTreeMap<ConversationId, Head>> {
         let mut heads = BTreeMap::new();
         let mut missing = Vec::new();
         for conversation in wanted {
-            match self.cache.get(&conversation) {
-                Some((_, head)) => _ = heads.insert(conversation, *head),
-                None => missing.push(conversation),
+            match self.cache.get(conversation) {
+                Some((_, head)) => _ = heads.insert(*conversation, *head),
+                None => missing.push(*conversation),
             }
         }
         if !missing.is_empty() {
-            let found = self.stores.within(self.store.load(&missing)).await?;
-            let found = found.into_iter().map(Option::unwrap_or_default);
-            heads.extend(missing.into_iter().zip(found));
+            let stored = self.stores.within(self.store.load(&missing)).await?;
+            let stored = stored.into_iter().map(Option::unwrap_or_default);
+            heads.extend(missing.into_iter().zip(stored));
         }
         Ok(heads)
     }
 
-    /// Remembered only once they are written.
-    pub(super) async fn save(
+    /// Heads as the store has them now.
+    pub(super) async fn reload(
         &mut self,
-        heads: BTreeMap<ConversationId, (u32, Head)>,
-    ) -> Result<()> {
-        if heads.is_empty() {
-            return Ok(());
-        }
-        let values = heads
+        wanted: &BTreeSet<ConversationId>,
+    ) -> Result<BTreeMap<ConversationId, Head>> {
+        wanted
             .iter()
-            .map(|(conversation, (_, head))| (*conversation, *head))
-            .collect();
-        if let Err(error) = self.stores.within(self.store.save(values)).await {
-            // What is damaged there is found when it is read again, before anything is written.
-            heads
-                .keys()
-                .for_each(|conversation| self.forget_one(*conversation));
-            return Err(error);
-        }
-        for (conversation, head) in heads {
-            self.cache.put(conversation, head);
-        }
-        Ok(())
+            .for_each(|conversation| self.forget_one(*conversation));
+        self.load(wanted).await
     }
 
-    /// The head as the store has it now.
-    pub(super) async fn reload(&mut self, conversation: ConversationId) -> Result<Head> {
-        self.forget_one(conversation);
-        let heads = self.load([conversation].into()).await?;
-        Ok(heads.get(&conversation).copied().unwrap_or_default())
+    pub(super) async fn write(&self, heads: &[HeadMove]) -> Result<()> {
+        let values = heads.iter().map(|moved| (moved.conversation, moved.head));
+        let saved = self.store.save(values.collect());
+        self.stores.within(saved).await
+    }
+
+    /// Remembers a head that is written.
+    pub(super) fn remember(&mut self, moved: HeadMove) {
+        self.cache
+            .put(moved.conversation, (moved.partition, moved.head));
     }
 
     pub(super) fn forget_one(&mut self, conversation: ConversationId) {

@@ -1,4 +1,4 @@
-//! Stamps of what lists compare with the version that a client has.
+//! Stamps of rows that lists compare with a client's version.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,16 +6,16 @@ use std::time::Duration;
 use backend::Error;
 use backend::clock::Clock;
 use protocol::Timestamp;
+use protocol::writer::stamp_holds;
 use tokio::time::Instant;
 
-/// Writes of the same under stamps of their own; then the record that wants it comes again.
+/// Writes of one effect under stamps of their own; then its records come again.
 const WRITES_MAX: u32 = 3;
 
-/// What took long after its stamp might be passed by a client's list version: it is stamped and written again.
+/// A client's list version may have passed a stamp whose write took long: the effect is stamped and written again.
 pub(super) struct Stamping {
     clock: Arc<dyn Clock>,
-    /// From the stamp to the end of the write.
-    time: Duration,
+    list_margin: Duration,
     until: Instant,
     stamped_at: Option<Instant>,
     writes: u32,
@@ -26,22 +26,25 @@ impl Stamping {
     pub(super) fn new(clock: Arc<dyn Clock>, list_margin: Duration, until: Instant) -> Stamping {
         Stamping {
             clock,
-            time: list_margin / 2,
+            list_margin,
             until,
             stamped_at: None,
             writes: 0,
         }
     }
 
-    /// The stamp of the write that comes next; `None` once the last one was quick enough.
+    /// Stamp of the next write; `None` once the last one was quick enough.
     pub(super) fn next(&mut self) -> Result<Option<Timestamp>, Error> {
         let now = Instant::now();
         if let Some(at) = self.stamped_at {
-            if now - at <= self.time {
+            if stamp_holds(now - at, self.list_margin) {
                 return Ok(None);
             }
             if self.writes == WRITES_MAX || now >= self.until {
-                let error = format!("no write ended within {:?} of its stamp", self.time);
+                let error = format!(
+                    "no write ended within {:?} of its stamp",
+                    self.list_margin / 2
+                );
                 return Err(Error::unavailable("store", error));
             }
         }

@@ -6,17 +6,17 @@ use protocol::frame::{Ack, AckItem, Acked, ClientFrame};
 use protocol::receipt::ReceiptKind;
 use protocol::{ConversationId, MessageId, Seq, Timestamp};
 
-use super::saved::Kept;
+use super::snapshot::Kept;
 use super::{Limits, Out};
 
 #[derive(Debug, Default)]
 pub(super) struct Acks {
-    /// Wait until this store is durable.
+    /// Acknowledgements that wait for this store to be durable.
     storing: VecDeque<(u64, AckItem)>,
     ready: VecDeque<AckItem>,
-    /// Sent, not confirmed.
+    /// Sent, but not confirmed.
     unconfirmed: BTreeMap<MessageId, AckItem>,
-    /// Read, not confirmed; and whether it must be sent.
+    /// Read positions not confirmed; true if one must be sent.
     reads: BTreeMap<ConversationId, (AckItem, bool)>,
     again_at: Option<Timestamp>,
 }
@@ -34,7 +34,7 @@ impl Acks {
         acks
     }
 
-    /// Acknowledges `item` once `batch` is durable (`None`: it is).
+    /// Acknowledges `item` once `batch` is durable (`None`: at once).
     pub(super) fn received(&mut self, item: AckItem, batch: Option<u64>) {
         match batch {
             Some(batch) => self.storing.push_back((batch, item)),
@@ -60,7 +60,7 @@ impl Acks {
         }
     }
 
-    /// Sends what may be sent. A live connection is the caller's to see to.
+    /// Sends the acknowledgements that are ready. The caller makes sure of a live connection.
     pub(super) fn flush(&mut self, now: Timestamp, limits: &Limits, out: &mut Out) {
         while !self.ready.is_empty() {
             let batch = self.ready.len().min(limits.ack_batch);
@@ -91,7 +91,8 @@ impl Acks {
         }
     }
 
-    /// The server has recorded or refused these. Answers how far we now are known to have read.
+    /// Drops the acknowledgements that the server recorded or refused. Returns the read positions
+    /// settled by that.
     pub(super) fn confirmed(&mut self, acked: &Acked) -> Vec<(ConversationId, Seq)> {
         let refused = (acked.refused.iter())
             .filter(|(_, refusal)| !refusal.code.retryable())

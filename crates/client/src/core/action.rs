@@ -1,8 +1,8 @@
-//! What the core asks of its driver, and the values it is told with.
+//! Actions the core hands its driver, and the values they carry.
 
 use std::fmt;
 
-use protocol::change::{Changed, Marks};
+use protocol::change::{MessageMarks, OrderedChange};
 use protocol::frame::{ClientFrame, HistoryPage, Summary, SyncAnswer};
 use protocol::receipt::Receipt;
 use protocol::{
@@ -10,18 +10,18 @@ use protocol::{
 };
 
 use super::Limits;
-use super::saved::{Account, Change};
+use super::snapshot::{Account, Change};
 
-/// Who this client is and how it behaves.
+/// Identity and behaviour of one client.
 #[derive(Clone)]
 pub struct Settings {
-    /// Empty where the driver is asked for the first one, too.
+    /// Empty if the driver is asked for the first token as well.
     pub token: String,
-    /// The driver answers `FetchToken`.
+    /// True if the driver answers `FetchToken`.
     pub renews_token: bool,
     pub platform: Platform,
     pub device: DeviceId,
-    /// False: shows messages, but neither keeps nor acknowledges that it has them.
+    /// False: the client shows messages, but neither records nor acknowledges that it has them.
     pub acks: bool,
     pub catch_up: CatchUp,
     pub limits: Limits,
@@ -41,18 +41,20 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// What a device shows of what it has missed.
+/// Missed messages that a device shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CatchUp {
-    /// All of it, oldest first: forward from the cursor, on a fresh device from the first message.
+    /// All messages, oldest first: forward from the cursor, on a fresh device from the first
+    /// message.
     Everything,
-    /// After a short absence all of it. On a fresh device, or after more than
-    /// [`absence_max`](Limits::absence_max), only the newest so many of each conversation: what lies
-    /// before is told as a [`Gap`](Action::Gap) and loaded on demand. Zero: only what comes from now on.
+    /// All messages after a short absence. In a group, on a fresh device, or after
+    /// [`absence_max`](Limits::absence_max), only the newest so many of each conversation: older
+    /// ones are reported as a [`Gap`](Action::Gap) and loaded on demand. Zero: only messages from
+    /// now on.
     Recent(u32),
 }
 
-/// What is to be done now. In order.
+/// Next step for the driver, which takes them in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Open a connection; answer by `handle_connected` or `handle_disconnected`.
@@ -62,101 +64,103 @@ pub enum Action {
     /// End the connection; answer by `handle_disconnected` with this refusal.
     Disconnect(Refusal),
     Transmit(ClientFrame),
-    /// Write these in one transaction; answer by `handle_stored` when they are durable. Never two at a
-    /// time.
+    /// Write the changes in one transaction; answer by `handle_stored` once they are durable. Never
+    /// two at a time.
     Store {
         batch: u64,
         changes: Vec<Change>,
     },
-    /// A message for the application; answer by `handle_taken` when it has it.
+    /// Message for the application; answer by `handle_taken` once the application has it.
     Show(Shown),
-    /// A message that was shown was recalled or edited, or somebody reacted to it; answer by `handle_taken` when
-    /// the application has it. In the order of the conversation's changes, and after the message.
+    /// Recall, edit or reaction on a shown message; answer by `handle_taken` once the application
+    /// has it. Comes in the order of the conversation's changes, and after its message.
     Changed {
         number: u64,
         conversation: ConversationId,
-        changed: Changed,
+        changed: OrderedChange,
     },
-    /// The user hid these messages, on whichever device: what they say is to be seen no more. What is shown of them
-    /// from now on says nothing, and bears the mark. Answer by `handle_taken` when the application has done it.
+    /// Messages the user hid, on whichever device: the application stops showing their content. Any
+    /// of them shown from now on comes without content and bears the mark. Answer by `handle_taken`
+    /// once the application has hidden them.
     Hidden {
         number: u64,
         conversation: ConversationId,
         seqs: Vec<Seq>,
     },
-    /// The conversation list has this now.
+    /// New state of a row of the conversation list.
     Listed(Box<Summary>),
-    /// How far an own send has come; per send only forward, except that a failed one may be tried again.
+    /// Progress of an own send. Moves only forward, except that a failed send may be retried.
     Status {
         send_id: SendId,
         status: SendStatus,
     },
-    /// A receipt for an own message whose send this device does not follow (any longer).
+    /// Receipt for an own message that this device does not follow, or no longer does.
     Receipt(Receipt),
-    /// These will not be shown by themselves: they are older than what is caught up, or the server has
-    /// them no longer. Both bounds are missing ones. Answer by `handle_taken` as for a message: until then it is told
-    /// again after an end. `None`: it is told this once, since only the newest are caught up, or too much waits to be
-    /// taken.
+    /// Positions that are not shown on their own: they are older than what is caught up, or the
+    /// server no longer has them. `from` and `to` are both missing. Answer by `handle_taken` as for
+    /// a message: until then the gap is reported again after a restart. `None`: reported this once,
+    /// since only the newest are caught up, or too much waits to be taken.
     Gap {
         number: Option<u64>,
         conversation: ConversationId,
         from: Seq,
         to: Seq,
     },
-    /// What this device has saved and what the server says belong to different histories.
+    /// Saved state of this device and the server's belong to different histories.
     Reset(Reset),
-    /// The answer to `load_older`.
+    /// Answer to `load_older`.
     Older {
         request: u32,
         answer: Result<HistoryPage, Refusal>,
     },
-    /// The answer to `ask_server`.
+    /// Answer to `ask_server`.
     Asked {
         request: u32,
         answer: Result<SyncAnswer, Refusal>,
     },
-    State(State),
+    State(ConnectionState),
 }
 
-/// A message as the application gets it: each once, in the order of its conversation.
+/// Message as the application gets it: each once, in the order of its conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// Counts what was shown: give it to `handle_taken`.
+    /// Running number of shown items: pass it to `handle_taken`.
     pub number: u64,
     pub placed: Placed,
-    /// What has become of it, where it was fetched later: the message says what it says now.
-    pub marks: Option<Marks>,
+    /// Marks of earlier changes, if the message was fetched after them: its content is the current
+    /// one.
+    pub marks: Option<MessageMarks>,
     pub origin: Origin,
 }
 
-/// Whose message it is.
+/// Author of a message, as seen from this device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Somebody else's.
+    /// Message of another user.
     Other,
-    /// The user's own, sent from another device.
+    /// Own message, sent from another device.
     OwnElsewhere,
-    /// Sent from this device: its send stands in the statuses, too.
+    /// Own message, sent from this device: its send has a status, too.
     OwnHere,
 }
 
-/// How far a send has come.
+/// Progress of a send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendStatus {
     /// In the outbox.
     Pending,
-    /// Refused, or not answered in time. It stays in the outbox until it is tried again or given up.
+    /// Refused, or not answered in time. Stays in the outbox until it is retried or given up.
     Failed(Refusal),
-    /// The server has it; it will not be lost.
+    /// Durable on the server: it will not be lost.
     Accepted {
         id: MessageId,
     },
-    /// It has its place in the conversation.
+    /// Positioned in its conversation.
     Placed {
         id: MessageId,
         seq: Seq,
     },
-    /// A device of the receiver has stored it.
+    /// Stored by a device of the recipient.
     Delivered {
         id: MessageId,
     },
@@ -166,7 +170,7 @@ pub enum SendStatus {
 }
 
 impl SendStatus {
-    /// The only order in which a status moves.
+    /// Rank in the only order in which a status advances.
     pub fn rank(&self) -> u8 {
         match self {
             SendStatus::Pending => 0,
@@ -178,7 +182,7 @@ impl SendStatus {
         }
     }
 
-    /// The message, once there is one.
+    /// Id of the message, once accepted.
     pub fn id(&self) -> Option<MessageId> {
         match *self {
             SendStatus::Pending | SendStatus::Failed(_) => None,
@@ -190,42 +194,43 @@ impl SendStatus {
     }
 }
 
-/// Saved state and server do not belong together.
+/// Mismatch between saved state and server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reset {
-    /// The server is another installation, or the token another user's. Nothing saved is used but the outbox of
-    /// the same user; a `Disconnect` follows. Start a new core from what is saved for `now`.
+    /// The server is another installation, or the token another user's. Of the saved state only the
+    /// outbox of the same user is used; a `Disconnect` follows. Start a new core from the state
+    /// saved for `now`.
     OtherAccount { saved: Account, now: Account },
-    /// The server's conversation ends before what this device was shown: the server has lost messages
-    /// or was put back. New messages are shown from the server's end on.
+    /// The server's conversation ends before the last message shown here: the server lost messages
+    /// or was rolled back. New messages are shown from the server's end on.
     Behind {
         conversation: ConversationId,
         ours: Seq,
         theirs: Seq,
     },
-    /// The message says that another one stands before it than the one that was shown there.
+    /// The message at `seq`, or its predecessor, is not the one that was shown here.
     OtherChain {
         conversation: ConversationId,
         seq: Seq,
     },
-    /// The saved list is newer than the server's time: the whole list was asked for.
+    /// The saved list is newer than the server's time; the whole list is requested.
     ListAhead,
 }
 
-/// The life of a client.
+/// State of a client's connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ConnectionState {
     Idle,
     Connecting,
-    /// Signed in; missed messages are being fetched. Sends go out already.
+    /// Signed in and fetching missed messages. Sends go out already.
     Syncing,
-    /// Complete, as far as the server knows.
+    /// Caught up, as far as the server knows.
     Ready,
-    /// The connection was lost; the next one comes at `until`.
+    /// Connection lost; the next attempt is at `until`.
     Reconnecting {
         until: Timestamp,
         why: Refusal,
     },
-    /// For good.
+    /// Ended for good.
     Closed(Refusal),
 }

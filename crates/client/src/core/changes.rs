@@ -1,53 +1,54 @@
-//! Changes of messages: each shown once, in its order, and after the message that it changes.
+//! Changes of messages: each shown once, in its order, and after the message it changes.
 //!
-//! They are dense by their *rev*, as messages are by seq. What is pushed next is shown; where one is missing, it and
-//! what follows is asked for. A change of a message that is not shown yet waits for it.
+//! Changes are dense by *rev*, as messages are by seq. The next one is shown; if one is missing, it
+//! and those behind it are requested. A change of a message not yet shown waits for it.
 
 use std::collections::BTreeMap;
 
-use protocol::change::{Change, Changed};
+use protocol::change::{MessageChange, OrderedChange};
 use protocol::frame::{ChangePage, Summary, SyncQuery};
 use protocol::{ConversationId, Refusal, Seq, Timestamp};
 
 use super::list::base_of;
-use super::questions::Question;
-use super::timeline::What;
+use super::queries::Query;
+use super::timeline::ShownKind;
 use super::{Action, Core};
 
-/// Changes of one conversation that wait; more are asked for again.
+/// Changes held per conversation; further ones are requested again.
 const HELD_MAX: usize = 256;
 
-/// How far the changes of a conversation are known.
+/// Cursors over the changes of one conversation.
 #[derive(Debug, Default)]
-pub(super) struct Revs {
-    /// The application is being told.
+pub(super) struct ChangeCursors {
+    /// Last change handed to the application.
     pub(super) shown: u64,
-    /// The server has so many.
+    /// Last change the server has.
     known: u64,
-    held: BTreeMap<u64, Changed>,
+    held: BTreeMap<u64, OrderedChange>,
     asked: bool,
-    /// The server seems to have fewer than were shown: ask.
+    /// The server seems to have fewer changes than were shown, so the core must ask.
     suspect: bool,
 }
 
-impl Revs {
-    pub(super) fn new(kept: u64) -> Revs {
-        Revs {
+impl ChangeCursors {
+    pub(super) fn new(kept: u64) -> ChangeCursors {
+        ChangeCursors {
             shown: kept,
             known: kept,
-            ..Revs::default()
+            ..ChangeCursors::default()
         }
     }
 
-    /// As kept, of which the server has so many.
-    pub(super) fn behind(kept: u64, known: u64) -> Revs {
-        Revs {
+    /// Cursors at the stored change `kept`, with the server at `known`.
+    pub(super) fn behind(kept: u64, known: u64) -> ChangeCursors {
+        ChangeCursors {
             known: kept.max(known),
-            ..Revs::new(kept)
+            ..ChangeCursors::new(kept)
         }
     }
 
-    /// The next one is neither here nor asked for.
+    /// True if changes must be requested: the next one is not held, or the server may have lost
+    /// some.
     pub(super) fn are_missing(&self) -> bool {
         let is_next_missing = self.shown < self.known && !self.held.contains_key(&(self.shown + 1));
         !self.asked && (self.suspect || is_next_missing)
@@ -58,7 +59,7 @@ impl Revs {
         self.suspect = false;
     }
 
-    fn hold(&mut self, changed: Changed) {
+    fn hold(&mut self, changed: OrderedChange) {
         self.known = self.known.max(changed.rev);
         let is_next = changed.rev == self.shown + 1;
         if changed.rev > self.shown && (is_next || self.held.len() < HELD_MAX) {
@@ -66,8 +67,8 @@ impl Revs {
         }
     }
 
-    /// The next one, if its message is shown.
-    fn take_next(&mut self, shown: Seq) -> Option<Changed> {
+    /// Takes the next change, if its message is shown.
+    fn take_next(&mut self, shown: Seq) -> Option<OrderedChange> {
         let next = self.held.first_entry()?;
         if *next.key() != self.shown + 1 || next.get().seq > shown {
             return None;
@@ -78,8 +79,8 @@ impl Revs {
 }
 
 impl Core {
-    /// The list says that a conversation has so many changes. `fresh_to`: nothing of it was ever here, and what
-    /// is fetched from now on, up to there, bears them.
+    /// Compares the last change in the list with ours. `fresh_to`: this device never had the
+    /// conversation, and messages fetched from now on, up to there, already carry these changes.
     pub(super) fn compare_changes(
         &mut self,
         conversation: ConversationId,
@@ -93,7 +94,7 @@ impl Core {
             && revs.shown == 0
             && revs.held.is_empty()
         {
-            *revs = Revs::new(rev);
+            *revs = ChangeCursors::new(rev);
             track.kept.rev = rev;
             track.fresh_to = seq;
         }
@@ -103,8 +104,8 @@ impl Core {
         self.look_for_changes(conversation);
     }
 
-    /// The server sent a change by itself.
-    pub(super) fn changed(&mut self, conversation: ConversationId, changed: Changed) {
+    /// Takes a change that the server pushed.
+    pub(super) fn changed(&mut self, conversation: ConversationId, changed: OrderedChange) {
         self.track(conversation).revs.hold(changed);
         self.show_changes(conversation);
     }
@@ -124,7 +125,7 @@ impl Core {
         track.revs.asked = true;
         track.revs.suspect = false;
         let after = track.revs.shown;
-        let question = Question::Changes {
+        let question = Query::Changes {
             conversation,
             after,
         };
@@ -146,7 +147,7 @@ impl Core {
         revs.asked = false;
         revs.known = revs.known.max(page.last_rev);
         if page.changes.is_empty() && revs.are_missing() {
-            // It does not have yet, or not any more, what it once told of.
+            // The server does not have yet, or no longer has, changes that it announced.
             return self.look_again(conversation, now);
         }
         page.changes
@@ -155,11 +156,12 @@ impl Core {
         self.show_changes(conversation);
     }
 
-    /// The server has fewer changes than were shown: it lost some, and goes on from what it has.
+    /// Falls back to the list's last change: the server has fewer than were shown, so it lost some
+    /// and goes on from those it has.
     pub(super) fn changes_behind(&mut self, conversation: ConversationId) {
         let listed = self.list.rev(conversation);
         let track = self.track(conversation);
-        track.revs = Revs::new(listed);
+        track.revs = ChangeCursors::new(listed);
         track.kept.rev = listed;
         let kept = track.kept;
         self.keep(conversation, kept);
@@ -179,7 +181,7 @@ impl Core {
         }
     }
 
-    /// Shows the changes that are next, of messages that are shown.
+    /// Shows the next changes in order, as far as their messages are shown.
     pub(super) fn show_changes(&mut self, conversation: ConversationId) {
         let untaken_max = self.settings.limits.untaken_max;
         loop {
@@ -204,7 +206,8 @@ impl Core {
             let number = self.timeline.next_number();
             let rev = changed.rev;
             self.veil_change(conversation, &mut changed);
-            self.timeline.untaken(conversation, What::Change { rev });
+            self.timeline
+                .untaken(conversation, ShownKind::Change { rev });
             self.out.push(Action::Changed {
                 number,
                 conversation,
@@ -225,16 +228,17 @@ impl Core {
         }
     }
 
-    /// What the conversation list says of it.
-    fn note_changed(&mut self, conversation: ConversationId, changed: &Changed) {
+    /// Applies a change to the conversation's row in the list.
+    fn note_changed(&mut self, conversation: ConversationId, changed: &OrderedChange) {
         let me = self.account.map(|account| account.user);
-        let is_recall = changed.asked.change == Change::Recall;
+        let is_recall = changed.asked.change == MessageChange::Recall;
         let is_others = Some(changed.asked.by) != me;
         let is_group = matches!(conversation, ConversationId::Group(_));
         let row = self
             .list
             .change(conversation, changed, is_recall && is_others && !is_group);
-        // Administrators recall what others said: whether it counted is for the server to say.
+        // An administrator may recall another member's message: only the server knows whether it
+        // counted as unread.
         let may_count = |row: &Summary| row.unread > 0 && changed.seq > base_of(row);
         if is_group && is_recall && row.as_ref().is_some_and(may_count) {
             self.row_moved(conversation);

@@ -1,4 +1,4 @@
-//! Proofs that a client shows: its token, renewed before it ends, and the ticket of a boat that left.
+//! Credentials of a client: its token, renewed before it ends, and the ticket of a boat that left.
 
 use protocol::frame::{ClientFrame, Refresh, Welcome};
 use protocol::ticket::{REFRESH_PAUSE, RESUME_LIFE, ResumeTicket, falls_back, refresh_in};
@@ -8,25 +8,25 @@ use super::{Action, Out};
 
 pub(super) struct Credentials {
     token: String,
-    /// The driver can get another one.
+    /// True if the driver can get another token.
     renews: bool,
-    /// The token has ended, or is not taken: another one comes before the next hello.
+    /// The token has ended, or was refused: the next hello needs another one.
     is_stale: bool,
-    /// The source gave it last, and no station has taken it yet.
+    /// The token is the latest of its source, and no station has accepted it yet.
     is_untried: bool,
     is_fetching: bool,
-    /// A new token was sent, and not answered yet.
+    /// A new token was sent and not answered yet.
     is_refreshing: bool,
-    /// The boat at hand knows of refreshes: an older one would end the connection.
+    /// The connected boat knows refreshes; an older one would end the connection.
     takes_refreshes: bool,
-    /// With the time until which it may be good.
+    /// Ticket, and the time until which it may be valid.
     resume: Option<(ResumeTicket, Timestamp)>,
-    /// The hello bore the ticket.
+    /// The hello carried the ticket.
     has_resumed: bool,
     refresh_at: Option<Timestamp>,
-    /// The server's time at the last welcome, and ours.
+    /// Server time at the last welcome, and ours.
     clocks: (Timestamp, Timestamp),
-    /// Any random number: clients that came at a time do not refresh at a time.
+    /// Random number, so that clients that connected together do not refresh together.
     jitter: u64,
 }
 
@@ -48,7 +48,7 @@ impl Credentials {
         }
     }
 
-    /// Has a token fetched where the next hello needs one. False: it needs none.
+    /// Requests a token if the next hello needs one. False: it needs none.
     pub(super) fn fetch_if_needed(&mut self, now: Timestamp, out: &mut Out) -> bool {
         self.resume = self.resume.filter(|(_, until)| now < *until);
         let is_needed = self.is_stale && self.resume.is_none();
@@ -64,7 +64,7 @@ impl Credentials {
         }
     }
 
-    /// Token and ticket of a hello, one of them.
+    /// Token or ticket for a hello: only one of them is set.
     pub(super) fn present(&mut self, now: Timestamp) -> (String, Option<ResumeTicket>) {
         self.resume = self.resume.filter(|(_, until)| now < *until);
         self.has_resumed = self.resume.is_some();
@@ -81,14 +81,14 @@ impl Credentials {
         self.resume = None;
         self.clocks = (welcome.server_time, now);
         self.takes_refreshes = welcome.expires_at.is_some();
-        // Unguessable, and another one each time.
+        // A session id cannot be guessed, and differs each time.
         self.jitter = welcome.session.get() as u64;
         if let Some(expires_at) = welcome.expires_at {
             self.plan(expires_at, now);
         }
     }
 
-    /// The server takes the new token, which ends then.
+    /// Notes that the server accepted the new token, which ends at `expires_at`.
     pub(super) fn handle_refreshed(&mut self, expires_at: Timestamp, now: Timestamp) {
         (self.is_refreshing, self.is_untried) = (false, false);
         self.plan(expires_at, now);
@@ -101,7 +101,7 @@ impl Credentials {
         self.refresh_at = self.renews.then_some(refresh_at);
     }
 
-    /// An error that answers no question: perhaps the new token's.
+    /// Handles an error that answers no query: it may refuse the new token.
     pub(super) fn handle_error(&mut self, now: Timestamp) {
         if std::mem::take(&mut self.is_refreshing) {
             self.is_stale = true;
@@ -115,18 +115,21 @@ impl Credentials {
         }
     }
 
-    /// The reason of an end, as it is for this client: one that has another proof, or can get one, comes again.
+    /// Reason for the end as it applies to this client: one with another credential, or a way to
+    /// get one, reconnects.
     pub(super) fn handle_disconnected(&mut self, why: Refusal) -> Refusal {
         (self.refresh_at, self.takes_refreshes) = (None, false);
         if std::mem::take(&mut self.is_refreshing) {
-            // The answer is lost, and may have been no: if the next hello's is, another token may still help.
+            // The answer is lost, and may have been no: if the next hello is refused, another token
+            // may still help.
             self.is_untried = false;
         }
         if std::mem::take(&mut self.has_resumed) && falls_back(why.code) {
             self.resume = None;
             return Refusal::new(Code::Reconnect, why.text);
         }
-        // A new token may help where its key is gone, too; one that was just fetched says that none will.
+        // A new token may help even if the old one's key is gone; if a token just fetched is
+        // refused, no other will help.
         let may_help = match why.code {
             Code::TokenExpired => true,
             Code::Unauthenticated => !self.is_untried,
@@ -139,7 +142,7 @@ impl Credentials {
         why
     }
 
-    /// The answer to `FetchToken`: sent at once where a session lives.
+    /// Takes the answer to `FetchToken`; on a live session the token is sent at once.
     pub(super) fn handle_token(&mut self, token: String, is_live: bool, out: &mut Out) {
         (self.token, self.is_stale, self.is_fetching) = (token, false, false);
         self.is_untried = true;
@@ -150,7 +153,7 @@ impl Credentials {
         }
     }
 
-    /// The other answer to `FetchToken`.
+    /// Handles a `FetchToken` that failed.
     pub(super) fn handle_no_token(&mut self, is_live: bool, now: Timestamp) {
         self.is_fetching = false;
         if is_live {

@@ -2,64 +2,64 @@
 
 use std::time::Duration;
 
-/// What a client may hold and how long it waits. The server's bounds come with its welcome.
+/// Capacities and timeouts of a client. The server's bounds come with its welcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How long the first, second and third try of a send wait for their answer before the next.
+    /// Time the first, second and third try of a send wait for an answer before the next.
     pub resend_after: [Duration; 3],
-    /// How long the last try waits for its answer; then the send has failed.
+    /// Time the last try waits for its answer; then the send has failed.
     pub last_answer: Duration,
-    /// How long a send waits that was refused for now and got no hint when to come again.
+    /// Pause of a send that was refused for now without a hint when to come again.
     pub refused_wait: Duration,
-    /// How long an accepted send waits to hear of its place; then its conversation is looked at.
+    /// Time an accepted send waits for its position; then its conversation is checked.
     pub placed: Duration,
-    /// Sends transmitted in one second; beyond, they wait for the next. Keeps below what a boat takes
-    /// from one connection before it ends it as *rate limited*.
+    /// Sends transmitted per second; further ones wait for the next second. Stays below the rate at
+    /// which a boat ends a connection as *rate limited*.
     pub sends_per_second: u32,
-    /// Sends that are neither accepted nor given up; beyond, a new one is refused.
+    /// Sends neither accepted nor given up; beyond, a new one is refused.
     pub outbox_max: usize,
-    /// Accepted sends whose status is followed; beyond, the oldest is followed no longer.
+    /// Accepted sends whose status is followed; beyond, the oldest is no longer followed.
     pub followed_max: usize,
     /// Messages shown that the application has not taken; beyond, nothing is shown or acknowledged
-    /// until it takes some, and what comes meanwhile is fetched again later.
+    /// until it takes some, and messages that come meanwhile are fetched again later.
     pub untaken_max: usize,
-    /// Messages kept aside because one before them is missing; beyond, they are fetched with it.
+    /// Messages held because an earlier one is missing; beyond, they are fetched with it.
     pub held_max: usize,
-    /// Messages a page of history is asked to have.
+    /// Messages requested per page of history.
     pub page: u32,
     /// Conversations whose history is fetched at the same time.
     pub fetches_max: usize,
-    /// How long a question waits for its answer; then it is asked again.
+    /// Time a query waits for its answer; then it is asked again.
     pub answer: Duration,
-    /// The longest pause before a question is asked again.
+    /// Longest pause before a query is asked again.
     pub ask_again_max: Duration,
     /// Acknowledgements in one frame.
     pub ack_batch: usize,
-    /// Acknowledgements that the server has not confirmed; beyond, the oldest is forgotten: the server
+    /// Acknowledgements the server has not confirmed; beyond, the oldest is forgotten: the server
     /// sends its message again, and it is acknowledged again.
     pub acks_max: usize,
-    /// How long acknowledgements wait to be confirmed; then they are sent again.
+    /// Time acknowledgements wait for confirmation; then they are sent again.
     pub ack_again: Duration,
-    /// From the open connection to the welcome.
+    /// Time from the open connection to the welcome.
     pub welcome: Duration,
-    /// How long a ping may stay without any frame in answer.
+    /// Time a ping may go without any frame in answer.
     pub pong: Duration,
-    /// The first pause before connecting again is random, between zero and this, or the server's hint where
-    /// that is longer; each further one doubles the bound …
+    /// The first pause before a reconnect is random, between zero and this, or the server's hint if
+    /// longer; each further failure doubles the bound …
     pub backoff: Duration,
     /// … up to this, whatever the hint.
     pub backoff_max: Duration,
-    /// A connection that lived this long makes the next pause a first one. More than `backoff_max` and
+    /// Age at which a connection makes the next pause a first one. More than `backoff_max` and
     /// `welcome` together, or two programs under one device's name are never found out.
     pub stable: Duration,
-    /// Connections in a row, none of them stable, that may be replaced by another one of this device. Its
-    /// own given-up ones explain a few; beyond, another program bears this device's name, and the client
-    /// ends as *displaced* instead of fighting it for ever.
+    /// Unstable connections in a row that another connection of this device may replace.
+    /// Connections that the device itself abandoned explain a few; beyond, another program uses
+    /// this device's name, and the client ends as *displaced* instead of fighting it forever.
     pub replaced_max: u32,
-    /// How long a client connects again where another installation answers its user, before it believes that:
-    /// one server of many may be wrong, or just set up anew.
+    /// Time a client keeps reconnecting while another installation answers its user, before it
+    /// believes that: one server of many may be wrong, or newly set up.
     pub other_installation: Duration,
-    /// How long a device may have been away and still be caught up from where it was.
+    /// Age of the last shown message up to which a device is caught up from its cursor.
     pub absence_max: Duration,
 }
 

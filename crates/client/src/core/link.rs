@@ -1,4 +1,4 @@
-//! The connection's life: when to connect again, when to ping, what state that is.
+//! Life cycle of the connection: when to reconnect, when to ping, and the resulting state.
 
 use std::time::Duration;
 
@@ -6,28 +6,28 @@ use protocol::frame::{ClientFrame, Welcome};
 use protocol::{Code, Refusal, Timestamp};
 
 use super::credentials::Credentials;
-use super::{Action, Limits, Out, State};
+use super::{Action, ConnectionState, Limits, Out};
 
 #[derive(Debug)]
 pub(super) struct Link {
     phase: Phase,
-    /// Connections that failed in a row.
+    /// Consecutive failed connections.
     failures: u32,
-    /// Connections since the last stable one that another one of this device has replaced.
+    /// Connections since the last stable one that another connection of this device replaced.
     replaced: u32,
-    /// What the server said before it ended the connection.
+    /// Refusal the server sent before it ended the connection.
     farewell: Option<Refusal>,
     nonce: u64,
-    state: State,
+    state: ConnectionState,
 }
 
 #[derive(Debug)]
 enum Phase {
     Idle,
-    /// A token is to come first.
+    /// Waits for a token.
     Fetching,
     Connecting,
-    /// Hello is sent.
+    /// Hello sent; waits for the welcome.
     Greeting {
         until: Timestamp,
     },
@@ -46,7 +46,7 @@ struct Live {
     heartbeat: Duration,
     sent_at: Timestamp,
     heard_at: Timestamp,
-    /// When the ping was sent that nothing has come after.
+    /// Time of a ping since which no frame came.
     pinged_at: Option<Timestamp>,
 }
 
@@ -58,13 +58,13 @@ impl Default for Link {
             replaced: 0,
             farewell: None,
             nonce: 0,
-            state: State::Idle,
+            state: ConnectionState::Idle,
         }
     }
 }
 
 impl Link {
-    pub(super) fn state(&self) -> &State {
+    pub(super) fn state(&self) -> &ConnectionState {
         &self.state
     }
 
@@ -81,13 +81,13 @@ impl Link {
     fn connect(&mut self, now: Timestamp, credentials: &mut Credentials, out: &mut Out) {
         self.phase = Phase::Fetching;
         self.farewell = None;
-        self.enter(State::Connecting, out);
+        self.enter(ConnectionState::Connecting, out);
         if !credentials.fetch_if_needed(now, out) {
             self.handle_token(out);
         }
     }
 
-    /// A token is at hand, or none is needed.
+    /// Connects, now that a token is at hand or none is needed.
     pub(super) fn handle_token(&mut self, out: &mut Out) {
         if matches!(self.phase, Phase::Fetching) {
             self.phase = Phase::Connecting;
@@ -118,7 +118,7 @@ impl Link {
         expected
     }
 
-    /// A frame came; false: it comes from a connection that does not count any more.
+    /// Notes an incoming frame. False: it comes from a connection that no longer counts.
     pub(super) fn heard(&mut self, now: Timestamp) -> bool {
         match &mut self.phase {
             Phase::Live(live) => {
@@ -146,7 +146,7 @@ impl Link {
                 heard_at: now,
                 pinged_at: None,
             });
-            self.enter(State::Syncing, out);
+            self.enter(ConnectionState::Syncing, out);
         }
         expected
     }
@@ -167,11 +167,11 @@ impl Link {
     }
 
     pub(super) fn caught_up(&mut self, out: &mut Out) {
-        self.enter(State::Ready, out);
+        self.enter(ConnectionState::Ready, out);
     }
 
     pub(super) fn behind(&mut self, out: &mut Out) {
-        self.enter(State::Syncing, out);
+        self.enter(ConnectionState::Syncing, out);
     }
 
     pub(super) fn disconnected(
@@ -215,13 +215,13 @@ impl Link {
     ) {
         if !why.code.retryable() {
             self.phase = Phase::Closed;
-            self.enter(State::Closed(why), out);
+            self.enter(ConnectionState::Closed(why), out);
             return;
         }
         let until = now + pause_after(&why, self.failures, jitter, limits);
         self.failures = self.failures.saturating_add(1);
         self.phase = Phase::Waiting { until };
-        self.enter(State::Reconnecting { until, why }, out);
+        self.enter(ConnectionState::Reconnecting { until, why }, out);
     }
 
     pub(super) fn deadline(&self, limits: &Limits) -> Option<Timestamp> {
@@ -229,7 +229,8 @@ impl Link {
             Phase::Greeting { until } | Phase::Waiting { until } => Some(*until),
             Phase::Live(live) => Some(match live.pinged_at {
                 Some(pinged) => pinged + limits.pong,
-                // Who only sends does not notice a dead connection: it must be answered, too.
+                // A client that only sends does not notice a dead connection: frames must come
+                // back, too.
                 None => live.sent_at.min(live.heard_at) + live.heartbeat,
             }),
             Phase::Idle | Phase::Fetching | Phase::Connecting | Phase::Leaving | Phase::Closed => {
@@ -268,7 +269,7 @@ impl Link {
         }
     }
 
-    fn enter(&mut self, state: State, out: &mut Out) {
+    fn enter(&mut self, state: ConnectionState, out: &mut Out) {
         if self.state != state {
             self.state = state.clone();
             out.push(Action::State(state));
@@ -276,7 +277,8 @@ impl Link {
     }
 }
 
-/// The pause after a connection that ended so. Who did too much waits at least as long as the server says.
+/// Pause after a connection that ended with `why`. A client over a limit waits at least as long as
+/// the server says.
 fn pause_after(why: &Refusal, failures: u32, jitter: u64, limits: &Limits) -> Duration {
     match (why.code, why.retry_after) {
         (Code::RateLimited | Code::TooManySessions, Some(wait)) => {
@@ -286,8 +288,9 @@ fn pause_after(why: &Refusal, failures: u32, jitter: u64, limits: &Limits) -> Du
     }
 }
 
-/// Full jitter: anything between zero and a bound that doubles with each failure. The server's hint is the time over which
-/// its clients are to come, not a moment: those that got the same one would come all at once.
+/// Full jitter: a random pause between zero and a bound that doubles with each failure. The
+/// server's hint is the time over which its clients are to spread, not a moment: all with the same
+/// hint would come back at once.
 pub fn reconnect_pause(
     failures: u32,
     hint: Option<Duration>,

@@ -1,37 +1,38 @@
-//! The conversation list as this device knows it: what the server said last, and what came since.
+//! Conversation list of this device: the server's last rows, and everything that came since.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::change::{Arranged, Change, Changed, Marks};
-use protocol::frame::{ListDeed, ListWord, Summary};
+use protocol::change::{ListArrangement, MessageChange, MessageMarks, OrderedChange};
+use protocol::frame::{ListEvent, ListEventKind, Summary};
 use protocol::{ConversationId, Placed, Seq, Timestamp, UserId};
 
 use super::{Action, Core};
 
-/// The rows, also of conversations that were taken from the list: they come back with their next message.
+/// Rows, including those of conversations taken from the list: they return with their next message.
 #[derive(Debug, Default)]
-pub(super) struct List {
+pub(super) struct ConversationListState {
     rows: BTreeMap<ConversationId, Summary>,
-    /// Recalls of others' messages, by rev, that the server's last word may not have counted.
+    /// Recalls of others' messages, by rev, that the server's last row may not have counted.
     recalled: BTreeMap<ConversationId, BTreeMap<u64, Seq>>,
-    /// Own messages in groups that came after the server's last word: it does not say how many are others'.
+    /// Own group messages newer than the server's last row: a group's row does not count others'
+    /// messages apart.
     own: BTreeMap<ConversationId, BTreeSet<Seq>>,
 }
 
-/// Own messages of one group that are remembered until the server's next word; beyond, the first are forgotten and,
-/// where that word is older than they are, counted as others' until the one after it.
+/// Own messages remembered per group until the server's next row; beyond, the oldest are forgotten
+/// and, if that row is older than they are, counted as others' until the row after it.
 const OWN_MAX: usize = 4096;
 
-impl List {
-    pub(super) fn new(rows: BTreeMap<ConversationId, Summary>) -> List {
-        List {
+impl ConversationListState {
+    pub(super) fn new(rows: BTreeMap<ConversationId, Summary>) -> ConversationListState {
+        ConversationListState {
             rows,
             recalled: BTreeMap::new(),
             own: BTreeMap::new(),
         }
     }
 
-    /// The server's list had it.
+    /// True if the server's list named the conversation.
     pub(super) fn is_named(&self, conversation: ConversationId) -> bool {
         let row = self.rows.get(&conversation);
         row.is_some_and(|row| row.version > Timestamp::ZERO)
@@ -41,8 +42,8 @@ impl List {
         self.rows.get(&conversation).map_or(0, |row| row.rev)
     }
 
-    /// The server's word. Messages that came after it was said are counted on. The second: the server does not know
-    /// yet how far we have read, and must be asked again.
+    /// Takes a row from the server and adds the messages newer than it. The flag: the server does
+    /// not yet know how far we have read, and must be asked again.
     fn listed(&mut self, summary: Summary) -> (Summary, bool) {
         let row = self.rows.entry(summary.conversation);
         let row = row.or_insert_with(|| summary.clone());
@@ -89,7 +90,7 @@ impl List {
         (row.clone(), is_open && row.unread > 0)
     }
 
-    /// A message was shown.
+    /// Counts a shown message.
     fn shown(&mut self, placed: &Placed, me: UserId) -> Option<Summary> {
         let conversation = placed.conversation;
         let row = self
@@ -115,16 +116,16 @@ impl List {
         Some(row.clone())
     }
 
-    /// `is_less`: a message of somebody else was recalled.
+    /// Applies a change to its row. `is_less`: another user's message was recalled.
     pub(super) fn change(
         &mut self,
         conversation: ConversationId,
-        changed: &Changed,
+        changed: &OrderedChange,
         is_less: bool,
     ) -> Option<Summary> {
         let row = self.rows.get_mut(&conversation)?;
         if changed.rev <= row.rev {
-            // What the server counted, it counted with this.
+            // The server's row already counts this change.
             return None;
         }
         row.rev = changed.rev;
@@ -139,18 +140,18 @@ impl List {
         {
             let content = &mut newest.message.content;
             match &changed.asked.change {
-                Change::Recall => *content = content.emptied(),
-                Change::Edit(edited) => *content = edited.clone(),
-                Change::React { .. } => {}
+                MessageChange::Recall => *content = content.emptied(),
+                MessageChange::Edit(edited) => *content = edited.clone(),
+                MessageChange::React { .. } => {}
             }
             row.marks
-                .get_or_insert_with(Marks::default)
+                .get_or_insert_with(MessageMarks::default)
                 .apply(&changed.asked);
         }
         Some(row.clone())
     }
 
-    /// Taken from the list. The second: the server is to be asked how it stands.
+    /// Takes messages up to `seq` from the list. The flag: the server must be asked for the row.
     fn cleared(&mut self, conversation: ConversationId, seq: Seq) -> Option<(Summary, bool)> {
         let row = self.rows.get_mut(&conversation)?;
         row.cleared_seq = row.cleared_seq.max(seq);
@@ -169,7 +170,7 @@ impl List {
         self.rows.values()
     }
 
-    /// Read up to here. The second: how many are left is for the server to say.
+    /// Marks messages up to `seq` as read. The flag: only the server knows how many are left.
     fn read(&mut self, conversation: ConversationId, seq: Seq) -> Option<(Summary, bool)> {
         let row = self.rows.get_mut(&conversation)?;
         if seq <= row.read_seq {
@@ -203,8 +204,8 @@ impl Core {
         self.tell_row(row);
     }
 
-    /// Here, or on another device of the same user. What is left is asked for once the server knows: answers whether
-    /// it must be.
+    /// Notes a read, here or on another device of the user. True: the unread count must be
+    /// requested, once the server knows of the read.
     pub(super) fn note_read(&mut self, conversation: ConversationId, seq: Seq) -> bool {
         let Some((row, is_open)) = self.list.read(conversation, seq) else {
             return false;
@@ -213,16 +214,16 @@ impl Core {
         is_open
     }
 
-    /// The user's list was changed, on whichever device.
-    pub(super) fn list_word(&mut self, word: &ListWord) {
+    /// Takes a change of the user's list, made on whichever device.
+    pub(super) fn list_word(&mut self, word: &ListEvent) {
         let seq = match word.deed {
-            ListDeed::Cleared(seq) | ListDeed::Hidden(seq) => seq,
-            ListDeed::Arranged(_) | ListDeed::Member(_) => Seq::ZERO,
+            ListEventKind::Cleared(seq) | ListEventKind::Hidden(seq) => seq,
+            ListEventKind::Arranged(_) | ListEventKind::Member(_) => Seq::ZERO,
         };
         (self.outbox).changed(word.send_id, word.id, seq, &mut self.out);
         match word.deed {
-            ListDeed::Hidden(seq) => self.hidden(word.conversation, seq),
-            ListDeed::Cleared(seq) => {
+            ListEventKind::Hidden(seq) => self.hidden(word.conversation, seq),
+            ListEventKind::Cleared(seq) => {
                 let Some((row, is_open)) = self.list.cleared(word.conversation, seq) else {
                     return;
                 };
@@ -231,8 +232,9 @@ impl Core {
                     self.questions.list_again();
                 }
             }
-            // Words are tried again, and an old one may come behind a newer one: how it stands now is asked.
-            ListDeed::Arranged(_) | ListDeed::Member(_) => {
+            // Events are retried, and an old one may come after a newer one: ask for the current
+            // row.
+            ListEventKind::Arranged(_) | ListEventKind::Member(_) => {
                 self.row_moved(word.conversation);
             }
         }
@@ -250,18 +252,18 @@ impl Core {
         self.out.push(Action::Listed(Box::new(row)));
     }
 
-    /// The conversation list as the application gets it.
+    /// Conversation list as the application gets it.
     pub fn list(&self) -> impl Iterator<Item = Summary> {
         self.list.rows().cloned().map(|row| self.veiled_row(row))
     }
 }
 
-/// A group that the user is not in.
+/// True for a group that the user is not in.
 pub(super) fn is_left(row: &Summary) -> bool {
     matches!(row.conversation, ConversationId::Group(_)) && row.role.is_none()
 }
 
-/// What lies behind this may be unread.
+/// Position behind which messages may be unread.
 pub(super) fn base_of(row: &Summary) -> Seq {
     row.read_seq.max(row.cleared_seq)
 }
@@ -274,7 +276,7 @@ fn empty(conversation: ConversationId) -> Summary {
         rev: 0,
         read_seq: Seq::ZERO,
         cleared_seq: Seq::ZERO,
-        arranged: Arranged::default(),
+        arranged: ListArrangement::default(),
         hidden: 0,
         role: None,
         unread: 0,

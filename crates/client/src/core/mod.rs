@@ -1,30 +1,30 @@
-//! The client as a pure machine: frames, times and answers come in, [`Action`]s go out.
+//! The client as a pure state machine: frames, times and answers come in, [`Action`]s go out.
 //!
-//! No socket, no store, no clock, no chance: the driver (or the simulator) has those. The methods are of
-//! four kinds, as everywhere in `protocol`: `handle_*`, commands by plain verbs, [`Core::poll_action`]
-//! and [`Core::poll_timeout`]. Drain completely after every call.
+//! No socket, no store, no clock, no randomness: the driver (or the simulator) has those. Methods
+//! are of four kinds, as everywhere in `protocol`: `handle_*`, commands by plain verbs,
+//! [`Core::poll_action`] and [`Core::poll_timeout`]. Drain completely after every call.
 //!
-//! How a message is received: it is **shown** when it is the next of its conversation, the application
-//! **takes** it, that it has it is **stored**, and then it is **acknowledged**. A crash anywhere between
-//! brings it again; nothing is acknowledged that the device does not have.
+//! Receiving: a message is **shown** once it is the next of its conversation, **taken** by the
+//! application, **stored** as taken, and then **acknowledged**. After a crash anywhere between, it
+//! comes again; a device acknowledges only messages it has.
 //!
-//! How a message is sent: it is **stored** in the outbox under its `send_id`, **transmitted** when the
-//! window allows and nothing before it in its conversation waits, tried again with the same `send_id`
+//! Sending: a message is **stored** in the outbox under its `send_id`, **transmitted** once the
+//! window allows and no earlier one in its conversation waits, and retried with the same `send_id`
 //! until it is **accepted** or has **failed**.
 
 mod acks;
 mod action;
 mod changes;
 mod credentials;
-mod edges;
-mod hidden;
+mod gaps;
+mod hidden_messages;
 mod limits;
 mod link;
 mod list;
 mod outbox;
-mod questions;
-mod saved;
-mod sent;
+mod queries;
+mod send_tracker;
+mod snapshot;
 mod sync;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -39,21 +39,21 @@ use protocol::{
     Code, ConversationId, MessageId, Options, Recipient, Refusal, SendId, Seq, Timestamp,
 };
 
-pub use action::{Action, CatchUp, Origin, Reset, SendStatus, Settings, Shown, State};
+pub use action::{Action, CatchUp, ConnectionState, Origin, Reset, SendStatus, Settings, Shown};
 pub use limits::Limits;
 pub use link::reconnect_pause;
-pub use saved::{Account, Change, Cursor, FollowedRow, Kept, OutboxRow, Saved};
+pub use snapshot::{Account, Change, Cursor, FollowedRow, Kept, OutboxRow, Snapshot};
 
 use acks::Acks;
 use credentials::Credentials;
-use edges::Edges;
+use gaps::Gaps;
 use link::Link;
-use list::List;
+use list::ConversationListState;
 use outbox::Outbox;
-use questions::Questions;
-use timeline::{Source, Timeline};
+use queries::QueryQueue;
+use timeline::{ArrivalPath, Timeline};
 
-/// Why a send was not taken into the outbox.
+/// Reason for a send to be kept out of the outbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     #[error("{0} sends wait in the outbox; wait until one is accepted, or give one up")]
@@ -62,30 +62,30 @@ pub enum SendError {
     Repeated,
 }
 
-/// One device's client. See the module's page.
+/// Client of one device. See the module's page.
 pub struct Core {
     settings: Settings,
     account: Option<Account>,
-    /// Another installation that answered our user since this time.
+    /// Another installation, and the time since which it has answered our user.
     other: Option<(Account, Timestamp)>,
     marker: Option<u64>,
     link: Link,
     credentials: Credentials,
     outbox: Outbox,
     timeline: Timeline,
-    questions: Questions,
-    list: List,
-    edges: Edges,
-    /// Read in part: how many are left is asked once the server knows how far.
+    questions: QueryQueue,
+    list: ConversationListState,
+    edges: Gaps,
+    /// Conversations read in part: their unread count is requested once the server knows how far.
     unsure_unread: BTreeSet<ConversationId>,
     acks: Acks,
     out: Out,
 }
 
 impl Core {
-    /// A client that continues from what was saved; it does nothing before [`start`](Self::start).
-    /// The statuses of what is still in the outbox come first.
-    pub fn new(settings: Settings, saved: Saved) -> Core {
+    /// Client that continues from `saved`; it does nothing before [`start`](Self::start). Statuses
+    /// of sends still in the outbox come first.
+    pub fn new(settings: Settings, saved: Snapshot) -> Core {
         let mut out = Out::default();
         let outbox = Outbox::new(
             settings.device.clone(),
@@ -98,8 +98,8 @@ impl Core {
             .filter(|(_, kept)| kept.read.is_some_and(|(seq, _)| seq > kept.read_acked))
             .map(|(conversation, _)| *conversation)
             .collect();
-        let list = List::new(saved.list);
-        // A list that begins anew does not name what was taken from it.
+        let list = ConversationListState::new(saved.list);
+        // A list that starts over does not name conversations that were taken from it.
         let was_listed = saved.list_version > Timestamp::ZERO;
         let is_named = |conversation| was_listed && list.is_named(conversation);
         let listed_rev = |conversation| list.rev(conversation);
@@ -111,8 +111,8 @@ impl Core {
             link: Link::default(),
             credentials: Credentials::new(settings.token.clone(), settings.renews_token),
             acks,
-            questions: Questions::new(saved.list_version),
-            edges: Edges::new(saved.loaded),
+            questions: QueryQueue::new(saved.list_version),
+            edges: Gaps::new(saved.loaded),
             list,
             unsure_unread,
             timeline,
@@ -122,14 +122,14 @@ impl Core {
         }
     }
 
-    /// Begins to connect. Without effect when it has begun already.
+    /// Begins to connect. No effect if it has begun already.
     pub fn start(&mut self) {
-        // Nothing of its proofs is timed yet.
+        // No credential has a deadline yet.
         let now = Timestamp::ZERO;
         (self.link).start(now, &mut self.credentials, &mut self.out);
     }
 
-    /// The answer to `FetchToken`. `jitter` is any random number.
+    /// Takes the answer to `FetchToken`. `jitter` is any random number.
     pub fn handle_token(&mut self, token: Result<String, Refusal>, now: Timestamp, jitter: u64) {
         let is_live = self.link.is_live();
         match token {
@@ -146,7 +146,7 @@ impl Core {
         self.go_on(now);
     }
 
-    /// The connection that `Connect` asked for is open.
+    /// Sends the hello on the open connection that `Connect` asked for.
     pub fn handle_connected(&mut self, now: Timestamp) {
         if !self.link.connected(now + self.settings.limits.welcome) {
             return;
@@ -164,7 +164,7 @@ impl Core {
             .transmit(protocol::frame::ClientFrame::Hello(hello));
     }
 
-    /// The connection is gone, or did not come about. `why` is what the server's close code said, or
+    /// Handles a connection that ended or did not come about. `why` is the server's close code, or
     /// `Unavailable` with the cause; `jitter` is any random number.
     pub fn handle_disconnected(&mut self, why: Refusal, now: Timestamp, jitter: u64) {
         self.outbox.disconnected();
@@ -175,7 +175,7 @@ impl Core {
         (self.link).disconnected(why, credentials, now, jitter, limits, &mut self.out);
     }
 
-    /// A frame came.
+    /// Handles a frame of the server.
     pub fn handle_frame(&mut self, frame: ServerFrame, now: Timestamp) {
         if !self.link.heard(now) {
             return;
@@ -198,7 +198,7 @@ impl Core {
                 (self.outbox).refused(send_id, refusal, now, limits, &mut self.out);
             }
             ServerFrame::Placed(echo) => self.echoed(&echo),
-            ServerFrame::Message(placed) => self.place(placed, Source::Pushed),
+            ServerFrame::Message(placed) => self.place(placed, ArrivalPath::Pushed),
             ServerFrame::Changed {
                 conversation,
                 changed,
@@ -245,7 +245,7 @@ impl Core {
         self.go_on(now);
     }
 
-    /// A deadline of [`poll_timeout`](Self::poll_timeout) has come.
+    /// Handles a deadline of [`poll_timeout`](Self::poll_timeout).
     pub fn handle_timeout(&mut self, now: Timestamp) {
         let (credentials, limits) = (&mut self.credentials, &self.settings.limits);
         (self.link).timeout(now, credentials, limits, &mut self.out);
@@ -264,7 +264,7 @@ impl Core {
         self.go_on(now);
     }
 
-    /// The changes of this batch and of those before are durable.
+    /// Notes that the changes of this batch, and of all before, are durable.
     pub fn handle_stored(&mut self, batch: u64, now: Timestamp) {
         self.out.stored(batch);
         self.outbox.stored(batch);
@@ -272,13 +272,13 @@ impl Core {
         self.go_on(now);
     }
 
-    /// The application has everything that was shown up to this number.
+    /// Notes that the application has everything shown up to this number.
     pub fn handle_taken(&mut self, number: u64, now: Timestamp) {
         self.taken(number);
         self.go_on(now);
     }
 
-    /// Puts a message into the outbox. `send_id` is new; the statuses name it.
+    /// Puts a message into the outbox. `send_id` must be new; the statuses carry it.
     pub fn send(
         &mut self,
         send_id: SendId,
@@ -298,7 +298,7 @@ impl Core {
         (self.outbox).add(row, &self.settings.limits, &mut self.out)
     }
 
-    /// Tries a failed send again, under the same `send_id`. False: it is not in the outbox or has not
+    /// Retries a failed send under the same `send_id`. False: it is not in the outbox or has not
     /// failed.
     pub fn retry(&mut self, send_id: SendId, now: Timestamp) -> bool {
         let found = self.outbox.retry(send_id, &mut self.out);
@@ -306,8 +306,8 @@ impl Core {
         found
     }
 
-    /// Forgets a send that was not accepted: what comes after it in its conversation goes on. Whether the
-    /// server accepts it all the same is unknown where it was tried. False: it is not in the outbox.
+    /// Forgets a send that was not accepted, so that later ones in its conversation go on. If it
+    /// was tried, the server may accept it all the same. False: it is not in the outbox.
     pub fn give_up(&mut self, send_id: SendId, now: Timestamp) -> bool {
         let live = self.link.is_live();
         let found = self.outbox.give_up(send_id, live, &mut self.out);
@@ -315,7 +315,7 @@ impl Core {
         found
     }
 
-    /// The user has seen this message and all before it.
+    /// Marks this message and all before it as seen by the user.
     pub fn read(&mut self, conversation: ConversationId, seq: Seq, id: MessageId, now: Timestamp) {
         if let Some(kept) = self.timeline.read(conversation, seq, id) {
             self.acks.read(conversation, seq, id);
@@ -327,8 +327,9 @@ impl Core {
         self.go_on(now);
     }
 
-    /// Asks for messages before `before` (`None`: the newest), newest first; an `Older` action with the
-    /// returned number answers. They are not shown, kept or acknowledged.
+    /// Requests messages before `before` (`None`: the newest), newest first; an `Older` action with
+    /// the returned number answers. The messages are neither shown nor acknowledged, and only their
+    /// ranges are stored.
     pub fn load_older(
         &mut self,
         conversation: ConversationId,
@@ -341,20 +342,20 @@ impl Core {
         (self.questions).older(conversation, before, limit, live, until, &mut self.out)
     }
 
-    /// Asks what changes nothing here: who is in a group, who has read, what was missed, what is unread, how many there
-    /// are. An `Asked` action with the returned number answers.
+    /// Sends a query that changes nothing here: members, readers, missed messages, unread counts,
+    /// counts since a time. An `Asked` action with the returned number answers.
     pub fn ask_server(&mut self, query: SyncQuery, now: Timestamp) -> u32 {
         let live = self.link.is_live();
         let until = now + self.settings.limits.answer;
         (self.questions).asked(query, live, until, &mut self.out)
     }
 
-    /// What is to be done next. Call it until it answers `None`.
+    /// Next action for the driver. Call until it returns `None`.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.out.poll()
     }
 
-    /// When `handle_timeout` is to be called, unless something happens before.
+    /// Time at which to call `handle_timeout`, unless something happens before.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         let live = self.link.is_live();
         [
@@ -369,11 +370,11 @@ impl Core {
         .min()
     }
 
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &ConnectionState {
         self.link.state()
     }
 
-    /// Sends that are neither accepted nor given up.
+    /// Sends neither accepted nor given up.
     pub fn unsettled(&self) -> usize {
         self.outbox.len()
     }
@@ -383,8 +384,8 @@ impl Core {
         self.timeline.untaken_len()
     }
 
-    /// Nothing waits to be stored and, on a live connection, no acknowledgement to be confirmed: a
-    /// client may leave.
+    /// True if nothing waits to be stored and, on a live connection, every acknowledgement is
+    /// confirmed: the client may leave.
     pub fn is_flushed(&self) -> bool {
         let confirmed = !self.link.is_live() || self.acks.is_empty();
         self.out.durable_with().is_none() && confirmed
@@ -432,13 +433,13 @@ impl Core {
         self.ask_status(now);
     }
 
-    /// Receipts that were missed.
+    /// Requests the statuses of messages whose receipts were missed.
     fn ask_status(&mut self, now: Timestamp) {
         let until = now + self.settings.limits.answer;
         (self.questions).ask_status(self.outbox.sent.unread_ids(), until, &mut self.out);
     }
 
-    /// Has this installation, and no other, answered for long enough?
+    /// True if this installation, and no other, has answered for long enough.
     fn believes(&mut self, account: Account, now: Timestamp) -> bool {
         let since = match self.other {
             Some((other, since)) if other == account => since,
@@ -459,7 +460,7 @@ impl Core {
                 self.fetch_if_missing(receipt.conversation);
             }
         } else if receipt.kind == ReceiptKind::Read {
-            // On another device of ours.
+            // Read on another device of the user.
             if let Some(kept) = self.timeline.read_acked(receipt.conversation, receipt.seq) {
                 self.keep(receipt.conversation, kept);
             }
@@ -471,44 +472,44 @@ impl Core {
 
     fn answered(
         &mut self,
-        question: questions::Question,
+        question: queries::Query,
         request: u32,
         answer: SyncAnswer,
         now: Timestamp,
     ) {
-        use questions::Question;
+        use queries::Query;
         match (question, answer) {
-            (Question::List, SyncAnswer::List(page)) => self.listed(page, now),
+            (Query::List, SyncAnswer::List(page)) => self.listed(page, now),
             (
-                Question::Fetch {
+                Query::Fetch {
                     conversation,
                     after,
                 },
                 SyncAnswer::History(page),
             ) => self.fetched(conversation, after, page, now),
-            (Question::Newest { conversation }, SyncAnswer::History(page)) => {
+            (Query::Newest { conversation }, SyncAnswer::History(page)) => {
                 self.newest_fetched(conversation, page);
             }
-            (Question::End { conversation, ours }, SyncAnswer::History(page)) => {
+            (Query::End { conversation, ours }, SyncAnswer::History(page)) => {
                 self.end_found(conversation, ours, &page);
             }
-            (Question::Changes { conversation, .. }, SyncAnswer::Changes(page)) => {
+            (Query::Changes { conversation, .. }, SyncAnswer::Changes(page)) => {
                 self.changes_fetched(conversation, page, now);
             }
-            (Question::Row { conversation }, SyncAnswer::Row(row)) => {
+            (Query::Row { conversation }, SyncAnswer::Row(row)) => {
                 self.row_answered(conversation, row.map(|row| *row), now);
             }
             (
-                Question::Hidden {
+                Query::Hidden {
                     conversation,
                     after,
                 },
                 SyncAnswer::Hidden(page),
             ) => self.hidden_fetched(conversation, after, page, now),
-            (Question::Status, SyncAnswer::Status(statuses)) => {
+            (Query::Status, SyncAnswer::Status(statuses)) => {
                 self.outbox.sent.statuses(&statuses, &mut self.out);
             }
-            (Question::Older, SyncAnswer::History(mut page)) => {
+            (Query::Older, SyncAnswer::History(mut page)) => {
                 self.has_page(page.conversation, &page.messages);
                 self.veil_page(&mut page);
                 self.out.push(Action::Older {
@@ -516,7 +517,7 @@ impl Core {
                     answer: Ok(page),
                 });
             }
-            (Question::Asked, SyncAnswer::Missed(mut page)) => {
+            (Query::Asked, SyncAnswer::Missed(mut page)) => {
                 for placed in &mut page.messages {
                     self.veil(placed, &mut None);
                 }
@@ -524,7 +525,7 @@ impl Core {
                 self.out.push(Action::Asked { request, answer });
             }
             (
-                Question::Asked,
+                Query::Asked,
                 answer @ (SyncAnswer::Members(_)
                 | SyncAnswer::Readers(_)
                 | SyncAnswer::Unread(_)
@@ -540,7 +541,8 @@ impl Core {
         }
     }
 
-    /// What the last event made possible: acknowledgements, sends, questions; and what to call it.
+    /// Does everything the last event made possible: acknowledgements, sends, queries; then updates
+    /// the connection state.
     fn go_on(&mut self, now: Timestamp) {
         if !self.link.is_live() {
             return;
@@ -567,14 +569,14 @@ impl Core {
     }
 }
 
-/// What goes out: actions in order, and the changes of the next store.
+/// Output of the core: actions in order, and the changes of the next store.
 #[derive(Debug, Default)]
 struct Out {
     actions: VecDeque<Action>,
     changes: Vec<Change>,
-    /// The number of the last store that was handed out.
+    /// Number of the last store handed out.
     issued: u64,
-    /// That store is not yet confirmed.
+    /// True until that store is confirmed.
     storing: bool,
     transmitted: bool,
 }
@@ -597,7 +599,7 @@ impl Out {
         self.push(Action::Status { send_id, status });
     }
 
-    /// The store after which everything that was changed so far is durable; `None`: it is already.
+    /// Store after which all changes so far are durable; `None`: they already are.
     fn durable_with(&self) -> Option<u64> {
         match (self.changes.is_empty(), self.storing) {
             (false, _) => Some(self.issued + 1),
@@ -612,7 +614,7 @@ impl Out {
         }
     }
 
-    /// Was anything transmitted since the last time this was asked?
+    /// True if anything was transmitted since the last call.
     fn transmits(&mut self) -> bool {
         std::mem::take(&mut self.transmitted)
     }

@@ -1,8 +1,8 @@
 //! Own messages: from the outbox to *read*.
 //!
-//! Each receiver has a lane. What is not under way stands in it in order, and only its first may be
-//! transmitted: so what follows a failed or refused send waits for it, and everything else is pipelined
-//! up to the server's window. A send that can never be accepted does not hold up its lane.
+//! Each recipient has a lane. Sends not in flight wait there in order, and only the first may be
+//! transmitted: sends behind a failed or refused one wait for it, and all others are pipelined up
+//! to the server's window. A send that can never be accepted does not hold up its lane.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -13,14 +13,14 @@ use protocol::{
     SendId, Seq, Timestamp, UserId,
 };
 
-use super::saved::{FollowedRow, OutboxRow};
-use super::sent::Sent;
+use super::send_tracker::Sent;
+use super::snapshot::{FollowedRow, OutboxRow};
 use super::{Change, Limits, Out, SendError, SendStatus};
 
-/// Receivers in an order: kind and number.
+/// Recipient as an ordered key: kind and number.
 type LaneKey = (u8, i64);
 
-/// What a frame has besides `data`, at most, and some more.
+/// Upper bound, with a margin, of a frame's bytes besides `data`.
 const FRAME_OVERHEAD: usize = 512;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -29,22 +29,22 @@ const SECOND: Duration = Duration::from_secs(1);
 pub(super) struct Outbox {
     device: DeviceId,
     entries: BTreeMap<u64, Entry>,
-    /// What left it as accepted.
+    /// Accepted sends, which have left the outbox.
     pub(super) sent: Sent,
     by_send: BTreeMap<SendId, u64>,
     lanes: BTreeMap<LaneKey, Lane>,
-    /// The firsts of their lanes that may be transmitted.
+    /// First sends of their lanes that may be transmitted.
     open: BTreeSet<u64>,
     timers: BTreeSet<(Timestamp, u64)>,
-    /// Wait until this store is durable.
+    /// Sends that wait for a store to be durable: its number, then the send's order.
     storing: VecDeque<(u64, u64)>,
     in_flight: usize,
     window: usize,
     frame_bytes_max: usize,
-    /// Counts connections: an entry knows on which one it was tried.
+    /// Number of connections so far; an entry records the one it was last tried on.
     connection: u64,
     orders: u64,
-    /// The second that goes on, and what was transmitted in it.
+    /// Start of the current second, and the number of sends in it.
     second: Timestamp,
     in_second: u32,
 }
@@ -53,9 +53,9 @@ pub(super) struct Outbox {
 struct Entry {
     row: OutboxRow,
     phase: Phase,
-    /// Times it was transmitted; at least one where that is not known.
+    /// Transmissions so far; at least one if unknown.
     tries: u32,
-    /// Tries that were not answered in time or with a refusal that counts.
+    /// Tries that timed out or met a refusal that counts.
     failures: usize,
     tried_on: u64,
 }
@@ -69,12 +69,12 @@ enum Phase {
     Failed,
 }
 
-/// What of one receiver is not under way and not failed for good.
+/// Sends to one recipient: those waiting, unless failed for good, and those in flight.
 #[derive(Debug, Default)]
 struct Lane {
     waiting: BTreeSet<u64>,
     in_flight: BTreeSet<u64>,
-    /// Its entry in `open`.
+    /// The lane's entry in `open`.
     offered: Option<u64>,
 }
 
@@ -113,7 +113,7 @@ impl Outbox {
                 .failed
                 .as_ref()
                 .map_or(Phase::Waiting, |_| Phase::Failed);
-            // It may have been tried before the restart.
+            // A send may have been tried before the restart.
             outbox.insert(row, phase, 1);
         }
         outbox
@@ -194,7 +194,7 @@ impl Outbox {
         self.frame_bytes_max = frame_bytes_max as usize;
     }
 
-    /// Whatever was under way is tried again, in order, on the next connection.
+    /// Requeues everything under way, to be retried in order on the next connection.
     pub(super) fn disconnected(&mut self) {
         let again: Vec<u64> = (self.entries.iter())
             .filter(|(_, entry)| {
@@ -205,11 +205,11 @@ impl Outbox {
         for order in again {
             self.set_phase(order, Phase::Waiting);
         }
-        // The next sync brings their places.
+        // The next sync brings the positions of accepted sends.
         self.sent.disconnected();
     }
 
-    /// Transmits what may be transmitted. A live connection is the caller's to see to.
+    /// Transmits the sends that may go. The caller makes sure of a live connection.
     pub(super) fn pump(&mut self, now: Timestamp, limits: &Limits, out: &mut Out) {
         self.count_from(now);
         while self.in_flight < self.window
@@ -228,7 +228,7 @@ impl Outbox {
 
     pub(super) fn deadline(&self) -> Option<Timestamp> {
         let timer = self.timers.first().map(|(at, _)| *at);
-        // Something could go, were it not for the rate.
+        // A send could go, were it not for the rate.
         let is_paced = !self.open.is_empty() && self.in_flight < self.window;
         let next_second = is_paced.then(|| self.second + SECOND);
         let unplaced = self.sent.deadline();
@@ -274,7 +274,7 @@ impl Outbox {
             if self.sent.came_to_nothing(send_id, &refusal, out) {
                 return;
             }
-            // It was placed meanwhile: the boat must not wait for it to be sent again.
+            // The send was placed meanwhile: the boat must not wait for a resend.
             if refusal.code.retryable() {
                 out.transmit(ClientFrame::GiveUp(send_id));
             }
@@ -325,7 +325,7 @@ impl Outbox {
             return;
         };
         let row = &entry.row;
-        // The writer's last word may be faster than the door's answer.
+        // The writer's final refusal may overtake the station's answer.
         if row.failed.as_ref().is_some_and(|why| !why.code.retryable()) {
             return;
         }
@@ -343,7 +343,7 @@ impl Outbox {
             return;
         };
         self.settle(order, id, conversation, out);
-        // A change has no place among the messages; the server tells when it is done.
+        // A change has no position of its own; the server says when it is done.
         if message.content.change.is_none() {
             (self.sent).expect_place(order, message, now + limits.placed);
         }
@@ -351,8 +351,8 @@ impl Outbox {
         out.status(accepted.send_id, SendStatus::Accepted { id });
     }
 
-    /// The message of `send_id` has its place: it is accepted, whether we heard of that or not. Answers
-    /// the whole message where this device has it still.
+    /// Settles the send that got its position: it is accepted, even if the answer was lost. Returns
+    /// the whole message if this device still has it.
     pub(super) fn placed(
         &mut self,
         send_id: SendId,
@@ -371,7 +371,8 @@ impl Outbox {
         placed
     }
 
-    /// A change of this device is done, if it is one: it is accepted, whether we heard of that or not.
+    /// Settles a change that is done, if this device sent it: it is accepted, even if the answer
+    /// was lost.
     pub(super) fn changed(&mut self, send_id: SendId, id: MessageId, seq: Seq, out: &mut Out) {
         if let Some((order, _)) = self.unsettled(send_id) {
             self.release(order, out);
@@ -384,8 +385,8 @@ impl Outbox {
         }
     }
 
-    /// It is done and will not be sent again. Where it was refused on this connection, the boat holds back what
-    /// follows until it is sent again or given up.
+    /// Gives up a finished send that was refused on this connection: the boat holds back later ones
+    /// until it is resent or given up.
     fn release(&self, order: u64, out: &mut Out) {
         let connection = self.connection;
         let refused_here = self.entries.get(&order).filter(|entry| {
@@ -397,7 +398,7 @@ impl Outbox {
         }
     }
 
-    /// Accepted: it leaves the outbox and is followed.
+    /// Moves an accepted send from the outbox to the followed ones.
     fn settle(&mut self, order: u64, id: MessageId, conversation: ConversationId, out: &mut Out) {
         if let Some(entry) = self.remove(order) {
             let send_id = entry.row.send_id;
@@ -430,7 +431,7 @@ impl Outbox {
         self.in_second += 1;
     }
 
-    /// A new second begins where the last one is over.
+    /// Begins a new second once the last one is over.
     fn count_from(&mut self, now: Timestamp) {
         if now.since(self.second) >= SECOND || now < self.second {
             self.second = now;
@@ -484,7 +485,7 @@ impl Outbox {
         self.set_phase(order, phase);
     }
 
-    /// Takes it out of everything but `by_send`.
+    /// Removes a send from everything but `by_send`.
     fn remove(&mut self, order: u64) -> Option<Entry> {
         self.leave_phase(order);
         let entry = self.entries.remove(&order)?;
@@ -499,7 +500,7 @@ impl Outbox {
         };
         entry.phase = phase;
         let key = lane_key(entry.row.to);
-        // What can never be accepted holds up nothing.
+        // A send that can never be accepted holds up nothing.
         let is_out = (entry.row.failed.as_ref()).is_some_and(|failed| !failed.code.retryable());
         let lane = self.lanes.entry(key).or_default();
         match phase {

@@ -1,20 +1,21 @@
-//! Catching up: the list difference, then what each conversation misses, page after page.
+//! Catching up: the list difference, then the missing messages of each conversation, page after
+//! page.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use protocol::change::Marks;
+use protocol::change::MessageMarks;
 use protocol::frame::{HistoryPage, HistoryRange, ListPage, Summary, SyncQuery};
 use protocol::{Code, ConversationId, Placed, Refusal, Seq, Timestamp};
 
 use super::list::is_left;
-use super::questions::{ListPhase, Question};
-use super::saved::Cursor;
-use super::timeline::{Source, What};
+use super::queries::{ListPhase, Query};
+use super::snapshot::Cursor;
+use super::timeline::{ArrivalPath, ShownKind};
 use super::{Action, CatchUp, Change, Core, Reset};
 
 impl Core {
-    /// Asks what is due and what there is room for.
+    /// Sends the queries that are due and that there is room for.
     pub(super) fn ask(&mut self, now: Timestamp) {
         let limits = self.settings.limits.clone();
         let until = now + limits.answer;
@@ -27,7 +28,7 @@ impl Core {
                 since: list.version,
                 after: list.after,
             };
-            (self.questions).ask(Question::List, query, until, &mut self.out);
+            (self.questions).ask(Query::List, query, until, &mut self.out);
         }
         let page = limits
             .page
@@ -51,7 +52,7 @@ impl Core {
         }
     }
 
-    /// How it stands in the list, where no list named it.
+    /// Requests the conversation's row, if no list named it or an event moved it.
     fn ask_for_row(&mut self, conversation: ConversationId, until: Timestamp) {
         let is_listing = !self.questions.list_is_done();
         let Some(track) = self.timeline.track_mut(conversation) else {
@@ -62,7 +63,7 @@ impl Core {
         }
         (track.is_row_asked, track.is_row_moved) = (true, false);
         let query = SyncQuery::Row { conversation };
-        let question = Question::Row { conversation };
+        let question = Query::Row { conversation };
         self.questions.ask(question, query, until, &mut self.out);
     }
 
@@ -85,21 +86,21 @@ impl Core {
         let Some(track) = self.timeline.track_mut(conversation) else {
             return;
         };
-        // What the user hid before is known with the row.
+        // Wait for the row: it says how far the hidden messages go.
         if track.asked || track.is_row_asked {
             return;
         }
         let (question, range, limit) = match self.settings.catch_up {
             CatchUp::Recent(newest) if track.newest_only => {
                 let range = HistoryRange::Backward { before: None };
-                (Question::Newest { conversation }, range, newest)
+                (Query::Newest { conversation }, range, newest)
             }
             CatchUp::Everything | CatchUp::Recent(_) => {
                 if !track.suspect && !track.is_missing_something() {
                     return;
                 }
                 let after = track.shown.seq;
-                let question = Question::Fetch {
+                let question = Query::Fetch {
                     conversation,
                     after,
                 };
@@ -142,7 +143,7 @@ impl Core {
         }
     }
 
-    /// Compares one conversation of the list with what was shown of it.
+    /// Compares a row of the list with the messages shown.
     fn compare(&mut self, summary: Summary, now: Timestamp) {
         let conversation = summary.conversation;
         let absence_max = self.settings.limits.absence_max;
@@ -154,7 +155,7 @@ impl Core {
         self.compare_hidden(conversation, summary.hidden);
         self.note_listed(summary.clone());
         if is_left(&summary) {
-            // Nothing of it can be asked any more, and what was shown stays.
+            // The group can no longer be queried, and messages shown stay.
             let track = self.track(conversation);
             track.undecided = false;
             track.kept.known = track.shown.seq;
@@ -177,7 +178,7 @@ impl Core {
         let kept = track.kept;
         if let CatchUp::Recent(newest) = catch_up {
             let away = shown.seq > Seq::ZERO && now.since(shown.at) >= absence_max;
-            // What a group said meanwhile may be very much, however short the absence was.
+            // A group may have said very much, however short the absence was.
             let is_group = matches!(conversation, ConversationId::Group(_));
             if (fresh || away || is_group) && missing > u64::from(newest) {
                 self.keep(conversation, kept);
@@ -187,13 +188,13 @@ impl Core {
         }
         self.keep(conversation, kept);
         match summary.newest {
-            Some(newest) => self.place_marked(newest, summary.marks, Source::Fetched),
+            Some(newest) => self.place_marked(newest, summary.marks, ArrivalPath::Fetched),
             None => self.fetch_if_missing(conversation),
         }
         self.show_held(conversation);
     }
 
-    /// The server may know something else than we do: ask it what comes after what was shown.
+    /// Asks the server for messages behind the last shown one: its history may differ from ours.
     pub(super) fn suspect(&mut self, conversation: ConversationId) {
         let track = self.track(conversation);
         if !track.asked && !track.undecided {
@@ -202,7 +203,7 @@ impl Core {
         }
     }
 
-    /// More is missing than is to be shown.
+    /// Turns to the newest messages, since more are missing than are to be shown.
     fn only_newest(&mut self, conversation: ConversationId, summary: &Summary, newest: u32) {
         let track = self.track(conversation);
         if newest > 0 {
@@ -210,7 +211,7 @@ impl Core {
             self.questions.look_at(conversation);
             return;
         }
-        // From now on: what was pushed since we connected is after now.
+        // Only new messages: any pushed since we connected is new.
         let pushed = track.first_held().map(|seq| Seq(seq.0 - 1));
         let end = pushed.map_or(summary.seq, |pushed| pushed.min(summary.seq));
         let id = summary
@@ -225,16 +226,18 @@ impl Core {
         self.leave_out(conversation, cursor);
     }
 
-    /// Tells what will not be shown, and goes on after it.
+    /// Reports the positions up to `cursor` as a gap, and goes on after it.
     fn leave_out(&mut self, conversation: ConversationId, cursor: Cursor) {
         let from = self.track(conversation).shown.seq.next();
         if from <= cursor.seq {
-            // Whoever shows the newest only would load all of it after an end, if the gap were not behind them.
+            // A device that shows only the newest messages passes the gap at once: otherwise it
+            // would load all of it after a restart.
             let is_all = self.settings.catch_up == CatchUp::Everything;
             let has_room = self.timeline.room(self.settings.limits.untaken_max) > 0;
             let number = (is_all && has_room).then(|| self.timeline.next_number());
             if number.is_some() {
-                self.timeline.untaken(conversation, What::Gap { cursor });
+                self.timeline
+                    .untaken(conversation, ShownKind::Gap { cursor });
             }
             self.out.push(Action::Gap {
                 number,
@@ -246,7 +249,7 @@ impl Core {
         self.skip_to(conversation, cursor);
     }
 
-    /// A page upward from `after`.
+    /// Takes a page of messages upward from `after`.
     pub(super) fn fetched(
         &mut self,
         conversation: ConversationId,
@@ -266,7 +269,7 @@ impl Core {
             return;
         }
         if page.messages.is_empty() && track.is_missing_something() {
-            // The server knows of more than it can read now.
+            // The server knows of more messages than it can read now.
             self.look_again(conversation, now);
             return;
         }
@@ -275,7 +278,7 @@ impl Core {
         self.fetch_if_missing(conversation);
     }
 
-    /// The newest few, newest first.
+    /// Takes the newest few messages, newest first.
     pub(super) fn newest_fetched(&mut self, conversation: ConversationId, page: HistoryPage) {
         let track = self.track(conversation);
         track.asked = false;
@@ -291,7 +294,8 @@ impl Core {
         self.fetch_if_missing(conversation);
     }
 
-    /// The server has messages up to here, and none of them for us: they were before we came into the group.
+    /// Goes on after `last`: the server has messages up to there, but none for us, since they
+    /// precede our membership.
     fn nothing_before(&mut self, conversation: ConversationId, last: Seq) {
         let track = self.track(conversation);
         track.failures = 0;
@@ -307,12 +311,13 @@ impl Core {
         self.fetch_if_missing(conversation);
     }
 
-    /// Places a dense page. What lies between it and what was shown cannot be had, or is not to be.
+    /// Places a dense page. Messages between the last shown one and the page are unavailable, or
+    /// not wanted.
     fn place_all(
         &mut self,
         conversation: ConversationId,
         mut messages: Vec<Placed>,
-        mut marks: BTreeMap<Seq, Marks>,
+        mut marks: BTreeMap<Seq, MessageMarks>,
     ) {
         messages.retain(|message| message.conversation == conversation);
         messages.sort_by_key(|message| message.position.seq);
@@ -332,11 +337,12 @@ impl Core {
         }
         for message in messages {
             let marks = marks.remove(&message.position.seq);
-            self.place_marked(message, marks, Source::Fetched);
+            self.place_marked(message, marks, ArrivalPath::Fetched);
         }
     }
 
-    /// The conversation ends before what we were shown: the server has lost something.
+    /// Takes the end of the conversation. If it lies before the last shown message, the server lost
+    /// messages.
     pub(super) fn end_found(
         &mut self,
         conversation: ConversationId,
@@ -368,17 +374,17 @@ impl Core {
         self.fetch_if_missing(conversation);
     }
 
-    /// A question was refused, or not answered in time.
+    /// Handles a query that was refused or not answered in time.
     pub(super) fn not_answered(
         &mut self,
-        question: Question,
+        question: Query,
         request: u32,
         refusal: Refusal,
         now: Timestamp,
     ) {
         match question {
-            Question::List => self.list_refused(&refusal, now),
-            Question::Fetch {
+            Query::List => self.list_refused(&refusal, now),
+            Query::Fetch {
                 conversation,
                 after,
             } if refusal.code == Code::Reset => {
@@ -388,15 +394,15 @@ impl Core {
                     limit: 1,
                 };
                 let until = now + self.settings.limits.answer;
-                let question = Question::End {
+                let question = Query::End {
                     conversation,
                     ours: after,
                 };
                 self.questions.ask(question, query, until, &mut self.out);
             }
-            Question::Fetch { conversation, .. }
-            | Question::Newest { conversation }
-            | Question::End { conversation, .. } => {
+            Query::Fetch { conversation, .. }
+            | Query::Newest { conversation }
+            | Query::End { conversation, .. } => {
                 self.track(conversation).asked = false;
                 if refusal.code.retryable() {
                     self.look_again(conversation, now);
@@ -404,13 +410,13 @@ impl Core {
                     self.cannot_fetch(conversation);
                 }
             }
-            Question::Changes { conversation, .. } if refusal.code == Code::Reset => {
+            Query::Changes { conversation, .. } if refusal.code == Code::Reset => {
                 self.changes_behind(conversation);
             }
-            Question::Changes { conversation, .. } => {
+            Query::Changes { conversation, .. } => {
                 self.changes_not_fetched(conversation, &refusal, now);
             }
-            Question::Row { conversation } => {
+            Query::Row { conversation } => {
                 let track = self.track(conversation);
                 track.is_row_asked = false;
                 track.is_row_moved = refusal.code.retryable();
@@ -421,15 +427,15 @@ impl Core {
                     self.questions.look_at(conversation);
                 }
             }
-            Question::Hidden { conversation, .. } => {
+            Query::Hidden { conversation, .. } => {
                 self.hidden_not_fetched(conversation, &refusal, now);
             }
-            Question::Status => {}
-            Question::Older => self.out.push(Action::Older {
+            Query::Status => {}
+            Query::Older => self.out.push(Action::Older {
                 request,
                 answer: Err(refusal),
             }),
-            Question::Asked => self.out.push(Action::Asked {
+            Query::Asked => self.out.push(Action::Asked {
                 request,
                 answer: Err(refusal),
             }),
@@ -457,7 +463,7 @@ impl Core {
         }
     }
 
-    /// They wait for the end of a list, which may name them.
+    /// Queues conversations without a row, which waited for the end of a list that might name them.
     fn look_at_missing_rows(&mut self) {
         for conversation in self.timeline.missing_rows() {
             self.questions.look_at(conversation);
@@ -473,7 +479,7 @@ impl Core {
         self.questions.look_later(conversation, at);
     }
 
-    /// This server will not give it to us: say so, and go on with what it sent.
+    /// Reports messages the server refuses as a gap, and goes on with those it sent.
     fn cannot_fetch(&mut self, conversation: ConversationId) {
         let track = self.track(conversation);
         track.newest_only = false;

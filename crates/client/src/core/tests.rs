@@ -1,4 +1,4 @@
-//! Each rule with values; then clients and sessions in random worlds.
+//! Each rule with values, then clients and sessions in random worlds.
 
 mod credentials;
 mod device;

@@ -1,36 +1,36 @@
-//! What was received: each message shown once, in the order of its conversation.
+//! Received messages: each shown once, in the order of its conversation.
 //!
-//! A conversation has three places that only move forward: *kept* (stored here, so it survives),
-//! *shown* (the application is being told) and *known* (the server has it). What is the next after
-//! *shown* is shown; what is not after it is a repeat; what lies further on is held until the gap before
+//! A conversation has three positions that only move forward: *kept* (stored here, so it survives),
+//! *shown* (handed to the application) and *known* (the server has it). The message right after
+//! *shown* is shown; one at or before it is a repeat; one further on is held until the gap before
 //! it is filled.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use protocol::change::Marks;
+use protocol::change::MessageMarks;
 use protocol::frame::{AckItem, PlacedEcho};
 use protocol::{ConversationId, MessageId, Placed, SendId, Seq, Timestamp, UserId};
 
-use super::changes::Revs;
-use super::hidden::Hidden;
-use super::questions::Questions;
-use super::saved::{Change, Cursor, Kept};
+use super::changes::ChangeCursors;
+use super::hidden_messages::Hidden;
+use super::queries::QueryQueue;
+use super::snapshot::{Change, Cursor, Kept};
 use super::{Action, CatchUp, Core, Origin, Reset, Shown};
 
-/// How many sends are remembered to recognise one that was placed twice.
+/// Upper bound of sends remembered to recognise one that was placed twice.
 const REPEATS_MAX: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct Timeline {
     tracks: BTreeMap<ConversationId, Track>,
-    /// Shown, not taken; oldest first.
+    /// Items shown and not taken, oldest first.
     untaken: VecDeque<Untaken>,
-    /// Counts what was shown, and how much of it was taken.
+    /// Number of the last item shown, and of the last one taken.
     shown: u64,
     taken: u64,
-    /// Messages in all `held`.
+    /// Messages in all tracks' `held`.
     held: usize,
-    /// Their next message is here, but the application must take some first.
+    /// Conversations whose next item is here, but the application must take some first.
     stalled: BTreeSet<ConversationId>,
     repeats: Repeats,
 }
@@ -40,54 +40,57 @@ pub(super) struct Timeline {
 pub(super) struct Track {
     pub(super) kept: Kept,
     pub(super) shown: Cursor,
-    pub(super) held: BTreeMap<Seq, Held>,
-    /// A fresh device that does not show everything: the list decides where it begins.
+    pub(super) held: BTreeMap<Seq, HeldMessage>,
+    /// Fresh device that does not show everything: the list decides where the conversation begins.
     pub(super) undecided: bool,
-    /// Only the newest are to be fetched.
+    /// Only the newest messages are to be fetched.
     pub(super) newest_only: bool,
-    /// The server's end seems to lie before *shown*: ask.
+    /// The server's end seems to lie before *shown*, so the core must ask.
     pub(super) suspect: bool,
-    /// A question about it is open.
+    /// A query for its messages is under way.
     pub(super) asked: bool,
-    /// Questions that were not answered, in a row.
+    /// Consecutive queries without an answer.
     pub(super) failures: u32,
-    pub(super) revs: Revs,
+    pub(super) revs: ChangeCursors,
     pub(super) hidden: Hidden,
-    /// No list had it: it is new, or was taken from the list before this device had one. It is asked for by name.
+    /// No list named the conversation: it is new, or was taken from the list before this device had
+    /// one. Its row is queried by name.
     pub(super) is_unnamed: bool,
-    /// A word told that the user did something with its row, and the server was not asked since what is so now.
+    /// An event said that the user changed the row, and the server was not asked for its state
+    /// since.
     pub(super) is_row_moved: bool,
     pub(super) is_row_asked: bool,
-    /// A question was refused, and comes again later.
+    /// A query was refused, and comes again later.
     pub(super) waits: bool,
-    /// Nothing of it was here when it was listed as far as this, and its changes count as known since. What is pushed
-    /// of that, or told the place of, may be older than they are: it is fetched.
+    /// End of the conversation when this device, which had none of it, first saw it listed; its
+    /// changes count as known since. A message up to here that is pushed or echoed may be older
+    /// than those changes: it is fetched.
     pub(super) fresh_to: Seq,
-    /// What was pushed and is not held as pushed. Once it was fetched, it is acknowledged as pushed.
+    /// Positions pushed but not held as pushed. Once fetched, they are acknowledged as pushed.
     pushed: BTreeSet<Seq>,
 }
 
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldMessage {
     placed: Placed,
-    marks: Option<Marks>,
-    source: Source,
+    marks: Option<MessageMarks>,
+    source: ArrivalPath,
 }
 
 #[derive(Debug)]
 struct Untaken {
     number: u64,
     conversation: ConversationId,
-    what: What,
+    what: ShownKind,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum What {
+pub(super) enum ShownKind {
     Message {
         cursor: Cursor,
         ack: Option<AckItem>,
     },
-    /// Up to here nothing is shown.
+    /// Positions up to `cursor`, which are not shown.
     Gap {
         cursor: Cursor,
     },
@@ -96,25 +99,25 @@ pub(super) enum What {
     },
     Hidden {
         seqs: Vec<Seq>,
-        /// All up to here, where it is known.
+        /// Number of the last hiding that these complete, if known.
         to: Option<u64>,
     },
 }
 
-/// From where a message comes.
+/// Path on which a message came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
-    /// The server sent it by itself and expects an acknowledgement.
+pub(super) enum ArrivalPath {
+    /// Pushed by the server, which expects an acknowledgement.
     Pushed,
-    /// We asked for it.
+    /// Requested by this device.
     Fetched,
-    /// It is our own; the server told its place.
+    /// Own message whose position the server reported.
     Echo,
 }
 
 impl Timeline {
-    /// `is_named`: the server's list had it. `listed_rev`: the last change of it that the list told of, which may not
-    /// have been shown when the client ended.
+    /// `is_named`: the server's list named the conversation. `listed_rev`: its last change
+    /// according to the list, which may not have been shown when the client ended.
     pub(super) fn new(
         conversations: BTreeMap<ConversationId, Kept>,
         mut hidden: BTreeMap<ConversationId, BTreeSet<Seq>>,
@@ -127,8 +130,9 @@ impl Timeline {
                 hidden: Hidden::new(hidden, kept.hidden),
                 is_unnamed: !is_named(conversation),
                 shown: kept.cursor,
-                revs: Revs::behind(kept.rev, listed_rev(conversation)),
-                // Pages have not told of it all: what is pushed may be older than the changes that count as known.
+                revs: ChangeCursors::behind(kept.rev, listed_rev(conversation)),
+                // Pages did not cover all of it: a pushed message may be older than the changes
+                // that count as known.
                 fresh_to: if kept.rev > 0 { kept.known } else { Seq::ZERO },
                 kept,
                 ..Track::default()
@@ -146,8 +150,8 @@ impl Timeline {
         }
     }
 
-    /// Whatever is known to be missing is to be fetched.
-    pub(super) fn connected(&self, questions: &mut Questions) {
+    /// Queues the conversations that are known to miss something.
+    pub(super) fn connected(&self, questions: &mut QueryQueue) {
         for (&conversation, track) in &self.tracks {
             let is_missing = track.is_missing_something() || track.revs.are_missing();
             if is_missing || track.is_missing_hidden() {
@@ -198,7 +202,7 @@ impl Timeline {
         Some(*kept)
     }
 
-    /// What we have read, where the server knows of less than it confirmed: it lost that.
+    /// Read position that the server confirmed and then lost.
     pub(super) fn read_lost(
         &mut self,
         conversation: ConversationId,
@@ -217,8 +221,8 @@ impl Timeline {
         self.untaken.len()
     }
 
-    /// The application is being told, under the number that `shown` has now.
-    pub(super) fn untaken(&mut self, conversation: ConversationId, what: What) {
+    /// Adds an item shown under the current number.
+    pub(super) fn untaken(&mut self, conversation: ConversationId, what: ShownKind) {
         self.untaken.push_back(Untaken {
             number: self.shown,
             conversation,
@@ -231,37 +235,38 @@ impl Timeline {
         self.shown
     }
 
-    /// Something waits for the application to take what was shown.
+    /// Notes that an item waits for the application to take some.
     pub(super) fn stall(&mut self, conversation: ConversationId) {
         self.stalled.insert(conversation);
     }
 
-    /// How many more messages may be shown.
+    /// Number of further items that may be shown.
     pub(super) fn room(&self, untaken_max: usize) -> usize {
         untaken_max.saturating_sub(self.untaken.len())
     }
 
-    /// The list begins anew: it will not name what was taken from it.
+    /// Treats no conversation as named: the list starts over, and will not name those taken from
+    /// it.
     pub(super) fn forget_names(&mut self) {
         let tracks = self.tracks.values_mut();
         tracks.for_each(|track| track.is_unnamed = true);
     }
 
-    /// Rows that are asked for are asked for once more: no answer will come, or one that is older than the list which is
-    /// asked for now.
+    /// Has the rows under query asked for once more: no answer will come, or one older than the
+    /// list requested now.
     pub(super) fn ask_rows_again(&mut self) {
         for track in self.tracks.values_mut() {
             track.is_row_moved |= track.is_row_asked;
         }
     }
 
-    /// Conversations whose row is to be asked for: no list named them, or a word moved it.
+    /// Conversations whose row must be requested: no list named them, or an event moved it.
     pub(super) fn missing_rows(&self) -> Vec<ConversationId> {
         let missing = (self.tracks.iter()).filter(|(_, track)| track.is_row_missing());
         missing.map(|(conversation, _)| *conversation).collect()
     }
 
-    /// Conversations that the list did not name begin with their first message.
+    /// Lets conversations that the list did not name begin with their first message. Returns them.
     pub(super) fn decide_all(&mut self) -> Vec<ConversationId> {
         let undecided = (self.tracks.iter_mut()).filter(|(_, track)| track.undecided);
         undecided
@@ -288,7 +293,7 @@ impl Track {
         (self.is_unnamed || self.is_row_moved) && !self.is_row_asked
     }
 
-    /// What is next is to be told now.
+    /// True if the next item may be shown now.
     pub(super) fn may_show(&self) -> bool {
         !self.undecided && !self.newest_only && !self.is_missing_hidden()
     }
@@ -299,7 +304,7 @@ impl Track {
 }
 
 impl Core {
-    /// The conversation, where need be begun.
+    /// Track of the conversation, created on first use.
     pub(super) fn track(&mut self, conversation: ConversationId) -> &mut Track {
         let undecided = self.settings.catch_up != CatchUp::Everything
             && self.questions.list.version == Timestamp::ZERO;
@@ -311,13 +316,18 @@ impl Core {
         })
     }
 
-    /// A message and its place came, from wherever.
-    pub(super) fn place(&mut self, placed: Placed, source: Source) {
+    /// Takes a message and its position, on whichever path it came.
+    pub(super) fn place(&mut self, placed: Placed, source: ArrivalPath) {
         self.place_marked(placed, None, source);
     }
 
-    /// The same, with what has become of it.
-    pub(super) fn place_marked(&mut self, placed: Placed, marks: Option<Marks>, source: Source) {
+    /// As `place`, with the marks of earlier changes.
+    pub(super) fn place_marked(
+        &mut self,
+        placed: Placed,
+        marks: Option<MessageMarks>,
+        source: ArrivalPath,
+    ) {
         let Some(me) = self.account.map(|account| account.user) else {
             return;
         };
@@ -329,7 +339,7 @@ impl Core {
         if position.seq == Seq::ZERO {
             return;
         }
-        if message.from == me && source != Source::Echo {
+        if message.from == me && source != ArrivalPath::Echo {
             let limits = &self.settings.limits;
             let (send_id, id) = (message.send_id, message.id);
             (self.outbox).placed(send_id, id, conversation, position, limits, &mut self.out);
@@ -341,8 +351,8 @@ impl Core {
             return;
         }
         match source {
-            Source::Pushed | Source::Echo if position.seq <= track.fresh_to => {
-                if source == Source::Pushed {
+            ArrivalPath::Pushed | ArrivalPath::Echo if position.seq <= track.fresh_to => {
+                if source == ArrivalPath::Pushed {
                     track.pushed.insert(position.seq);
                 }
             }
@@ -352,13 +362,13 @@ impl Core {
         self.fetch_if_missing(conversation);
     }
 
-    /// How its row stands now is for the server to say.
+    /// Has the row requested: only the server knows its state now.
     pub(super) fn row_moved(&mut self, conversation: ConversationId) {
         self.track(conversation).is_row_moved = true;
         self.questions.look_at(conversation);
     }
 
-    /// The server told the place of an own message.
+    /// Takes the position of an own message.
     pub(super) fn echoed(&mut self, echo: &PlacedEcho) {
         let limits = &self.settings.limits;
         let placed = self.outbox.placed(
@@ -370,7 +380,7 @@ impl Core {
             &mut self.out,
         );
         match placed {
-            Some(placed) => self.place(placed, Source::Echo),
+            Some(placed) => self.place(placed, ArrivalPath::Echo),
             None => {
                 let track = self.track(echo.conversation);
                 track.kept.known = track.kept.known.max(echo.position.seq);
@@ -390,8 +400,8 @@ impl Core {
         }
     }
 
-    /// Shown already: the server may not know.
-    fn repeated(&mut self, placed: &Placed, source: Source, me: UserId) {
+    /// Acknowledges a message shown already: the server may not know.
+    fn repeated(&mut self, placed: &Placed, source: ArrivalPath, me: UserId) {
         let Placed {
             message,
             conversation,
@@ -410,7 +420,7 @@ impl Core {
         let untaken = (self.timeline.untaken.iter_mut())
             .filter(|untaken| untaken.conversation == *conversation)
             .find_map(|untaken| match &mut untaken.what {
-                What::Message { cursor, ack } if cursor.seq == position.seq => Some(ack),
+                ShownKind::Message { cursor, ack } if cursor.seq == position.seq => Some(ack),
                 _ => None,
             });
         match untaken {
@@ -419,9 +429,9 @@ impl Core {
         }
     }
 
-    /// Own messages are acknowledged only where the server waits for it.
-    fn ack_for(&self, placed: &Placed, source: Source, me: UserId) -> Option<AckItem> {
-        let wanted = source == Source::Pushed || placed.message.from != me;
+    /// Acknowledgement of a message. An own one gets it only if the server waits for it.
+    fn ack_for(&self, placed: &Placed, source: ArrivalPath, me: UserId) -> Option<AckItem> {
+        let wanted = source == ArrivalPath::Pushed || placed.message.from != me;
         (wanted && self.settings.acks).then_some(AckItem {
             conversation: placed.conversation,
             id: placed.message.id,
@@ -429,26 +439,26 @@ impl Core {
         })
     }
 
-    /// Keeps a message until it can be shown. Without room it is fetched again later.
-    fn hold(&mut self, placed: Placed, marks: Option<Marks>, source: Source) {
+    /// Keeps a message until it can be shown. Without room, it is fetched again later.
+    fn hold(&mut self, placed: Placed, marks: Option<MessageMarks>, source: ArrivalPath) {
         let held_max = self.settings.limits.held_max;
         let timeline = &mut self.timeline;
         let Some(track) = timeline.tracks.get_mut(&placed.conversation) else {
             return;
         };
         let seq = placed.position.seq;
-        // The next one always fits: it leaves at once, or waits alone for the application.
+        // The next message always fits: it leaves at once, or waits alone for the application.
         if timeline.held >= held_max && seq != track.shown.seq.next() {
-            if source == Source::Pushed {
+            if source == ArrivalPath::Pushed {
                 track.pushed.insert(seq);
             }
             return;
         }
         match track.held.get_mut(&seq) {
-            Some(held) if source == Source::Pushed => held.source = source,
+            Some(held) if source == ArrivalPath::Pushed => held.source = source,
             Some(_) => {}
             None => {
-                let held = Held {
+                let held = HeldMessage {
                     placed,
                     marks,
                     source,
@@ -459,7 +469,7 @@ impl Core {
         }
     }
 
-    /// Shows what is next, and what is next after that; then what has become of it.
+    /// Shows the messages that are next, then their changes.
     pub(super) fn show_held(&mut self, conversation: ConversationId) {
         self.show_messages(conversation);
         self.show_changes(conversation);
@@ -502,11 +512,11 @@ impl Core {
         }
     }
 
-    fn show(&mut self, held: Held) {
+    fn show(&mut self, held: HeldMessage) {
         let Some(me) = self.account.map(|account| account.user) else {
             return;
         };
-        let Held {
+        let HeldMessage {
             mut placed,
             mut marks,
             source,
@@ -515,7 +525,11 @@ impl Core {
         let message = &placed.message;
         let seq = placed.position.seq;
         let is_pushed = self.track(conversation).pushed.remove(&seq);
-        let source = if is_pushed { Source::Pushed } else { source };
+        let source = if is_pushed {
+            ArrivalPath::Pushed
+        } else {
+            source
+        };
         let ack = self.ack_for(&placed, source, me);
         let before = self.track(conversation).shown.id;
         if before.is_some() && placed.position.prev != before {
@@ -531,7 +545,7 @@ impl Core {
         let is_new = self.timeline.repeats.is_new(message.from, message.send_id);
         self.timeline.shown += u64::from(is_new);
         self.timeline
-            .untaken(conversation, What::Message { cursor, ack });
+            .untaken(conversation, ShownKind::Message { cursor, ack });
         let origin = match (message.from == me, message.device == self.settings.device) {
             (false, _) => Origin::Other,
             (true, false) => Origin::OwnElsewhere,
@@ -551,7 +565,7 @@ impl Core {
         }
     }
 
-    /// The application has what was shown up to `number`: keep that, then acknowledge it.
+    /// Records that the application has everything shown up to `number`, then acknowledges it.
     pub(super) fn taken(&mut self, number: u64) {
         let timeline = &mut self.timeline;
         timeline.taken = timeline.taken.max(number.min(timeline.shown));
@@ -564,15 +578,15 @@ impl Core {
         {
             if let Some(track) = timeline.tracks.get_mut(&untaken.conversation) {
                 match &untaken.what {
-                    &What::Message { cursor, ack } => {
+                    &ShownKind::Message { cursor, ack } => {
                         let had = had.entry(untaken.conversation).or_default();
                         had.push(cursor.seq);
                         track.kept.cursor = cursor;
                         acks.extend(ack);
                     }
-                    &What::Gap { cursor } => track.kept.cursor = cursor,
-                    What::Change { rev } => track.kept.rev = *rev,
-                    What::Hidden { seqs, to } => {
+                    &ShownKind::Gap { cursor } => track.kept.cursor = cursor,
+                    ShownKind::Change { rev } => track.kept.rev = *rev,
+                    ShownKind::Hidden { seqs, to } => {
                         track.kept.hidden = to.unwrap_or(track.kept.hidden);
                         hidden.push((untaken.conversation, seqs.clone()));
                     }
@@ -598,7 +612,7 @@ impl Core {
         }
     }
 
-    /// Goes on after `cursor` without showing what lies before it.
+    /// Goes on after `cursor` without showing messages before it.
     pub(super) fn skip_to(&mut self, conversation: ConversationId, cursor: Cursor) {
         let is_untaken = self.timeline.is_untaken(conversation);
         let Some(track) = self.timeline.tracks.get_mut(&conversation) else {
@@ -617,7 +631,7 @@ impl Core {
     }
 }
 
-/// The last sends that were shown.
+/// Last sends shown.
 #[derive(Debug, Default)]
 struct Repeats {
     known: BTreeSet<(UserId, SendId)>,

@@ -10,12 +10,12 @@ pub struct Address {
     text: String,
     carrier: Carrier,
     is_secure: bool,
-    /// Without the brackets of an IPv6 address.
+    /// Host, without the brackets of an IPv6 address.
     host: String,
     port: u16,
 }
 
-/// How frames are told from each other.
+/// Transport that delimits the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Carrier {
     WebSocket,
@@ -29,12 +29,12 @@ pub(super) enum Carrier {
 pub struct AddressError(String);
 
 impl Address {
-    /// As it was given.
+    /// Address as it was given.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Does it ask for TLS?
+    /// True if the address asks for TLS.
     pub fn is_secure(&self) -> bool {
         self.is_secure
     }
@@ -75,7 +75,7 @@ fn read(text: &str) -> Option<Address> {
         (Carrier::WebSocket, true) => Some(443),
         (Carrier::WebSocket, false) => Some(80),
     };
-    // Neither a name and password before the host, nor a port that is none.
+    // Rejects a name and password before the host, and a port that is no number.
     let port = match authority.strip_prefix(host)? {
         "" => usual,
         port => port.strip_prefix(':')?.parse().ok(),

@@ -29,7 +29,7 @@ impl Clock {
         self.start + self.zero.elapsed()
     }
 
-    /// A moment not before `at`: timestamps are whole milliseconds.
+    /// Instant not before `at`: timestamps are whole milliseconds.
     pub(super) fn instant(&self, at: Timestamp) -> Instant {
         self.zero + at.since(self.start)
     }

@@ -1,4 +1,4 @@
-//! A socket that carries frames: WebSocket messages, or TCP with a length before each.
+//! Socket that carries frames: WebSocket messages, or TCP with a length before each.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -21,21 +21,21 @@ use super::tls::Tls;
 
 const SUBPROTOCOL: &str = "packetboat.v1";
 
-/// How long leaving in good order may take.
+/// Time limit of an orderly close.
 const FAREWELL: Duration = Duration::from_millis(500);
 
 type Incoming = Pin<Box<dyn Stream<Item = Result<Bytes, Refusal>> + Send>>;
 type Outgoing = Pin<Box<dyn Sink<Bytes, Error = Refusal> + Send>>;
 
-/// An open connection. Its errors are refusals after which one may connect again, unless the server's
-/// close code says otherwise.
+/// An open connection. Its errors are refusals that allow a reconnect, unless the server's close
+/// code says otherwise.
 pub(super) struct Connection {
     pub(super) incoming: Incoming,
     pub(super) outgoing: Outgoing,
 }
 
 impl Connection {
-    /// With TLS where it is given; all of it within `timeout`.
+    /// Opens a connection, with TLS if given, all within `timeout`.
     pub(super) async fn open(
         address: &Address,
         tls: Option<&Tls>,
@@ -59,15 +59,15 @@ impl Connection {
             .unwrap_or_else(|_| Err(lost("no connection in time")))
     }
 
-    /// Writes what is left, says goodbye and waits for the other side to hear it: closing a socket with
-    /// unread bytes may take back what was written last.
+    /// Writes the frames that are left, closes, and waits until the peer has noticed: closing a
+    /// socket with unread bytes may take back the last frames.
     pub(super) async fn close(mut self) {
         let farewell = async {
             if self.outgoing.close().await.is_ok() {
                 while let Some(Ok(_)) = self.incoming.next().await {}
             }
         };
-        // Late or not, it is over.
+        // Late or not, the connection is over.
         let _ = tokio::time::timeout(FAREWELL, farewell).await;
     }
 }
@@ -135,7 +135,7 @@ fn read(message: Result<Message, tungstenite::Error>) -> Option<Result<Bytes, Re
     }
 }
 
-/// The server's close code is one of ours, or says nothing.
+/// Refusal by the server's close code, if that is one of ours.
 fn closed(frame: Option<CloseFrame>) -> Refusal {
     let code = |frame: &CloseFrame| Code::from_number(frame.code.into());
     match frame {
@@ -147,7 +147,7 @@ fn closed(frame: Option<CloseFrame>) -> Refusal {
     }
 }
 
-/// The connection failed: whatever the cause, another one may do better.
+/// Refusal of a failed connection: whatever the cause, another one may do better.
 pub(super) fn lost(cause: impl ToString) -> Refusal {
     Refusal::new(Code::Unavailable, cause.to_string())
 }

@@ -1,4 +1,4 @@
-//! The one task of a client: it drives the core over a socket and a store, and decides nothing.
+//! The one task of a client: drives the core over a socket and a store, and decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
@@ -18,18 +18,18 @@ use uuid::Uuid;
 
 use super::clock::Clock;
 use super::connection::{Connection, lost};
-use super::events::Feed;
+use super::events::EventFeed;
 use super::route::Route;
-use super::shelf::{Done, Shelf};
+use super::store_worker::{StoreResult, StoreWorker};
 use super::token::{Fetch, fetch};
 use super::{ClientConfig, Command, ConversationList, Event, SendTicket};
-use crate::core::{Account, Action, Core, Reset, Saved, SendStatus, State};
+use crate::core::{Account, Action, ConnectionState, Core, Reset, SendStatus, Snapshot};
 use crate::store::Store;
 
-/// How long closing waits for the store and for the server's confirmations.
+/// Time closing waits for the store and for the server's confirmations.
 const CLOSING: Duration = Duration::from_secs(3);
 
-/// Tickets that are kept without looking whether somebody still holds them.
+/// Tickets kept before checking which of them are still held.
 const TICKETS_UNCHECKED: usize = 4096;
 
 type Dial = Pin<Box<dyn Future<Output = Result<Connection, Refusal>> + Send>>;
@@ -41,19 +41,19 @@ pub(super) struct Engine {
     core: Core,
     clock: Clock,
     jitter: StdRng,
-    shelf: Shelf,
-    feed: Feed,
-    state: watch::Sender<State>,
-    /// Counts cores: each account has its own.
+    shelf: StoreWorker,
+    feed: EventFeed,
+    state: watch::Sender<ConnectionState>,
+    /// Number of the core: each account has its own.
     epoch: u64,
-    /// The state of another account is to be used.
+    /// Account whose state comes next.
     switch_to: Option<Account>,
     dial: Option<Dial>,
     fetch: Option<Fetch>,
     connection: Option<Connection>,
     /// Frames for the socket; bounded by the core's windows.
     outgoing: VecDeque<Bytes>,
-    /// Something was given to the socket that it may not have written.
+    /// The socket may not have written everything it was given.
     unflushed: bool,
     tickets: BTreeMap<SendId, watch::Sender<SendStatus>>,
     tickets_checked: usize,
@@ -64,9 +64,9 @@ pub(super) struct Engine {
     closing: Option<(Instant, Vec<oneshot::Sender<()>>)>,
 }
 
-/// What woke the engine.
+/// Reason for the engine to wake.
 enum Wake {
-    Stored(Result<Done, String>),
+    Stored(Result<StoreResult, String>),
     Taken(bool),
     Command(Option<Command>),
     Dialed(Result<Connection, Refusal>),
@@ -81,9 +81,9 @@ impl Engine {
         config: ClientConfig,
         route: Route,
         store: Store,
-        saved: Saved,
-        feed: Feed,
-        state: watch::Sender<State>,
+        saved: Snapshot,
+        feed: EventFeed,
+        state: watch::Sender<ConnectionState>,
         list: watch::Sender<ConversationList>,
     ) -> Engine {
         let core = Core::new(config.settings(), saved);
@@ -95,7 +95,7 @@ impl Engine {
             route,
             clock: Clock::start(),
             jitter: StdRng::from_os_rng(),
-            shelf: Shelf::new(store),
+            shelf: StoreWorker::new(store),
             feed,
             state,
             epoch: 0,
@@ -132,15 +132,15 @@ impl Engine {
         if let Some(cause) = failed {
             tracing::error!(%cause, "the client's state cannot be kept: it ends");
             let why = Refusal::new(Code::Unavailable, format!("cannot keep its state: {cause}"));
-            self.enter(State::Closed(why));
+            self.enter(ConnectionState::Closed(why));
         }
         if let Some(connection) = self.connection.take() {
             connection.close().await;
         }
-        // Whoever waits may open the same state at once.
+        // Release the state before replying: a caller of `close` may open it at once.
         drop(self.shelf);
         for done in self.closing.into_iter().flat_map(|(_, done)| done) {
-            // Nobody may be waiting any more.
+            // The caller may have stopped waiting.
             let _ = done.send(());
         }
     }
@@ -160,24 +160,28 @@ impl Engine {
             None => (None, None),
         };
         tokio::select! {
+            biased;
             done = self.shelf.done() => Wake::Stored(done),
-            changed = self.feed.taken.changed(), if self.events_open => Wake::Taken(changed.is_ok()),
-            command = commands.recv(), if self.commands_open => Wake::Command(command),
             dialed = resolved(&mut self.dial) => Wake::Dialed(dialed),
             token = resolved(&mut self.fetch) => Wake::Token(token),
-            frame = next(incoming) => Wake::Frame(frame),
+            changed = self.feed.taken.changed(), if self.events_open => Wake::Taken(changed.is_ok()),
             flushed = flush(outgoing, &mut self.outgoing), if has_outgoing => Wake::Flushed(flushed),
+            // Frames show that their boat lives, even after this process stood still. They do not
+            // starve the rest: a boat without acks stops sending.
+            frame = next(incoming) => Wake::Frame(frame),
             () = until(deadline) => Wake::Deadline,
+            // Commands come last: there may always be more.
+            command = commands.recv(), if self.commands_open => Wake::Command(command),
         }
     }
 
-    /// Tells the core what happened.
+    /// Tells the core what woke the engine.
     fn handle(&mut self, wake: Wake) -> Result<(), String> {
         let now = self.clock.now();
         match wake {
             Wake::Stored(done) => match done? {
-                Done::Stored(batch) => self.core.handle_stored(batch, now),
-                Done::Switched(saved) => self.begin_anew(*saved),
+                StoreResult::Stored(batch) => self.core.handle_stored(batch, now),
+                StoreResult::Switched(saved) => self.begin_anew(*saved),
             },
             Wake::Taken(true) => self.take(now),
             Wake::Taken(false) => self.events_open = false,
@@ -208,7 +212,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Does what the core asks.
+    /// Carries out the core's actions.
     fn act(&mut self) {
         while self.switch_to.is_none()
             && let Some(action) = self.core.poll_action()
@@ -277,7 +281,7 @@ impl Engine {
                 }
                 Action::Older { request, answer } => {
                     if let Some(reply) = self.older.remove(&request) {
-                        // Nobody may be waiting any more.
+                        // The caller may have stopped waiting.
                         let _ = reply.send(answer);
                     }
                 }
@@ -298,7 +302,7 @@ impl Engine {
 
     fn obey(&mut self, command: Command) {
         let now = self.clock.now();
-        // An answer that cannot be given: whoever asked does not wait any more.
+        // Failed replies are ignored: their caller stopped waiting.
         match command {
             Command::Send { to, content, reply } => {
                 let send_id = SendId::from_uuid(Uuid::new_v4());
@@ -334,7 +338,8 @@ impl Engine {
                 let _ = reply.send(self.core.older(conversation, seq));
             }
             Command::Close(done) => {
-                // What the application said before it asked to close counts, whichever is heard first.
+                // Events the application took before it asked to close count, even if the close is
+                // received first.
                 self.take(now);
                 let (_, waiting) =
                     (self.closing).get_or_insert_with(|| (Instant::now() + CLOSING, Vec::new()));
@@ -343,7 +348,7 @@ impl Engine {
         }
     }
 
-    /// The application has what it was given so far.
+    /// Tells the core which events the application has taken.
     fn take(&mut self, now: Timestamp) {
         let taken = *self.feed.taken.borrow_and_update();
         if taken.epoch == self.epoch {
@@ -376,9 +381,9 @@ impl Engine {
             .push(self.epoch, Event::Status { send_id, status });
     }
 
-    fn enter(&mut self, state: State) {
+    fn enter(&mut self, state: ConnectionState) {
         self.state.send_replace(state.clone());
-        let is_closed = matches!(state, State::Closed(_));
+        let is_closed = matches!(state, ConnectionState::Closed(_));
         self.feed.push(self.epoch, Event::State(state));
         if is_closed {
             self.feed.end();
@@ -393,14 +398,14 @@ impl Engine {
         tracing::debug!(code = %why.code, text = %why.text, "disconnected");
         let (now, jitter) = (self.clock.now(), self.jitter.next_u64());
         self.core.handle_disconnected(why, now, jitter);
-        // The boat's last word counts, not how its socket ended.
-        if let State::Reconnecting { why, .. } = self.core.state() {
+        // The boat's stated reason counts, not how its socket ended.
+        if let ConnectionState::Reconnecting { why, .. } = self.core.state() {
             self.route.fail(Some(why.code), now);
         }
     }
 
-    /// Goes on with what is kept for another account.
-    fn begin_anew(&mut self, saved: Saved) {
+    /// Goes on with a new core from the state of another account.
+    fn begin_anew(&mut self, saved: Snapshot) {
         self.switch_to = None;
         self.dial = None;
         self.fetch = None;
@@ -423,13 +428,14 @@ impl Engine {
         self.core.start();
     }
 
-    /// Is there nothing left to do?
+    /// True if nothing is left to do.
     fn is_done(&self) -> bool {
         if let Some((until, _)) = &self.closing {
             let is_written = self.outgoing.is_empty() && !self.unflushed;
             return (self.core.is_flushed() && is_written) || *until <= Instant::now();
         }
-        let is_closed = matches!(self.core.state(), State::Closed(_)) && self.switch_to.is_none();
+        let is_closed =
+            matches!(self.core.state(), ConnectionState::Closed(_)) && self.switch_to.is_none();
         let is_left = !self.commands_open && !self.events_open;
         let is_taken = !self.events_open || self.core.untaken() == 0;
         (is_closed || is_left) && is_taken && self.core.is_flushed()
@@ -456,7 +462,7 @@ where
     }
 }
 
-/// Writes everything. Cancel safe: a frame is in the queue or in the socket.
+/// Writes all frames. Cancel safe: a frame is in the queue or in the socket.
 async fn flush<S>(outgoing: Option<&mut S>, frames: &mut VecDeque<Bytes>) -> Result<(), Refusal>
 where
     S: Sink<Bytes, Error = Refusal> + Unpin,

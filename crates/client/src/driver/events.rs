@@ -1,69 +1,70 @@
-//! What the application hears of, in a queue with bounds.
+//! Events for the application, in a bounded queue.
 
-use protocol::change::Changed;
+use protocol::change::OrderedChange;
 use protocol::receipt::Receipt;
 use protocol::{ConversationId, SendId, Seq};
 use tokio::sync::{mpsc, watch};
 
 use super::Handlers;
-use crate::core::{Reset, SendStatus, Shown, State};
+use crate::core::{ConnectionState, Reset, SendStatus, Shown};
 
-/// Something the application may want to know.
+/// Event for the application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A message, once, in the order of its conversation. The user's own come, too: see its `origin`.
+    /// A message, once, in the order of its conversation. The user's own come, too: see `origin`.
     Message(Shown),
-    /// A message that was shown before was recalled, edited, or somebody reacted to it. Each once, in their order.
+    /// Recall, edit or reaction on a message shown before. Each once, in order.
     Changed {
         number: u64,
         conversation: ConversationId,
-        changed: Changed,
+        changed: OrderedChange,
     },
-    /// The user hid these messages, on whichever device: what they say is to be seen no more.
+    /// Messages the user hid, on whichever device: stop showing their content.
     Hidden {
         number: u64,
         conversation: ConversationId,
         seqs: Vec<Seq>,
     },
-    /// A send of this device has come further. Its ticket knows as well.
+    /// Progress of a send of this device. Its ticket shows it as well.
     Status {
         send_id: SendId,
         status: SendStatus,
     },
-    /// A receipt for an own message that this device does not follow.
+    /// Receipt for an own message that this device does not follow.
     Receipt(Receipt),
-    /// Messages from `from` to `to` will not be shown by themselves; `load_older` may have them.
-    /// As a message, it is told again after an end until it was taken; without a number once only.
+    /// Messages from `from` to `to` are not shown on their own; `load_older` may have them. Like a
+    /// message, a gap is reported again after a restart until it is taken; without a number, only
+    /// once.
     Gap {
         number: Option<u64>,
         conversation: ConversationId,
         from: Seq,
         to: Seq,
     },
-    /// What this device has kept and what the server says belong to different histories.
+    /// Saved state of this device and the server's belong to different histories.
     Reset(Reset),
-    State(State),
+    State(ConnectionState),
 }
 
-/// How many events other than messages wait; beyond, statuses, receipts and states are left out:
-/// tickets and [`Client::state`](super::Client::state) have them, too.
+/// Events other than messages that may wait; beyond, statuses, receipts and states are dropped:
+/// tickets and [`Client::state`](super::Client::state) still show statuses and states.
 const EVENTS_MAX: usize = 1024;
 
-/// Room that only messages, gaps and resets use.
+/// Capacity that only messages, gaps and resets may use.
 const EVENTS_RESERVED: usize = 256;
 
-/// The events of a client, to be taken one by one. While nobody takes them, messages are neither stored
-/// as received nor acknowledged, and stay with the server; dropping it means never to take any.
+/// Events of a client, taken one by one. While nobody takes them, messages are neither stored as
+/// received nor acknowledged, and stay with the server; to drop this is never to take any.
 #[derive(Debug)]
 pub struct Events {
     queue: mpsc::Receiver<Queued>,
     handlers: Handlers,
     taken: watch::Sender<Taken>,
-    /// The last message that was handed out.
+    /// Last numbered event handed out.
     last: Option<Taken>,
 }
 
-/// Up to which message of which core the application is done.
+/// Last event the application is done with, and the core it came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Taken {
     pub(super) epoch: u64,
@@ -76,19 +77,19 @@ struct Queued {
     event: Event,
 }
 
-/// The engine's end of the queue.
+/// Engine's end of the queue.
 #[derive(Debug)]
-pub(super) struct Feed {
+pub(super) struct EventFeed {
     /// `None`: nothing more comes.
     queue: Option<mpsc::Sender<Queued>>,
     messages_max: usize,
     pub(super) taken: watch::Receiver<Taken>,
 }
 
-pub(super) fn channel(messages_max: usize, handlers: Handlers) -> (Feed, Events) {
+pub(super) fn channel(messages_max: usize, handlers: Handlers) -> (EventFeed, Events) {
     let (sender, queue) = mpsc::channel(messages_max + EVENTS_RESERVED + EVENTS_MAX);
     let (taken_sender, taken) = watch::channel(Taken::default());
-    let feed = Feed {
+    let feed = EventFeed {
         queue: Some(sender),
         messages_max,
         taken,
@@ -103,7 +104,7 @@ pub(super) fn channel(messages_max: usize, handlers: Handlers) -> (Feed, Events)
 }
 
 impl Event {
-    /// Of what the application is to take.
+    /// Number of an event that the application must take.
     fn number(&self) -> Option<u64> {
         match self {
             Event::Message(shown) => Some(shown.number),
@@ -115,8 +116,9 @@ impl Event {
 }
 
 impl Events {
-    /// The next event; `None` when the client has ended. Asking for it says that the application has
-    /// what it got before: that is then stored and acknowledged. Messages that have a handler go to it meanwhile.
+    /// Returns the next event; `None` once the client has ended. The call says that the application
+    /// has the events before it, which are then stored and acknowledged. Messages with a handler go
+    /// to it instead.
     ///
     /// Cancel safe: an event is handed out or stays in the queue.
     pub async fn next(&mut self) -> Option<Event> {
@@ -133,7 +135,7 @@ impl Events {
         }
     }
 
-    /// The application has all messages that it got so far. For the last one, before closing.
+    /// Notes that the application has all events so far. For the last one, before closing.
     pub fn taken(&mut self) {
         if let Some(last) = self.last.take() {
             self.taken.send_replace(last);
@@ -141,7 +143,7 @@ impl Events {
     }
 }
 
-impl Feed {
+impl EventFeed {
     pub(super) fn push(&mut self, epoch: u64, event: Event) {
         let Some(queue) = &self.queue else {
             return;
@@ -160,7 +162,7 @@ impl Feed {
         let _ = queue.try_send(Queued { epoch, event });
     }
 
-    /// Nothing more comes: what is in the queue can still be taken.
+    /// Ends the queue; events in it can still be taken.
     pub(super) fn end(&mut self) {
         self.queue = None;
     }

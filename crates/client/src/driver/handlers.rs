@@ -1,4 +1,4 @@
-//! What an application adds to the client: a handler for each type of message of its own (S0-48).
+//! Handlers that an application adds to the client, one for each message type of its own (S0-48).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,13 +8,14 @@ use crate::core::Shown;
 
 type Handler = Arc<dyn Fn(&Shown) + Send + Sync>;
 
-/// Handlers by `sub_msg_type`. A message whose type has one goes there, in its turn among the events, and not to who takes
-/// the events; any other goes to these.
+/// Handlers by `sub_msg_type`. A message whose type has a handler goes there, in its turn among the
+/// events; all others go to the reader of the events.
 #[derive(Clone, Default)]
 pub struct Handlers(BTreeMap<i32, Handler>);
 
 impl Handlers {
-    /// Registers one, instead of an earlier one of that type. When it returns, the application has the message.
+    /// Registers a handler, in place of an earlier one of that type. Once it returns, the
+    /// application has the message.
     #[must_use]
     pub fn on(
         mut self,
@@ -25,7 +26,7 @@ impl Handlers {
         self
     }
 
-    /// False: nobody is registered for it.
+    /// Passes a message to its handler. False: none is registered.
     pub(super) fn handle(&self, shown: &Shown) -> bool {
         let handler = self.0.get(&shown.placed.message.content.sub_kind);
         if let Some(handler) = handler {

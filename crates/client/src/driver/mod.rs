@@ -1,4 +1,5 @@
-//! The client on tokio: one task that drives a [`Core`](crate::core::Core) over a socket and a store.
+//! The client on tokio: one task that drives a [`Core`](crate::core::Core) over a socket and a
+//! store.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,7 +25,7 @@ mod engine;
 mod events;
 mod handlers;
 mod route;
-mod shelf;
+mod store_worker;
 #[cfg(test)]
 mod tests;
 mod ticket;
@@ -36,12 +37,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::change::{Arranged, ChangeKind, ChangeOf};
+use protocol::change::{ChangeKind, ChangeOf, ListArrangement};
 use protocol::frame::{
     CountSince, HistoryPage, MemberPage, MissedPage, Summary, SyncAnswer, SyncQuery,
 };
-use protocol::group::{self, Wish};
-use protocol::loaded::Older;
+use protocol::group::{self, GroupCommand};
+use protocol::loaded_ranges::OlderRange;
 use protocol::message::Content;
 use protocol::{
     Code, ConversationId, DeviceId, GroupId, MessageId, Platform, Recipient, Refusal, SendId, Seq,
@@ -60,43 +61,43 @@ pub use route::{EdgeConfig, EdgeSource};
 pub use ticket::SendTicket;
 pub use token::TokenSource;
 
-use crate::core::{CatchUp, Limits, SendError, Settings, State};
+use crate::core::{CatchUp, ConnectionState, Limits, SendError, Settings};
 use crate::store::{self, Durability, Store, StoreError};
 use route::Route;
 
-/// Where to, as whom, and with what memory.
+/// Configuration of a client: address, identity, storage and limits.
 #[derive(Clone)]
 pub struct ClientConfig {
-    /// `wss://host[:port]/ws` or `tls://host:port`; without TLS `ws://host:port` or `tcp://host:port`. With `edges` it may
-    /// be empty.
+    /// `wss://host[:port]/ws` or `tls://host:port`; without TLS `ws://host:port` or
+    /// `tcp://host:port`. May be empty with `edges`.
     pub url: String,
-    /// Source of addresses, as stations name them. `url` then is for a client that knows of none, and takes turns with
-    /// edges that have all failed.
+    /// Source of addresses, as stations name them. `url` is then used if no edge is known, and
+    /// takes turns with edges once all have failed.
     pub edges: Option<EdgeConfig>,
-    /// Whom to trust, and with which cryptography, where the address asks for TLS. What it says of ALPN is replaced:
-    /// `http/1.1` for `wss`, `packetboat.v1` for `tls`.
+    /// Trust and cryptography for addresses that ask for TLS. ALPN is replaced: `http/1.1` for
+    /// `wss`, `packetboat.v1` for `tls`.
     pub tls: Option<Arc<rustls::ClientConfig>>,
-    /// May be empty where there is a `token_source`.
+    /// May be empty with a `token_source`.
     pub token: String,
-    /// Asked for a new token after four fifths of the life of the one at hand, and where that has ended: the session goes
-    /// on with it. Without one the session ends with its token.
+    /// Asked for a new token after four fifths of the life of the current one, and once that has
+    /// ended: the session goes on with it. Without a source, the session ends with its token.
     pub token_source: Option<Arc<dyn TokenSource>>,
     pub platform: Platform,
     pub device: DeviceId,
-    /// Where cursors and outbox are kept.
-    pub state: store::State,
-    /// What a commit of them waits for.
+    /// Location of cursors and outbox.
+    pub state: store::StorePath,
+    /// Durability of their commits.
     pub durability: Durability,
-    /// False: shows messages, but neither keeps nor acknowledges that it has them.
+    /// False: the client shows messages, but neither records nor acknowledges that it has them.
     pub acks: bool,
-    /// What to show of what was missed.
+    /// Missed messages to show.
     pub catch_up: CatchUp,
-    /// The application's own types of messages.
+    /// Handlers for the application's own message types.
     pub handlers: Handlers,
     pub limits: Limits,
-    /// How long opening a connection may take.
+    /// Time limit for opening a connection.
     pub connect_timeout: Duration,
-    /// The largest frame that is taken from the server, in bytes; a larger one ends the connection.
+    /// Largest frame accepted from the server, in bytes; a larger one ends the connection.
     pub frame_bytes_max: usize,
 }
 
@@ -120,7 +121,7 @@ impl fmt::Debug for ClientConfig {
 }
 
 impl ClientConfig {
-    /// Keeps nothing beyond the process, catches up with everything.
+    /// Configuration that keeps nothing beyond the process and catches up with everything.
     pub fn new(
         url: impl Into<String>,
         token: impl Into<String>,
@@ -135,7 +136,7 @@ impl ClientConfig {
             token_source: None,
             platform,
             device,
-            state: store::State::Memory,
+            state: store::StorePath::Memory,
             durability: Durability::default(),
             acks: true,
             catch_up: CatchUp::Everything,
@@ -159,7 +160,7 @@ impl ClientConfig {
     }
 }
 
-/// Why a client could not be started.
+/// Reason for a client not to start.
 #[derive(Debug, Error)]
 pub enum ConnectError {
     #[error(transparent)]
@@ -176,7 +177,7 @@ pub enum ConnectError {
     Aborted,
 }
 
-/// Why a command had no effect.
+/// Reason for a command to have no effect.
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// The client has ended; its last state says why.
@@ -188,17 +189,17 @@ pub enum ClientError {
     Refused(Refusal),
 }
 
-/// A running client. Clones are handles of the same one; it ends by [`close`](Self::close), by a
+/// A running client. Clones are handles of the same one. Ends by [`close`](Self::close), by a
 /// terminal refusal, or when all handles and its [`Events`] are dropped.
 #[derive(Clone, Debug)]
 pub struct Client {
     commands: mpsc::Sender<Command>,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<ConnectionState>,
     list: watch::Receiver<ConversationList>,
 }
 
-/// The user's conversations, as far as this device knows them; also those that were taken from the list and groups
-/// that they left: see [`Summary::is_on_list`].
+/// Conversations of the user, as far as this device knows them, including those taken from the list
+/// and groups the user left: see [`Summary::is_on_list`].
 pub type ConversationList = BTreeMap<ConversationId, Summary>;
 
 /// Commands that wait for the client's task; beyond, callers wait.
@@ -225,17 +226,17 @@ enum Command {
         reply: oneshot::Sender<Result<SyncAnswer, Refusal>>,
     },
     Edges(ConversationId, oneshot::Sender<Vec<Seq>>),
-    Older(ConversationId, Seq, oneshot::Sender<Older>),
+    Older(ConversationId, Seq, oneshot::Sender<OlderRange>),
     Close(oneshot::Sender<()>),
 }
 
 impl Client {
-    /// Opens the device's state and starts to connect. It does not wait for the connection: sends go
+    /// Opens the device's state and starts to connect. Does not wait for the connection: sends go
     /// into the outbox meanwhile; [`ready`](Self::ready) waits.
     ///
     /// # Errors
-    /// An address that cannot be or that lacks what its TLS needs, or state that cannot be opened (in use by another
-    /// process, …).
+    /// An invalid address, one without what its TLS needs, or state that cannot be opened (in use
+    /// by another process, …).
     pub async fn connect(config: ClientConfig) -> Result<(Client, Events), ConnectError> {
         let route = Route::new(&config).await?;
         let (state, platform, device) =
@@ -249,7 +250,7 @@ impl Client {
         let (store, saved) = opened.await.map_err(|_| ConnectError::Aborted)??;
         let (commands, command_queue) = mpsc::channel(COMMANDS_MAX);
         let (feed, events) = events::channel(config.limits.untaken_max, config.handlers.clone());
-        let (state_sender, state) = watch::channel(State::Idle);
+        let (state_sender, state) = watch::channel(ConnectionState::Idle);
         let (list_sender, list) = watch::channel(ConversationList::new());
         let engine =
             engine::Engine::new(config, route, store, saved, feed, state_sender, list_sender);
@@ -262,15 +263,15 @@ impl Client {
         Ok((client, events))
     }
 
-    /// Puts a message into the outbox. The ticket tells how far it comes.
+    /// Puts a message into the outbox. The ticket shows its progress.
     pub async fn send(&self, to: Recipient, content: Content) -> Result<SendTicket, ClientError> {
         let (reply, answer) = oneshot::channel();
         let command = Command::Send { to, content, reply };
         Ok(self.ask(command, answer).await??)
     }
 
-    /// Asks for a change of a message; `content` is what an edited one says then, and at rest with the other kinds. The
-    /// ticket's *placed* says that it is done.
+    /// Requests a change of a message. `content` is the new content of an edit, and unused by other
+    /// kinds. The change is done once its ticket is *placed*.
     pub async fn change(
         &self,
         to: Recipient,
@@ -288,14 +289,14 @@ impl Client {
         self.send(to, content).await
     }
 
-    /// Takes the conversation with somebody from the user's list, on all devices, unless a message comes that this
-    /// device has not seen: then the ticket fails, and the conversation stays. What was said is kept.
+    /// Takes a conversation from the user's list, on all devices. If a message comes that this
+    /// device has not seen, the ticket fails and the conversation stays. Its messages are kept.
     pub async fn clear(&self, with: Recipient) -> Result<SendTicket, ClientError> {
         self.about_list(with, ChangeKind::Clear).await
     }
 
-    /// Takes all that is on the list of `me` from it, each as [`clear`](Client::clear) does: what this device has not
-    /// seen stays.
+    /// Takes every conversation from the list of `me`, each as [`clear`](Client::clear) does: those
+    /// with messages this device has not seen stay.
     pub async fn clear_all(&self, me: UserId) -> Vec<Result<SendTicket, ClientError>> {
         let listed: Vec<Recipient> = {
             let list = self.list.borrow();
@@ -314,12 +315,13 @@ impl Client {
     pub async fn arrange(
         &self,
         with: Recipient,
-        arranged: Arranged,
+        arranged: ListArrangement,
     ) -> Result<SendTicket, ClientError> {
         self.about_list(with, ChangeKind::Arrange(arranged)).await
     }
 
-    /// Hides a message from the user, on all devices, also those that come later; nobody else notices. It is for good.
+    /// Hides a message from the user for good, on all devices, also later ones; nobody else
+    /// notices.
     pub async fn hide(
         &self,
         with: Recipient,
@@ -329,8 +331,12 @@ impl Client {
         self.change(with, message, ChangeKind::Hide, nothing).await
     }
 
-    /// Asks that something become of a group. The ticket's *placed* says that it has, and its failure why not.
-    pub async fn wish(&self, group: GroupId, wish: Wish) -> Result<SendTicket, ClientError> {
+    /// Sends a group command. It is done once the ticket is *placed*; a failed ticket says why not.
+    pub async fn wish(
+        &self,
+        group: GroupId,
+        wish: GroupCommand,
+    ) -> Result<SendTicket, ClientError> {
         let content = Content {
             change: Some(Box::new(ChangeOf {
                 subject: None,
@@ -341,19 +347,20 @@ impl Client {
         self.send(Recipient::Group(group), content).await
     }
 
-    /// Asks for a new group with these in it, and ourselves as its owner. It is there when the ticket says *placed*;
-    /// what is sent to it before may be refused.
+    /// Creates a group with these members and this user as its owner. It exists once the ticket is
+    /// *placed*; messages sent to it before may be refused.
     pub async fn create_group(
         &self,
-        settings: group::Settings,
+        settings: group::GroupSettings,
         members: Vec<UserId>,
     ) -> Result<(GroupId, SendTicket), ClientError> {
         let group = new_group();
-        let wish = Wish::Create { settings, members };
+        let wish = GroupCommand::Create { settings, members };
         Ok((group, self.wish(group, wish).await?))
     }
 
-    /// Who is in a group, in order of user, from behind `after` on; as many as the server gives in one page.
+    /// Members of a group behind `after`, in order of user; as many as the server gives in one
+    /// page.
     pub async fn members(
         &self,
         group: GroupId,
@@ -371,7 +378,7 @@ impl Client {
         .await
     }
 
-    /// Who in a group has read up to `seq`.
+    /// Members of a group who have read up to `seq`.
     pub async fn readers(&self, group: GroupId, seq: Seq) -> Result<Vec<UserId>, ClientError> {
         self.ask_server(SyncQuery::Readers { group, seq }, |answer| match answer {
             SyncAnswer::Readers(readers) => Some(readers),
@@ -380,9 +387,9 @@ impl Client {
         .await
     }
 
-    /// Private messages of all conversations from behind `after` on, in order of id; `None`: from a little before
-    /// what the server knows that this user received. As many as the server gives in one page; those that the user
-    /// hid say nothing.
+    /// Private messages of all conversations behind `after`, in order of id; `None`: from slightly
+    /// before the last one that the server knows this user received. As many as the server gives in
+    /// one page; hidden ones have no content.
     pub async fn missed(&self, after: Option<MessageId>) -> Result<MissedPage, ClientError> {
         self.ask_server(
             SyncQuery::Missed { after, limit: 0 },
@@ -394,7 +401,7 @@ impl Client {
         .await
     }
 
-    /// What the server counts as unread, of all conversations that have something, page after page.
+    /// Unread counts of the server, for every conversation that has any, page after page.
     pub async fn unread(&self) -> Result<Vec<(ConversationId, u64)>, ClientError> {
         let (mut counts, mut after) = (Vec::new(), None);
         loop {
@@ -411,7 +418,7 @@ impl Client {
         }
     }
 
-    /// How many messages of a group were accepted after a time, as far as the server counts.
+    /// Number of messages in a group accepted after a time, as far as the server counts.
     pub async fn count_since(
         &self,
         group: GroupId,
@@ -427,7 +434,7 @@ impl Client {
         .await
     }
 
-    /// Asks the server, and takes the answer that belongs to the question.
+    /// Sends a query, and takes the answer that belongs to it.
     async fn ask_server<T>(
         &self,
         query: SyncQuery,
@@ -462,25 +469,25 @@ impl Client {
         }
     }
 
-    /// The conversation list, and when it changes.
+    /// The conversation list, now and as it changes.
     pub fn conversations(&self) -> watch::Receiver<ConversationList> {
         self.list.clone()
     }
 
-    /// Tries a failed send again, under the same `send_id`. False: it has not failed.
+    /// Retries a failed send under the same `send_id`. False: it has not failed.
     pub async fn retry(&self, send_id: SendId) -> Result<bool, ClientError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Command::Retry(send_id, reply), answer).await
     }
 
-    /// Takes a send out of the outbox that was not accepted, so that what follows it goes on. False: it
-    /// is not there.
+    /// Takes a send that was not accepted out of the outbox, so that later ones go on. False: it is
+    /// not there.
     pub async fn give_up(&self, send_id: SendId) -> Result<bool, ClientError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Command::GiveUp(send_id, reply), answer).await
     }
 
-    /// Tells the sender that the user has seen this message and all before it.
+    /// Tells the sender that the user has read this message and all before it.
     pub async fn read(
         &self,
         conversation: ConversationId,
@@ -510,52 +517,53 @@ impl Client {
             .map_err(ClientError::Refused)
     }
 
-    /// The positions below which this device has messages to load, upward: where it left some out, and the user has not
-    /// asked for them yet. They outlast the process.
+    /// Positions below which this device has messages to load, in ascending order: gaps that the
+    /// user has not loaded yet. They outlast the process.
     pub async fn edges(&self, conversation: ConversationId) -> Result<Vec<Seq>, ClientError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Command::Edges(conversation, reply), answer).await
     }
 
-    /// Where messages before this position are: here, at the beginning, or to be loaded by
+    /// Source of the messages before this position: this device, none at the beginning, or
     /// [`load_older`](Self::load_older), for which an application shows a button.
     pub async fn older(
         &self,
         conversation: ConversationId,
         seq: Seq,
-    ) -> Result<Older, ClientError> {
+    ) -> Result<OlderRange, ClientError> {
         let (reply, answer) = oneshot::channel();
         let command = Command::Older(conversation, seq, reply);
         self.ask(command, answer).await
     }
 
-    /// The state, now and as it changes.
-    pub fn state(&self) -> watch::Receiver<State> {
+    /// The connection state, now and as it changes.
+    pub fn state(&self) -> watch::Receiver<ConnectionState> {
         self.state.clone()
     }
 
     /// Waits until the client is signed in and has caught up.
     ///
     /// # Errors
-    /// The terminal refusal, where there is one first.
+    /// The terminal refusal, if it comes first.
     pub async fn ready(&self) -> Result<(), Refusal> {
         let mut state = self.state();
         let reached = state
-            .wait_for(|state| matches!(state, State::Ready | State::Closed(_)))
+            .wait_for(|state| matches!(state, ConnectionState::Ready | ConnectionState::Closed(_)))
             .await;
         match reached.as_deref() {
-            Ok(State::Closed(why)) => Err(why.clone()),
+            Ok(ConnectionState::Closed(why)) => Err(why.clone()),
             Ok(_) => Ok(()),
             Err(_) => Err(closed_by_us()),
         }
     }
 
-    /// Ends the client: what was taken is stored and acknowledged, what was said is written; bounded by
-    /// a few seconds where the server does not answer. Sends that are not accepted stay in the outbox.
+    /// Ends the client: stores and acknowledges the events taken, and writes the frames left;
+    /// within a few seconds if the server does not answer. Sends that are not accepted stay in the
+    /// outbox.
     pub async fn close(&self) {
         let (reply, done) = oneshot::channel();
         if self.commands.send(Command::Close(reply)).await.is_ok() {
-            // An error means the same: it has ended.
+            // An error means the same: the client has ended.
             let _ = done.await;
         }
     }
@@ -577,9 +585,9 @@ impl Client {
     }
 }
 
-fn why_closed(state: &watch::Receiver<State>) -> Refusal {
+fn why_closed(state: &watch::Receiver<ConnectionState>) -> Refusal {
     match &*state.borrow() {
-        State::Closed(why) => why.clone(),
+        ConnectionState::Closed(why) => why.clone(),
         _ => closed_by_us(),
     }
 }
@@ -592,7 +600,8 @@ fn another_answer() -> Refusal {
     Refusal::new(Code::Unavailable, "an answer to another question")
 }
 
-/// At random among more than there will ever be groups; one that is taken all the same is refused.
+/// Draws an id at random from more than there will ever be groups; if it is taken all the same, the
+/// group is refused.
 fn new_group() -> GroupId {
     let mut random = StdRng::from_os_rng();
     loop {

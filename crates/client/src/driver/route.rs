@@ -1,4 +1,4 @@
-//! The way to a boat: one address for good, or the best of a list of edges that stations give.
+//! Route to a boat: one fixed address, or the best of a list of edges that stations give.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,41 +13,42 @@ use tokio::time::{Duration, timeout};
 use super::connection::{Connection, lost};
 use super::tls::Tls;
 use super::{Address, ClientConfig, ConnectError};
-use crate::store::State;
+use crate::store::StorePath;
 
-/// Time for a list, while an edge is known.
+/// Time limit of a list request, while an edge is known.
 const LIST_WITHIN: Duration = Duration::from_secs(2);
 
-/// The application's way to the list of edges, `GET /v1/edges` of a station.
+/// Application's source of the list of edges, `GET /v1/edges` of a station.
 #[async_trait]
 pub trait EdgeSource: Send + Sync {
-    /// The list as it is now. Dropped where it takes longer than [`connect_timeout`](ClientConfig::connect_timeout), or two
-    /// seconds while an edge is known.
+    /// Fetches the current list. Dropped if it takes longer than
+    /// [`connect_timeout`](ClientConfig::connect_timeout), or than two seconds while an edge is
+    /// known.
     ///
     /// # Errors
-    /// Any: the list of before is used.
+    /// After any error, the previous list is used.
     async fn edges(&self) -> Result<Vec<Edge>, Refusal>;
 }
 
-/// Edges in place of one address.
+/// Edges in place of a single address.
 #[derive(Clone)]
 pub struct EdgeConfig {
     pub source: Arc<dyn EdgeSource>,
-    /// The client's own zone, whose edges come first.
+    /// Zone of the client, whose edges come first.
     pub zone: Option<String>,
-    /// The list comes by TLS, and every address must ask for it: nobody between may take it away.
+    /// Every address must ask for TLS, as the list comes by TLS: nobody in between may strip it.
     pub tls_only: bool,
 }
 
 /// An address, with its TLS.
 #[derive(Clone)]
-struct Target {
+struct RouteTarget {
     address: Address,
     tls: Option<Tls>,
 }
 
-impl Target {
-    fn new(url: &str, trust: Option<&rustls::ClientConfig>) -> Result<Target, ConnectError> {
+impl RouteTarget {
+    fn new(url: &str, trust: Option<&rustls::ClientConfig>) -> Result<RouteTarget, ConnectError> {
         let address: Address = url.parse()?;
         let tls = match (trust, address.is_secure()) {
             (_, false) => None,
@@ -57,14 +58,14 @@ impl Target {
                 None => return Err(ConnectError::Host(address)),
             },
         };
-        Ok(Target { address, tls })
+        Ok(RouteTarget { address, tls })
     }
 }
 
 #[derive(Clone)]
 pub(super) struct Route {
-    /// `None`: there is no way but edges.
-    fixed: Option<Target>,
+    /// `None`: edges are the only way.
+    fixed: Option<RouteTarget>,
     edges: Option<Arc<Edges>>,
     trust: Option<Arc<rustls::ClientConfig>>,
     within: Duration,
@@ -74,21 +75,21 @@ pub(super) struct Route {
 struct Edges {
     config: EdgeConfig,
     book: Mutex<EdgeBook>,
-    /// `None`: the list ends with the process.
+    /// `None`: the list is lost with the process.
     file: Option<PathBuf>,
-    /// The edge of the connection at hand.
+    /// Edge of the current connection.
     at_hand: Mutex<Option<String>>,
 }
 
 impl Route {
     /// # Errors
-    /// An address that cannot be, or that lacks what its TLS needs.
+    /// An invalid address, or one without what its TLS needs.
     pub(super) async fn new(config: &ClientConfig) -> Result<Route, ConnectError> {
         let trust = config.tls.clone();
         let fixed = match (&config.edges, config.url.as_str()) {
             (Some(_), "") => None,
             (edges, url) => {
-                let target = Target::new(url, trust.as_deref())?;
+                let target = RouteTarget::new(url, trust.as_deref())?;
                 match edges {
                     Some(edges) if edges.tls_only && target.tls.is_none() => {
                         return Err(ConnectError::Plain(target.address));
@@ -110,17 +111,22 @@ impl Route {
         })
     }
 
-    /// Opens a connection, on the way at `now`.
+    /// Opens a connection over the route chosen at `now`.
     pub(super) async fn open(self, now: Timestamp, jitter: u64) -> Result<Connection, Refusal> {
         let target = match &self.edges {
             Some(edges) => self.choose(edges, now, jitter).await?,
             None => self.fixed.clone().ok_or_else(nowhere)?,
         };
-        let Target { address, tls } = target;
+        let RouteTarget { address, tls } = target;
         Connection::open(&address, tls.as_ref(), self.within, self.frame_bytes_max).await
     }
 
-    async fn choose(&self, edges: &Edges, now: Timestamp, jitter: u64) -> Result<Target, Refusal> {
+    async fn choose(
+        &self,
+        edges: &Edges,
+        now: Timestamp,
+        jitter: u64,
+    ) -> Result<RouteTarget, Refusal> {
         let asks = {
             let mut book = edges.book.lock();
             book.asks(now).then(|| match book.all_failed(now) {
@@ -134,7 +140,8 @@ impl Route {
         let zone = edges.config.zone.as_deref();
         let url = {
             let book = edges.book.lock();
-            // Boats may have moved: an own address takes turns with edges of which none does.
+            // Boats may have moved: once every edge has failed, the fixed address takes turns with
+            // them.
             let is_own_turn = self.fixed.is_some() && book.all_failed(now) && jitter & 1 == 0;
             let edge = book.choose(zone, now, jitter).filter(|_| !is_own_turn);
             edge.map(|edge| edge.url.clone())
@@ -143,7 +150,7 @@ impl Route {
         let Some(url) = url else {
             return self.fixed.clone().ok_or_else(nowhere);
         };
-        let target = Target::new(&url, self.trust.as_deref()).map_err(lost)?;
+        let target = RouteTarget::new(&url, self.trust.as_deref()).map_err(lost)?;
         if edges.config.tls_only && target.tls.is_none() {
             return Err(lost(format!(
                 "an edge without TLS, {url}: nobody may take TLS away"
@@ -152,8 +159,8 @@ impl Route {
         Ok(target)
     }
 
-    /// No connection came about, or it ended with this code: another edge comes first for a while, where that one is to
-    /// blame.
+    /// Handles a connection that did not come about, or ended with this code: if the edge is to
+    /// blame, others come first for a while.
     pub(super) fn fail(&self, ended: Option<Code>, now: Timestamp) {
         if let Some(edges) = &self.edges
             && let Some(url) = edges.at_hand.lock().take()
@@ -165,12 +172,12 @@ impl Route {
 }
 
 impl Edges {
-    async fn open(config: EdgeConfig, state: &State) -> Edges {
+    async fn open(config: EdgeConfig, state: &StorePath) -> Edges {
         let file = match state {
-            State::Path(path) => Some(path.with_added_extension("edges")),
-            State::Memory => None,
+            StorePath::Path(path) => Some(path.with_added_extension("edges")),
+            StorePath::Memory => None,
         };
-        // A list that cannot be read is asked for.
+        // A list that cannot be read is fetched anew.
         let book = match &file {
             Some(file) => read(file).await.unwrap_or_default(),
             None => EdgeBook::default(),
@@ -183,7 +190,7 @@ impl Edges {
         }
     }
 
-    /// Asks once; what is known stays where nothing comes.
+    /// Fetches the list once; without an answer, the known one stays.
     async fn ask(&self, now: Timestamp, within: Duration) {
         let list = match timeout(within, self.config.source.edges()).await {
             Ok(Ok(list)) => list,
@@ -218,7 +225,8 @@ async fn read(file: &Path) -> Option<EdgeBook> {
     serde_json::from_slice(&text).ok()
 }
 
-/// Whole or not at all, if the process dies; a torn file of a machine that died is no list, and is asked for.
+/// Writes all or nothing, if the process dies; a file torn by a dying machine is no list, and is
+/// fetched anew.
 async fn write(file: &Path, book: &EdgeBook) -> io::Result<()> {
     let new = file.with_added_extension("new");
     tokio::fs::write(&new, serde_json::to_vec(book)?).await?;

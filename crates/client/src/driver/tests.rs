@@ -34,7 +34,7 @@ fn tcp(boat: &Boat, user: i64) -> ClientConfig {
 
 fn kept(config: ClientConfig, folder: &Path) -> ClientConfig {
     ClientConfig {
-        state: store::State::Path(folder.join("state.db")),
+        state: store::StorePath::Path(folder.join("state.db")),
         ..config
     }
 }
@@ -181,8 +181,9 @@ async fn messages_of_a_type_go_to_its_handler() {
         [handled.recv().await, handled.recv().await]
     });
     let both = tokio::select! {
-        both = both => both.expect("in time"),
+        biased;
         () = no_other => panic!("the client lives"),
+        both = both => both.expect("in time"),
     };
     let said = |number, text: &str| Some((number, text.to_owned()));
     assert_eq!(both, [said(3, "a poll"), said(2, "a move")]);
@@ -330,7 +331,7 @@ async fn terminal_codes_end_the_client_and_say_why() {
         };
         let last = timeout(PATIENCE, last).await.expect("the events end");
         assert!(
-            matches!(last, Some(Event::State(State::Closed(why))) if why.code == Code::Displaced)
+            matches!(last, Some(Event::State(ConnectionState::Closed(why))) if why.code == Code::Displaced)
         );
         assert!(matches!(
             alice.send(to(2), Content::text("x")).await,
@@ -380,7 +381,7 @@ async fn another_installation_is_told_and_gets_what_was_not_sent() {
     };
     let reset = timeout(PATIENCE, reset).await.expect("in time");
     assert!(matches!(reset, Reset::OtherAccount { now, .. } if now.cluster == 2));
-    // What was not sent yet goes along, under its ticket.
+    // Unsent messages go along, under their tickets.
     let moved = timeout(PATIENCE, waiting.accepted()).await;
     moved.expect("in time").expect("accepted");
     assert_eq!(next_texts(&mut events, 1).await, ["moved"]);
@@ -438,7 +439,7 @@ async fn older_messages_are_loaded_on_demand() {
     no_message(&mut events).await;
 }
 
-/// Tokens of user 1, as many as are asked for.
+/// Source of tokens of user 1, as many as are asked for.
 struct Tokens(std::sync::atomic::AtomicUsize);
 
 #[async_trait::async_trait]

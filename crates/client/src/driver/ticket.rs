@@ -2,14 +2,14 @@ use protocol::{Code, MessageId, Refusal, SendId};
 use tokio::sync::watch;
 
 use super::why_closed;
-use crate::core::{SendStatus, State};
+use crate::core::{ConnectionState, SendStatus};
 
-/// One send on its way.
+/// Handle of one send under way.
 #[derive(Clone, Debug)]
 pub struct SendTicket {
     pub(super) send_id: SendId,
     pub(super) status: watch::Receiver<SendStatus>,
-    pub(super) state: watch::Receiver<State>,
+    pub(super) state: watch::Receiver<ConnectionState>,
 }
 
 impl SendTicket {
@@ -17,16 +17,16 @@ impl SendTicket {
         self.send_id
     }
 
-    /// How far it has come.
+    /// Current status of the send.
     pub fn status(&self) -> SendStatus {
         self.status.borrow().clone()
     }
 
-    /// Waits until the server has it: from then on it is not lost.
+    /// Waits until the server has accepted the send: from then on it is not lost.
     ///
     /// # Errors
-    /// Why it has failed (it stays in the outbox), or why the client has ended before. Waits as long as
-    /// the server cannot be reached.
+    /// The refusal that failed the send (it stays in the outbox), or that ended the client first.
+    /// Waits as long as the server cannot be reached.
     pub async fn accepted(&mut self) -> Result<MessageId, Refusal> {
         self.reach(2).await.and_then(|status| {
             let id = status.id();
@@ -34,15 +34,16 @@ impl SendTicket {
         })
     }
 
-    /// Waits until it stands in its conversation; of a change, or a wish about a group: until it is done.
+    /// Waits until the message is placed in its conversation; a change or group command, until it
+    /// is done.
     ///
     /// # Errors
-    /// As [`accepted`](Self::accepted), and why it came to nothing.
+    /// As [`accepted`](Self::accepted), and the refusal of a change in the end.
     pub async fn placed(&mut self) -> Result<(), Refusal> {
         self.reach(3).await.map(drop)
     }
 
-    /// Waits until a device of the receiver has it.
+    /// Waits until a device of the recipient has the message.
     ///
     /// # Errors
     /// As [`accepted`](Self::accepted).
@@ -50,7 +51,7 @@ impl SendTicket {
         self.reach(4).await.map(drop)
     }
 
-    /// Waits for the next change. `None`: there will be none.
+    /// Waits for the next status. `None`: there will be none.
     pub async fn changed(&mut self) -> Option<SendStatus> {
         self.status.changed().await.ok()?;
         Some(self.status.borrow_and_update().clone())

@@ -1,4 +1,4 @@
-//! TLS below either carrier, and words for what goes wrong with it.
+//! TLS below either carrier, and the texts of its errors.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::Address;
 use super::address::Carrier;
 use super::connection::lost;
 
-/// Names of a wrong certificate that are told.
+/// Names of a wrong certificate that an error lists.
 const NAMES_TOLD: usize = 3;
 
 /// TLS with one address.
@@ -25,7 +25,7 @@ pub(super) struct Tls {
 }
 
 impl Tls {
-    /// `None`: the address has a host that no certificate can be for.
+    /// `None`: no certificate can be for the host of the address.
     pub(super) fn new(address: &Address, trust: &ClientConfig) -> Option<Tls> {
         let mut config = trust.clone();
         let protocol = match address.carrier() {
@@ -70,7 +70,7 @@ fn words(address: &Address, error: &io::Error) -> String {
 
 fn certificate(host: &str, problem: &CertificateError) -> String {
     match problem {
-        // The latter where the signer has the name of one who is trusted, and another key.
+        // The latter if the signer bears a trusted name, but has another key.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => format!(
             "the certificate of {host} is not trusted: nobody who is trusted here has signed it; name the file with its signer's certificate (--ca-file)"
         ),

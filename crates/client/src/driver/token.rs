@@ -1,4 +1,4 @@
-//! New tokens of the application, before the one at hand ends.
+//! New tokens from the application, before the current one ends.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,21 +10,21 @@ use tokio::time::timeout;
 
 use super::ClientConfig;
 
-/// The application's way to a new token, as by asking its own server.
+/// Application's source of new tokens, such as its own server.
 #[async_trait]
 pub trait TokenSource: Send + Sync {
-    /// A token of the same user, younger than those before. Dropped where it takes longer than
+    /// Fetches a token of the same user, newer than those before. Dropped if it takes longer than
     /// [`connect_timeout`](ClientConfig::connect_timeout).
     ///
     /// # Errors
-    /// A refusal with a retryable code is asked again a minute later, or before the next connection; another one ends a
-    /// client that has no token.
+    /// After a refusal with a retryable code, the client asks again a minute later, or before the
+    /// next connection; any other refusal ends a client that has no token.
     async fn token(&self) -> Result<String, Refusal>;
 }
 
 pub(super) type Fetch = Pin<Box<dyn Future<Output = Result<String, Refusal>> + Send>>;
 
-/// Asks once.
+/// Asks the source once.
 pub(super) fn fetch(config: &ClientConfig) -> Fetch {
     let (source, within) = (config.token_source.clone(), config.connect_timeout);
     Box::pin(async move {

@@ -1,11 +1,12 @@
-//! How [`Saved`] lies in the tables.
+//! Layout of a [`Snapshot`] in the tables.
 
 use bytes::Bytes;
 use prost::Message as _;
 use protocol::change::ChangeOf;
 use protocol::frame::Summary;
+use protocol::loaded_ranges::LoadedRanges;
 use protocol::message::Content;
-use protocol::receipt::Status;
+use protocol::receipt::ReceiptStatus;
 use protocol::{
     Code, ConversationId, GroupId, MessageId, Options, Recipient, Refusal, SendId, Seq, Timestamp,
     UserId,
@@ -13,9 +14,9 @@ use protocol::{
 use rusqlite::{Connection, Row, Transaction, params};
 
 use super::StoreError;
-use crate::core::{Account, Change, Cursor, FollowedRow, Kept, OutboxRow, Saved};
+use crate::core::{Account, Change, Cursor, FollowedRow, Kept, OutboxRow, Snapshot};
 
-pub(super) fn load(connection: &Connection, account: i64) -> Result<Saved, StoreError> {
+pub(super) fn load(connection: &Connection, account: i64) -> Result<Snapshot, StoreError> {
     let mut saved = load_account(connection, account)?;
     let mut statement = connection.prepare(
         "SELECT conversation, seq, id, at, known, read_seq, read_id, read_acked, rev, hidden, hidden_known
@@ -108,14 +109,7 @@ pub(super) fn write(
             ],
         ),
         Change::Hidden(conversation, seqs) => {
-            for seq in seqs {
-                execute(
-                    transaction,
-                    "INSERT OR IGNORE INTO hidden VALUES (?, ?, ?)",
-                    params![account, conversation.to_key(), seq.0 as i64],
-                )?;
-            }
-            Ok(())
+            write_hidden(transaction, account, *conversation, seqs)
         }
         Change::HiddenUpTo(conversation, end) => execute(
             transaction,
@@ -123,24 +117,7 @@ pub(super) fn write(
             params![account, conversation.to_key(), end.0 as i64],
         ),
         Change::Loaded(conversation, loaded) => {
-            execute(
-                transaction,
-                "DELETE FROM stretch WHERE account = ? AND conversation = ?",
-                params![account, conversation.to_key()],
-            )?;
-            for stretch in loaded.stretches() {
-                execute(
-                    transaction,
-                    "INSERT INTO stretch VALUES (?, ?, ?, ?)",
-                    params![
-                        account,
-                        conversation.to_key(),
-                        stretch.start().0 as i64,
-                        stretch.end().0 as i64,
-                    ],
-                )?;
-            }
-            Ok(())
+            write_loaded(transaction, account, *conversation, loaded)
         }
         Change::Listed(summary) => execute(
             transaction,
@@ -173,6 +150,48 @@ pub(super) fn write(
             forget(transaction, account, *order, "followed")
         }
     }
+}
+
+fn write_hidden(
+    transaction: &Transaction<'_>,
+    account: i64,
+    conversation: ConversationId,
+    seqs: &[Seq],
+) -> Result<(), StoreError> {
+    for seq in seqs {
+        execute(
+            transaction,
+            "INSERT OR IGNORE INTO hidden VALUES (?, ?, ?)",
+            params![account, conversation.to_key(), seq.0 as i64],
+        )?;
+    }
+    Ok(())
+}
+
+fn write_loaded(
+    transaction: &Transaction<'_>,
+    account: i64,
+    conversation: ConversationId,
+    loaded: &LoadedRanges,
+) -> Result<(), StoreError> {
+    execute(
+        transaction,
+        "DELETE FROM stretch WHERE account = ? AND conversation = ?",
+        params![account, conversation.to_key()],
+    )?;
+    for stretch in loaded.stretches() {
+        execute(
+            transaction,
+            "INSERT INTO stretch VALUES (?, ?, ?, ?)",
+            params![
+                account,
+                conversation.to_key(),
+                stretch.start().0 as i64,
+                stretch.end().0 as i64,
+            ],
+        )?;
+    }
+    Ok(())
 }
 
 fn write_outbox(
@@ -229,7 +248,7 @@ fn execute(
     Ok(())
 }
 
-/// Moves what waits to be sent to another account of the same user.
+/// Moves waiting sends to another account of the same user.
 pub(super) fn move_outbox(
     transaction: &Transaction<'_>,
     from: i64,
@@ -245,7 +264,7 @@ pub(super) fn move_outbox(
     execute(transaction, sql, params![to, end, from, user.get()])
 }
 
-fn load_account(connection: &Connection, account: i64) -> Result<Saved, StoreError> {
+fn load_account(connection: &Connection, account: i64) -> Result<Snapshot, StoreError> {
     let (cluster, user, marker, version): (Option<i64>, Option<i64>, Option<i64>, i64) = connection
         .query_row(
             "SELECT cluster, user, marker, list_version FROM account WHERE account = ?",
@@ -259,11 +278,11 @@ fn load_account(connection: &Connection, account: i64) -> Result<Saved, StoreErr
         }),
         _ => None,
     };
-    Ok(Saved {
+    Ok(Snapshot {
         account,
         marker: marker.map(|marker| marker as u64),
         list_version: Timestamp::from_millis(version),
-        ..Saved::default()
+        ..Snapshot::default()
     })
 }
 
@@ -336,9 +355,9 @@ fn change(bytes: Vec<u8>) -> Result<Box<ChangeOf>, StoreError> {
 
 fn followed_row(row: &Row<'_>) -> Result<FollowedRow, StoreError> {
     let status = match row.get::<_, i64>(5)? {
-        0 => Status::Sent,
-        1 => Status::Delivered,
-        2 => Status::Read,
+        0 => ReceiptStatus::Sent,
+        1 => ReceiptStatus::Delivered,
+        2 => ReceiptStatus::Read,
         _ => return Err(StoreError::Corrupt("a status")),
     };
     Ok(FollowedRow {

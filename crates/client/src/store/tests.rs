@@ -2,7 +2,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use protocol::change::{ChangeKind, ChangeOf};
 use protocol::message::Content;
-use protocol::receipt::Status;
+use protocol::receipt::ReceiptStatus;
 use protocol::{
     Code, ConversationId, MessageId, Options, Recipient, Refusal, SendId, Seq, Timestamp, UserId,
 };
@@ -18,7 +18,7 @@ fn device() -> DeviceId {
     DeviceId::new("phone").expect("short")
 }
 
-fn open(state: &State) -> Result<Store, StoreError> {
+fn open(state: &StorePath) -> Result<Store, StoreError> {
     Store::open(state, Platform::Ios, &device(), Durability::Disk)
 }
 
@@ -42,7 +42,7 @@ fn changes() -> impl Strategy<Value = Change> {
             proptest::collection::vec((1..40u64, 0..9u64), 1..5)
         )
             .prop_map(move |(peer, came)| {
-                let mut loaded = protocol::loaded::Loaded::default();
+                let mut loaded = protocol::loaded_ranges::LoadedRanges::default();
                 for (first, more) in came {
                     loaded.add(Seq(first)..=Seq(first + more));
                 }
@@ -106,7 +106,7 @@ fn changes() -> impl Strategy<Value = Change> {
                 conversation: conversation(1),
                 id: id(order as i64),
                 seq: seq.map(|seq| Seq(seq.into())),
-                status: seq.map_or(Status::Sent, |_| Status::Read),
+                status: seq.map_or(ReceiptStatus::Sent, |_| ReceiptStatus::Read),
             })
         }),
         order.prop_map(|order| Change::Forget { order }),
@@ -116,11 +116,11 @@ fn changes() -> impl Strategy<Value = Change> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    // The file says what the value says, whatever is written.
+    // The file yields the value, whatever is written.
     #[test]
     fn the_file_is_the_value(batches in prop::collection::vec(prop::collection::vec(changes(), 0..6), 0..6)) {
-        let mut store = open(&State::Memory).expect("in memory");
-        let mut saved = Saved::default();
+        let mut store = open(&StorePath::Memory).expect("in memory");
+        let mut saved = Snapshot::default();
         for batch in batches {
             store.write(&batch).expect("written");
             batch.into_iter().for_each(|change| saved.apply(change));
@@ -132,7 +132,7 @@ proptest! {
 #[test]
 fn what_is_written_is_there_after_reopening() {
     let folder = tempfile::tempdir().expect("folder");
-    let state = State::Path(folder.path().join("new/phone.db"));
+    let state = StorePath::Path(folder.path().join("new/phone.db"));
     let account = Account {
         cluster: u64::MAX,
         user: user(1),
@@ -151,7 +151,7 @@ fn what_is_written_is_there_after_reopening() {
 #[test]
 fn a_file_is_for_one_at_a_time_and_for_one_device() {
     let folder = tempfile::tempdir().expect("folder");
-    let state = State::Path(folder.path().join("phone.db"));
+    let state = StorePath::Path(folder.path().join("phone.db"));
     let first = open(&state).expect("new");
     assert!(matches!(open(&state), Err(StoreError::Locked(_))));
     drop(first);
@@ -174,7 +174,7 @@ fn accounts_are_kept_apart_and_found_again() {
         cluster: 2,
         user: user(1),
     };
-    let mut store = open(&State::Memory).expect("in memory");
+    let mut store = open(&StorePath::Memory).expect("in memory");
     let changes = [
         Change::Account(here),
         Change::Conversation(conversation(1), Kept::default()),
@@ -187,7 +187,8 @@ fn accounts_are_kept_apart_and_found_again() {
     assert_eq!(saved.conversations.len(), 1);
 }
 
-// What was not sent yet goes along with its user, in order, behind what waits there; another user gets nothing of it.
+// Unsent messages move with their user, in order, behind those that wait there; another user gets
+// none.
 #[test]
 fn an_outbox_moves_with_its_user() {
     let account = |cluster, number| Account {
@@ -206,14 +207,14 @@ fn an_outbox_moves_with_its_user() {
             failed: None,
         })
     };
-    let mut store = open(&State::Memory).expect("in memory");
+    let mut store = open(&StorePath::Memory).expect("in memory");
     store
         .write(&[Change::Account(account(1, 1)), row(3, 1), row(4, 2)])
         .expect("written");
     let saved = store.switch(account(1, 9)).expect("switched");
     assert!(saved.outbox.is_empty(), "another user's");
     store.switch(account(1, 1)).expect("switched back");
-    let names = |saved: &Saved| -> Vec<SendId> {
+    let names = |saved: &Snapshot| -> Vec<SendId> {
         let rows = saved.outbox.values();
         rows.map(|row| row.send_id).collect()
     };

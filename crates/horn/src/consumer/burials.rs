@@ -1,5 +1,5 @@
-//! Dead letters on their way into the log, each of its partitions by itself: one that is away keeps back its own
-//! letters, and neither those of others nor outcomes that need none.
+//! Dead letters on their way into the log, partition by partition: an unavailable partition holds
+//! back its own letters, and neither those of others nor outcomes that need none.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -13,7 +13,7 @@ use protocol::delivery::Source;
 use tokio::time::Instant;
 
 use super::STORE_RETRY;
-use super::settle::{Ended, RECORD_MAX, STORE_TIMEOUT};
+use super::settle::{AttemptEnd, RECORD_MAX, STORE_TIMEOUT};
 
 pub(super) struct Burials {
     producer: Arc<dyn Producer>,
@@ -21,20 +21,20 @@ pub(super) struct Burials {
     calls: FuturesUnordered<Pin<Box<dyn Future<Output = Burial> + Send>>>,
 }
 
-/// The letters of one partition: one call is under way.
+/// Letters of one partition, with at most one call in flight.
 #[derive(Default)]
 struct Lane {
-    waiting: Vec<(NewRecord, Ended)>,
+    waiting: Vec<(NewRecord, AttemptEnd)>,
     under_way: Vec<Source>,
-    /// The log did not take them: not before then.
+    /// Earliest next try after the log failed to take them.
     not_before: Option<Instant>,
 }
 
-/// A call that has ended.
+/// A finished call.
 pub(super) struct Burial {
     partition: u32,
-    buried: Vec<Ended>,
-    failed: Vec<(NewRecord, Ended)>,
+    buried: Vec<AttemptEnd>,
+    failed: Vec<(NewRecord, AttemptEnd)>,
     error: Option<backend::Error>,
 }
 
@@ -47,7 +47,7 @@ impl Burials {
         }
     }
 
-    pub(super) fn add(&mut self, letter: NewRecord, ended: Ended) {
+    pub(super) fn add(&mut self, letter: NewRecord, ended: AttemptEnd) {
         let lane = self.lanes.entry(letter.partition.number).or_default();
         lane.waiting.push((letter, ended));
     }
@@ -70,13 +70,13 @@ impl Burials {
         !self.calls.is_empty()
     }
 
-    /// When `begin` has something to do again.
+    /// Earliest time at which `begin` has a call to make again.
     pub(super) fn next_due(&self) -> Option<Instant> {
         let resting = self.lanes.values().filter(|lane| lane.under_way.is_empty());
         resting.filter_map(|lane| lane.not_before).min()
     }
 
-    /// Begins a call for each partition that has letters and none under way.
+    /// Starts a call for each partition that has letters and none in flight.
     pub(super) fn begin(&mut self, now: Instant) {
         for (&partition, lane) in &mut self.lanes {
             let rests = lane.not_before.is_some_and(|at| at > now);
@@ -92,7 +92,7 @@ impl Burials {
         }
     }
 
-    /// The next call that ends; never where none is under way. Cancel safe.
+    /// Returns the next call to finish; pending for ever if none is in flight. Cancel safe.
     pub(super) async fn ended(&mut self) -> Burial {
         match self.calls.next().await {
             Some(burial) => burial,
@@ -100,9 +100,9 @@ impl Burials {
         }
     }
 
-    /// What the log has of a call. The rest is tried again in front of what came meanwhile, so that letters stay in
-    /// order.
-    pub(super) fn finish(&mut self, burial: Burial, now: Instant) -> Vec<Ended> {
+    /// Returns the outcomes whose letters the log has. Failed letters go back in front of newer
+    /// ones, so that letters stay in order.
+    pub(super) fn finish(&mut self, burial: Burial, now: Instant) -> Vec<AttemptEnd> {
         let lane = self.lanes.entry(burial.partition).or_default();
         lane.under_way.clear();
         if let Some(error) = burial.error {
@@ -119,11 +119,11 @@ impl Burials {
     }
 }
 
-/// Has the log take these letters of one partition.
+/// Publishes these letters of one partition.
 async fn bury(
     producer: Arc<dyn Producer>,
     partition: u32,
-    batch: Vec<(NewRecord, Ended)>,
+    batch: Vec<(NewRecord, AttemptEnd)>,
 ) -> Burial {
     let letters = batch.iter().map(|(letter, _)| letter.clone()).collect();
     let answers = producer.publish_within(letters, STORE_TIMEOUT).await;

@@ -1,15 +1,15 @@
-//! Whoever muted a conversation is not told of what is said in it.
+//! Mutes: users get no notification of messages in a conversation they muted.
 
 use std::sync::Arc;
 
 use backend::Kind;
 use backend::clock::Clock;
 use backend::conversations::ConversationStore;
-use protocol::notify::{Failure, Notification};
+use protocol::notify::{Notification, NotifyFailure};
 
 use crate::provider::ProviderError;
 
-/// Asks how users arranged their conversations.
+/// Looks up how users arranged their conversations.
 #[derive(Clone)]
 pub(super) struct Mutes {
     pub(super) conversations: Arc<dyn ConversationStore>,
@@ -17,26 +17,29 @@ pub(super) struct Mutes {
 }
 
 impl Mutes {
+    /// Fails if the user must not be notified now.
+    ///
     /// # Errors
-    /// `Muted` where they do not want to be told; `Unavailable` where the store does not say now, for who muted it
-    /// would rather be told late.
+    ///
+    /// `Muted` if the user muted the conversation; `Unavailable` if the store does not answer now:
+    /// a user who muted it would rather be notified late.
     pub(super) async fn check(&self, notification: &Notification) -> Result<(), ProviderError> {
         let key = [(notification.target.user, notification.conversation)];
         let registers = match self.conversations.registers(&key).await {
             Ok(registers) => registers,
             Err(error) if error.kind == Kind::Unavailable => {
                 let text = format!("whether they muted it is not known: {error}");
-                return Err(ProviderError::new(Failure::Unavailable, text));
+                return Err(ProviderError::new(NotifyFailure::Unavailable, text));
             }
             Err(error) => {
-                // It will not say later either.
+                // A later lookup would fail as well.
                 tracing::warn!(%error, id = %notification.message, "nobody knows whether it is muted");
                 return Ok(());
             }
         };
         let now = self.clock.now();
         match registers.iter().any(|found| found.arranged.is_muted(now)) {
-            true => Err(ProviderError::new(Failure::Muted, "they muted it")),
+            true => Err(ProviderError::new(NotifyFailure::Muted, "they muted it")),
             false => Ok(()),
         }
     }

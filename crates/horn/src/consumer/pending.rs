@@ -14,12 +14,12 @@ pub(super) struct Pending {
     pub(super) key: Bytes,
     pub(super) value: Bytes,
     pub(super) task: NotificationTask,
-    /// The letter that it sends on its way again.
+    /// The dead letter whose redrive this record is.
     pub(super) parent: Option<String>,
-    /// Calls made for it.
+    /// Number of calls made for it.
     pub(super) attempts: u32,
     pub(super) failed_first: Option<Timestamp>,
-    /// Its partition is somebody else's: no more attempts.
+    /// True once its partition belongs to another horn: no more attempts.
     pub(super) abandoned: bool,
 }
 
@@ -29,7 +29,7 @@ impl Pending {
     }
 }
 
-/// Those that wait for a call, by when it is due; of one time the first come first.
+/// Notifications waiting for a call, ordered by due time, then by arrival.
 #[derive(Default)]
 pub(super) struct Waiting {
     by_due: BTreeMap<(Instant, u64), Pending>,

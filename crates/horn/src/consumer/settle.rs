@@ -1,12 +1,13 @@
-//! Records outcomes, in this order: dead letter (see `burials`), ledger, commit. A crash between any two of them tells
-//! somebody again, or writes a letter again under the same name. The loop goes on meanwhile.
+//! Records outcomes, in this order: dead letter (see `burials`), ledger, commit. A crash between
+//! any two steps repeats a notification, or writes a letter again under the same name. The loop
+//! keeps running meanwhile.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::dead_letter::{DeadLetter, Origin};
+use api::dead_letter::{DeadLetter, LetterOrigin};
 use api::task::NotificationTask;
 use api::trace;
 use backend::ledger::LedgerStore;
@@ -14,7 +15,7 @@ use backend::queue::{Consumer, NewRecord, Partition};
 use bytes::Bytes;
 use protocol::delivery::Source;
 use protocol::keys::{Topic, partition_of};
-use protocol::ledger::{DeadReason, Event, LedgerEntry};
+use protocol::ledger::{DeadReason, LedgerEntry, LedgerEvent};
 use protocol::{Timestamp, TraceContext};
 use tokio::time::Instant;
 
@@ -22,13 +23,13 @@ use super::burials::Burial;
 use super::pending::Pending;
 use super::{Horn, STORE_RETRY};
 
-/// How long log and ledger may take for one call. Far below the poll interval of the log.
+/// Timeout of one call to log or ledger. Far below the poll interval of the log.
 pub(super) const STORE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Outcomes that are written down together.
+/// Maximum number of outcomes recorded together.
 pub(super) const RECORD_MAX: usize = 256;
 
 /// A record with an outcome.
-pub(super) struct Ended {
+pub(super) struct AttemptEnd {
     pub(super) source: Source,
     key: Bytes,
     value: Bytes,
@@ -36,26 +37,26 @@ pub(super) struct Ended {
     parent: Option<String>,
     attempts: u32,
     failed_first: Option<Timestamp>,
-    outcome: Outcome,
-    /// The log has the dead letter.
+    outcome: AttemptOutcome,
+    /// True once the log has the dead letter.
     buried: bool,
 }
 
-pub(super) enum Outcome {
+pub(super) enum AttemptOutcome {
     Sent,
-    /// Told already, or about to be, by an earlier record.
+    /// An earlier record for the same target was sent, or is about to be.
     Collapsed,
-    /// Nobody is there to be told.
+    /// No recipient is there to notify.
     Nobody,
-    /// They do not want to be told.
+    /// The recipient muted the conversation.
     Muted,
-    /// Why, and what the last attempt said.
+    /// Given up: the reason, and the error of the last attempt.
     Dead(DeadReason, String),
 }
 
-impl Ended {
-    pub(super) fn new(pending: Pending, outcome: Outcome) -> Ended {
-        Ended {
+impl AttemptEnd {
+    pub(super) fn new(pending: Pending, outcome: AttemptOutcome) -> AttemptEnd {
+        AttemptEnd {
             source: pending.source,
             key: pending.key,
             value: pending.value,
@@ -68,9 +69,9 @@ impl Ended {
         }
     }
 
-    /// The log has its dead letter.
-    pub(super) fn buried(self) -> Ended {
-        Ended {
+    /// Marks the dead letter as written to the log.
+    pub(super) fn buried(self) -> AttemptEnd {
+        AttemptEnd {
             buried: true,
             ..self
         }
@@ -86,8 +87,8 @@ impl Ended {
         value: Bytes,
         parent: Option<String>,
         text: String,
-    ) -> Ended {
-        Ended {
+    ) -> AttemptEnd {
+        AttemptEnd {
             source,
             key,
             value,
@@ -95,14 +96,14 @@ impl Ended {
             parent,
             attempts: 0,
             failed_first: None,
-            outcome: Outcome::Dead(DeadReason::Undecodable, text),
+            outcome: AttemptOutcome::Dead(DeadReason::Undecodable, text),
             buried: false,
         }
     }
 
-    /// The dead letter that is still to be written, of so many partitions.
+    /// The dead letter still to be written, if any; `partitions` is the number of partitions.
     fn letter(&self, provider: &str, now: Timestamp, partitions: u32) -> Option<NewRecord> {
-        let Outcome::Dead(reason, error) = &self.outcome else {
+        let AttemptOutcome::Dead(reason, error) = &self.outcome else {
             return None;
         };
         if self.buried {
@@ -110,7 +111,7 @@ impl Ended {
         }
         let notification = self.task.as_ref().map(|task| task.notification);
         let letter = DeadLetter {
-            origin: Origin {
+            origin: LetterOrigin {
                 topic: self.source.topic,
                 partition: self.source.partition,
                 offset: self.source.offset,
@@ -145,17 +146,17 @@ impl Ended {
 
     fn entry(&self, provider: &str, at: Timestamp) -> Option<LedgerEntry> {
         let (provider, ok) = match self.outcome {
-            Outcome::Sent => (provider, true),
-            Outcome::Nobody | Outcome::Dead(..) => (provider, false),
-            Outcome::Muted => ("mute", false),
-            Outcome::Collapsed => return None,
+            AttemptOutcome::Sent => (provider, true),
+            AttemptOutcome::Nobody | AttemptOutcome::Dead(..) => (provider, false),
+            AttemptOutcome::Muted => ("mute", false),
+            AttemptOutcome::Collapsed => return None,
         };
         let notification = self.task.as_ref()?.notification;
         Some(LedgerEntry {
             message: notification.message,
             at,
             target: Some(notification.target),
-            event: Event::NotificationSent {
+            event: LedgerEvent::NotificationSent {
                 provider: provider.to_owned(),
                 ok,
             },
@@ -163,13 +164,13 @@ impl Ended {
     }
 }
 
-/// What came of writing some outcomes down.
+/// Result of recording a batch of outcomes.
 pub(super) struct Recorded {
-    batch: Vec<Ended>,
+    batch: Vec<AttemptEnd>,
     result: backend::Result<()>,
 }
 
-/// Outcomes being written down.
+/// A batch of outcomes being recorded.
 pub(super) struct Recording {
     sources: Vec<Source>,
     call: Pin<Box<dyn Future<Output = Recorded> + Send>>,
@@ -184,13 +185,13 @@ impl Recording {
         self.sources.len()
     }
 
-    /// Cancel safe.
+    /// Waits for the result. Cancel safe.
     pub(super) async fn ended(&mut self) -> Recorded {
         (&mut self.call).await
     }
 }
 
-/// Where outcomes are written down; clones share it.
+/// Writer of outcomes; clones share it.
 #[derive(Clone)]
 pub(super) struct Registry {
     pub(super) ledger: Arc<dyn LedgerStore>,
@@ -199,7 +200,7 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    async fn record(self, batch: Vec<Ended>, now: Timestamp) -> Recorded {
+    async fn record(self, batch: Vec<AttemptEnd>, now: Timestamp) -> Recorded {
         let name = self.provider;
         let entries: Vec<_> = batch.iter().filter_map(|e| e.entry(name, now)).collect();
         let result = match entries.is_empty() {
@@ -210,7 +211,7 @@ impl Registry {
     }
 }
 
-/// A part that takes too long is unavailable; what it was asked may be asked again.
+/// Bounds a call: a part that takes too long counts as unavailable, and the call may be repeated.
 async fn within<T>(
     part: &'static str,
     call: impl Future<Output = backend::Result<T>>,
@@ -223,8 +224,8 @@ async fn within<T>(
 }
 
 impl Horn {
-    /// Begins to write down what has ended, where nothing is being written, and commits what is written. What
-    /// log or ledger do not take stays, and is tried again.
+    /// Starts to record ended notifications unless a batch is in flight, and commits recorded ones.
+    /// Outcomes that log or ledger do not take stay, and are retried.
     pub(super) async fn settle(&mut self, consumer: &mut dyn Consumer, now: Instant) {
         self.bury(now);
         if self.settle_at.is_some_and(|at| at > now) {
@@ -233,7 +234,7 @@ impl Horn {
         self.settle_at = None;
         if self.recording.is_none() && !self.ended.is_empty() {
             let count = self.ended.len().min(RECORD_MAX);
-            let batch: Vec<Ended> = self.ended.drain(..count).collect();
+            let batch: Vec<AttemptEnd> = self.ended.drain(..count).collect();
             let sources = batch.iter().map(|ended| ended.source).collect();
             let call = self.registry.clone().record(batch, self.clock.now());
             self.recording = Some(Recording {
@@ -247,14 +248,15 @@ impl Horn {
         }
     }
 
-    /// Begins to write the letters of what has ended so.
+    /// Hands the dead letters among the ended to the log.
     fn bury(&mut self, now: Instant) {
         let (failed_at, registry) = (self.clock.now(), &self.registry);
         let (provider, partitions) = (registry.provider, registry.dead_partitions);
         for ended in std::mem::take(&mut self.ended) {
             match ended.letter(provider, failed_at, partitions) {
                 Some(letter) => {
-                    // Read again meanwhile, it is no repeat: its end would be committed before the letter is written.
+                    // A repeat of this record must not be collapsed meanwhile: its end would be
+                    // committed before the letter is written.
                     if let Some(task) = &ended.task {
                         let notification = task.notification;
                         self.collapse
@@ -285,8 +287,8 @@ impl Horn {
         for ended in recorded.batch {
             self.count(&ended.outcome, ended.trace());
             self.bytes -= ended.bytes();
-            if let (Outcome::Dead(..), Some(task)) = (&ended.outcome, &ended.task) {
-                // It was not told: a redrive is no repeat.
+            if let (AttemptOutcome::Dead(..), Some(task)) = (&ended.outcome, &ended.task) {
+                // The user was not notified: a redrive is no repeat.
                 let notification = task.notification;
                 self.collapse
                     .forget(notification.message, notification.target);
@@ -295,8 +297,8 @@ impl Horn {
         }
     }
 
-    /// The last outcomes, unless log or ledger do not take them: then they come again. What failed once is not tried
-    /// anew, as its rest ends after `now`.
+    /// Settles the last outcomes, unless log or ledger do not take them: then they come again in
+    /// the next life. Failed batches are not retried, as their pause ends after `now`.
     pub(super) async fn settle_all(&mut self, consumer: &mut dyn Consumer) {
         let now = Instant::now();
         self.settle_at = None;
@@ -320,7 +322,7 @@ impl Horn {
             let partition = Partition { topic, number };
             match within("queue", consumer.commit(&[(partition, next)])).await {
                 Ok(()) => self.offsets.committed((topic, number), next),
-                // Taken from us, and we are about to hear of it.
+                // The partition was taken away, and the next poll will say so.
                 Err(error) if error.kind == backend::Kind::Conflict => {
                     tracing::debug!(%error, %topic, number, "not committed");
                     self.offsets.revoke((topic, number));
@@ -331,13 +333,13 @@ impl Horn {
         Ok(())
     }
 
-    fn count(&self, outcome: &Outcome, trace: Option<TraceContext>) {
+    fn count(&self, outcome: &AttemptOutcome, trace: Option<TraceContext>) {
         match outcome {
-            Outcome::Sent => self.metrics.sent.increment(1),
-            Outcome::Collapsed => self.metrics.collapsed.increment(1),
-            Outcome::Nobody => self.metrics.nobody.increment(1),
-            Outcome::Muted => self.metrics.muted.increment(1),
-            Outcome::Dead(reason, error) => {
+            AttemptOutcome::Sent => self.metrics.sent.increment(1),
+            AttemptOutcome::Collapsed => self.metrics.collapsed.increment(1),
+            AttemptOutcome::Nobody => self.metrics.nobody.increment(1),
+            AttemptOutcome::Muted => self.metrics.muted.increment(1),
+            AttemptOutcome::Dead(reason, error) => {
                 self.metrics.dead.increment(1);
                 let reason = reason.name();
                 let trace_id = trace::id(trace);

@@ -1,16 +1,16 @@
-//! What is recorded of calls to the provider.
+//! Spans of calls to the provider.
 
 use std::time::Duration;
 
 use api::trace::Spans;
 use protocol::TraceContext;
-use protocol::notify::Failure;
+use protocol::notify::NotifyFailure;
 use protocol::trace::{Span, Step};
 
 use super::pending::Pending;
-use crate::provider::{ProviderError, Push};
+use crate::provider::{ProviderError, ProviderPush};
 
-/// The context of the next call for a notification; the provider goes on from there.
+/// Context of the next call for a notification; the provider continues from it.
 pub(super) fn calling(pending: &Pending) -> Option<TraceContext> {
     let about = [
         u64::from(pending.source.partition),
@@ -23,7 +23,7 @@ pub(super) fn calling(pending: &Pending) -> Option<TraceContext> {
 pub(super) fn record_call(
     spans: &Spans,
     parent: Option<TraceContext>,
-    push: &Push,
+    push: &ProviderPush,
     took: Duration,
     answer: &Result<(), ProviderError>,
 ) {
@@ -33,12 +33,12 @@ pub(super) fn record_call(
     let outcome = match answer {
         Ok(()) => "sent",
         Err(error) => match error.failure {
-            Failure::Unavailable => "unavailable",
-            Failure::Throttled => "throttled",
-            Failure::Gone => "gone",
-            Failure::Muted => "muted",
-            Failure::Refused => "refused",
-            Failure::Panicked => "panicked",
+            NotifyFailure::Unavailable => "unavailable",
+            NotifyFailure::Throttled => "throttled",
+            NotifyFailure::Gone => "gone",
+            NotifyFailure::Muted => "muted",
+            NotifyFailure::Refused => "refused",
+            NotifyFailure::Panicked => "panicked",
         },
     };
     let notification = push.notification;

@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 use protocol::notify::Notification;
 use tokio::sync::watch;
 
-use super::{Provider, ProviderError, Push};
+use super::{Provider, ProviderError, ProviderPush};
 
-/// Takes everything; remembers the newest.
+/// Provider that accepts everything and remembers the newest.
 #[derive(Debug)]
 pub struct Recorder {
     newest: Mutex<VecDeque<Notification>>,
@@ -26,17 +26,17 @@ impl Recorder {
         }
     }
 
-    /// The newest ones, oldest first.
+    /// The newest notifications, oldest first.
     pub fn recorded(&self) -> Vec<Notification> {
         self.newest.lock().iter().copied().collect()
     }
 
-    /// How many there were in all.
+    /// Number of notifications in all.
     pub fn total(&self) -> u64 {
         *self.total.borrow()
     }
 
-    /// Waits until there were so many in all.
+    /// Waits until the total reaches `total`.
     pub async fn reached(&self, total: u64) {
         let mut seen = self.total.subscribe();
         // The sender lives as long as `self`.
@@ -50,7 +50,7 @@ impl Provider for Recorder {
         "record"
     }
 
-    async fn send(&self, push: &Push) -> Result<(), ProviderError> {
+    async fn send(&self, push: &ProviderPush) -> Result<(), ProviderError> {
         let notification = push.notification;
         tracing::debug!(
             user = %notification.target.user,

@@ -1,4 +1,4 @@
-//! Signatures as Standard Webhooks has them, so that receivers can check them with a library: HMAC-SHA256
+//! Signatures per Standard Webhooks, so that receivers can verify them with a library: HMAC-SHA256
 //! over `id.timestamp.body`, in base64 behind `v1,`.
 
 use std::fmt;
@@ -12,14 +12,14 @@ use secrecy::{ExposeSecret, SecretSlice};
 use sha2::Sha256;
 use thiserror::Error;
 
-/// What a secret in the standard's own form begins with; base64 follows.
+/// Prefix of a secret in the standard's own form; base64 follows.
 const PREFIX: &str = "whsec_";
 
 /// A shared secret. Never printed.
 #[derive(Clone)]
 pub struct Secret(SecretSlice<u8>);
 
-/// Why a secret cannot be used.
+/// Reason why a secret cannot be used.
 #[derive(Debug, Error)]
 pub enum SecretError {
     #[error("the webhook secret {0} cannot be read")]
@@ -31,7 +31,7 @@ pub enum SecretError {
 }
 
 impl Secret {
-    /// Reads a secret from a file; white space around it does not count.
+    /// Reads a secret from a file; surrounding white space is ignored.
     pub fn read(path: &Path) -> Result<Secret, SecretError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| SecretError::Unreadable(path.to_owned(), error))?;
@@ -51,7 +51,7 @@ impl Secret {
         Ok(Secret(bytes.into()))
     }
 
-    /// The value of the header `webhook-signature`.
+    /// Returns the value of the header `webhook-signature`.
     pub fn sign(&self, id: &str, at: Timestamp, body: &[u8]) -> String {
         let mut mac = Hmac::<Sha256>::new_from_slice(self.0.expose_secret())
             .expect("HMAC takes a key of any length");
@@ -61,7 +61,7 @@ impl Secret {
     }
 }
 
-/// Seconds since 1970, as the header `webhook-timestamp` has them.
+/// Seconds since 1970, as used in the header `webhook-timestamp`.
 pub(super) fn seconds(at: Timestamp) -> i64 {
     at.millis().div_euclid(1000)
 }

@@ -1,31 +1,32 @@
-//! Tells a business back end by HTTP: one POST of JSON a notification, without the message's body.
+//! Notifies a business back end over HTTP: one JSON POST per notification, without the message's
+//! body.
 //!
 //! | answer | means |
 //! | --- | --- |
-//! | 2xx | told |
-//! | 410 | nobody is there to be told: done |
-//! | 429 | again later, and everything else waits, too (`Retry-After` in seconds is kept) |
-//! | 408, 5xx, none in time | again later |
-//! | the rest | will never be taken: a dead letter |
+//! | 2xx | notified |
+//! | 410 | no recipient is left: done |
+//! | 429 | retried later, and all other calls wait, too (honours `Retry-After` in seconds) |
+//! | 408, 5xx, none in time | retried later |
+//! | any other | refused for good: a dead letter |
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use backend::clock::Clock;
-use protocol::notify::Failure;
+use protocol::notify::NotifyFailure;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, Response, StatusCode, Url, redirect};
 use serde::Serialize;
 use thiserror::Error;
 
 use super::signature::{Secret, seconds};
-use super::{Provider, ProviderError, Push};
+use super::{Provider, ProviderError, ProviderPush};
 
-/// Read of an answer, so that the connection can be used again; the rest is not waited for.
+/// Bytes read of an answer, so that the connection can be reused; the rest is not waited for.
 const ANSWER_BYTES_MAX: usize = 16 << 10;
 
-/// Why a webhook cannot be called at all.
+/// Reason why a webhook cannot be called at all.
 #[derive(Debug, Error)]
 pub enum WebhookError {
     #[error("horn.url is no address of a webhook: {0}")]
@@ -34,7 +35,7 @@ pub enum WebhookError {
     Client(#[from] reqwest::Error),
 }
 
-/// Calls one URL.
+/// Provider that calls one URL.
 pub struct Webhook {
     client: Client,
     url: Url,
@@ -42,7 +43,7 @@ pub struct Webhook {
     clock: Arc<dyn Clock>,
 }
 
-/// Ids are text: they are larger than what a JavaScript number holds.
+/// Ids are strings: they exceed the integers that a JavaScript number holds exactly.
 #[derive(Serialize)]
 struct Body {
     r#type: &'static str,
@@ -57,7 +58,7 @@ struct Body {
 }
 
 impl Webhook {
-    /// Checks the URL; connects when there is something to say.
+    /// Checks the URL; connects at the first call.
     pub fn open(
         url: &str,
         secret: Option<Secret>,
@@ -71,7 +72,7 @@ impl Webhook {
                 "{scheme}:// is not http or https"
             )));
         }
-        // Whoever comes first chooses for the process; all of ours choose the same.
+        // The first caller chooses for the process; all of ours choose the same.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let client = Client::builder()
             .user_agent(concat!("packetboat/", env!("CARGO_PKG_VERSION")))
@@ -86,7 +87,7 @@ impl Webhook {
         })
     }
 
-    fn headers(&self, push: &Push, body: &[u8]) -> HeaderMap {
+    fn headers(&self, push: &ProviderPush, body: &[u8]) -> HeaderMap {
         let (id, now) = (push.id(), self.clock.now());
         let signature = self
             .secret
@@ -118,9 +119,9 @@ impl Provider for Webhook {
         "webhook"
     }
 
-    async fn send(&self, push: &Push) -> Result<(), ProviderError> {
+    async fn send(&self, push: &ProviderPush) -> Result<(), ProviderError> {
         let body = serde_json::to_vec(&Body::of(push))
-            .map_err(|error| ProviderError::new(Failure::Refused, error.to_string()))?;
+            .map_err(|error| ProviderError::new(NotifyFailure::Refused, error.to_string()))?;
         let response = self
             .client
             .post(self.url.clone())
@@ -136,7 +137,7 @@ impl Provider for Webhook {
 }
 
 impl Body {
-    fn of(push: &Push) -> Body {
+    fn of(push: &ProviderPush) -> Body {
         let notification = push.notification;
         Body {
             r#type: "mail.waits",
@@ -151,7 +152,7 @@ impl Body {
     }
 }
 
-/// The URL may hold a token: it is not repeated.
+/// Leaves the URL out of the text: it may hold a token.
 fn unreachable(error: &reqwest::Error) -> ProviderError {
     let what = if error.is_timeout() {
         "the webhook did not answer in time"
@@ -160,18 +161,18 @@ fn unreachable(error: &reqwest::Error) -> ProviderError {
     } else {
         "the call to the webhook broke off"
     };
-    ProviderError::new(Failure::Unavailable, what)
+    ProviderError::new(NotifyFailure::Unavailable, what)
 }
 
 fn judge(response: &Response) -> Result<(), ProviderError> {
     let status = response.status();
     let failure = match status {
         status if status.is_success() => return Ok(()),
-        StatusCode::GONE => Failure::Gone,
-        StatusCode::TOO_MANY_REQUESTS => Failure::Throttled,
-        StatusCode::REQUEST_TIMEOUT => Failure::Unavailable,
-        status if status.is_server_error() => Failure::Unavailable,
-        _ => Failure::Refused,
+        StatusCode::GONE => NotifyFailure::Gone,
+        StatusCode::TOO_MANY_REQUESTS => NotifyFailure::Throttled,
+        StatusCode::REQUEST_TIMEOUT => NotifyFailure::Unavailable,
+        status if status.is_server_error() => NotifyFailure::Unavailable,
+        _ => NotifyFailure::Refused,
     };
     Err(ProviderError {
         failure,
@@ -180,7 +181,7 @@ fn judge(response: &Response) -> Result<(), ProviderError> {
     })
 }
 
-/// In seconds; a date is passed over, and our own delay holds.
+/// Reads a delay in seconds; a date is ignored, and the horn's own delay applies.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers
         .get(RETRY_AFTER)?

@@ -1,19 +1,19 @@
-//! A horn that has no room for more.
+//! A horn without room for more.
 
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use backend::hook::{Calls, Fault, Faults, Hook, Hooked};
+use backend::hook::{Calls, Fault, Faults, Hooked};
 use parking_lot::Mutex;
-use protocol::notify::Failure;
+use protocol::notify::NotifyFailure;
 use tokio::time::Instant;
 
 use super::*;
-use crate::{ProviderError, Push};
+use crate::{ProviderError, ProviderPush};
 
 const PAUSE: Duration = Duration::from_secs(300);
 
-/// Wants to be left alone for five minutes, and takes everything after them.
+/// Provider that throttles for five minutes, and takes everything after that.
 struct Throttling {
     begin: Instant,
     attempts: Mutex<BTreeMap<MessageId, Vec<u32>>>,
@@ -26,11 +26,11 @@ impl Provider for Throttling {
         "throttling"
     }
 
-    async fn send(&self, push: &Push) -> Result<(), ProviderError> {
+    async fn send(&self, push: &ProviderPush) -> Result<(), ProviderError> {
         let id = push.notification.message;
         (self.attempts.lock().entry(id).or_default()).push(push.attempt);
         if self.begin.elapsed() < PAUSE {
-            let mut error = ProviderError::new(Failure::Throttled, "later");
+            let mut error = ProviderError::new(NotifyFailure::Throttled, "later");
             error.retry_after = Some(PAUSE);
             return Err(error);
         }
@@ -47,7 +47,8 @@ async fn crowd(desk: &Desk, count: usize) {
     }
 }
 
-/// What a provider that throttles is asked, and what it takes, of more than a horn has room for.
+/// Runs a throttled provider against `count` notifications, more than the horn has room for, and
+/// returns its record.
 async fn throttled(config: Config, count: usize) -> Arc<Throttling> {
     let desk = Desk::new();
     crowd(&desk, count).await;
@@ -101,8 +102,7 @@ fn silent(desk: &Desk, calls: &[Calls]) -> (Arc<Faults>, Parts) {
     for calls in calls {
         faults.begin(*calls, Fault::Hang);
     }
-    let hook: Arc<dyn Hook> = faults.clone();
-    let parts = desk.parts();
+    let (hook, parts) = (faults.hook(), desk.parts());
     let parts = Parts {
         queue: Hooked::new(parts.queue.clone(), &hook),
         ledger: Hooked::new(parts.ledger.clone(), &hook),
@@ -132,7 +132,7 @@ async fn a_ledger_that_hangs_stops_no_calls_and_costs_no_place_in_the_group() {
     horn.stop().await;
 }
 
-/// Refuses those whose notifications are in partition 0.
+/// Provider that refuses the notifications of partition 0.
 struct Choosy;
 
 #[async_trait]
@@ -141,15 +141,16 @@ impl Provider for Choosy {
         "choosy"
     }
 
-    async fn send(&self, push: &Push) -> Result<(), ProviderError> {
+    async fn send(&self, push: &ProviderPush) -> Result<(), ProviderError> {
         match partition_of(&control_key(push.notification.target.user), 2) {
-            0 => Err(ProviderError::new(Failure::Refused, "no")),
+            0 => Err(ProviderError::new(NotifyFailure::Refused, "no")),
             _ => Ok(()),
         }
     }
 }
 
-// Outcomes with letters and without were one call: nothing was committed while letters had no answer.
+// Regression: outcomes with and without letters were one call, so that nothing was committed while
+// letters had no answer.
 #[tokio::test(start_paused = true)]
 async fn letters_that_have_no_answer_keep_back_no_other_outcomes() {
     const EACH: u64 = 300;
@@ -181,7 +182,7 @@ async fn letters_that_have_no_answer_keep_back_no_other_outcomes() {
     horn.stop().await;
 }
 
-// What log and ledger do not take comes again; a stop does not wait for it for ever.
+// Outcomes that log and ledger do not take come again; a stop does not wait for them for ever.
 #[tokio::test(start_paused = true)]
 async fn a_horn_ends_though_letters_and_outcomes_have_no_answer() {
     let desk = Desk::new();

@@ -1,27 +1,30 @@
-//! What becomes of records, whatever the provider.
+//! Outcomes of records, whatever the provider.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use api::dead_letter::DeadLetter;
 use async_trait::async_trait;
-use protocol::change::Arranged;
+use protocol::change::ListArrangement;
 use protocol::history::Version;
 use protocol::ledger::DeadReason;
-use protocol::notify::Failure;
+use protocol::notify::NotifyFailure;
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::{ProviderError, Push, Recorder};
+use crate::{ProviderError, ProviderPush, Recorder};
 
-/// Answers as it is told to; holds calls while it has no permits.
+/// Provider with a scripted answer; holds calls while it has no permits.
 struct Scripted {
-    answer: fn(&Push) -> Result<(), ProviderError>,
+    answer: fn(&ProviderPush) -> Result<(), ProviderError>,
     calls: AtomicU64,
     gate: Semaphore,
 }
 
 impl Scripted {
-    fn new(permits: usize, answer: fn(&Push) -> Result<(), ProviderError>) -> Arc<Scripted> {
+    fn new(
+        permits: usize,
+        answer: fn(&ProviderPush) -> Result<(), ProviderError>,
+    ) -> Arc<Scripted> {
         Arc::new(Scripted {
             answer,
             calls: AtomicU64::new(0),
@@ -50,7 +53,7 @@ impl Provider for Scripted {
         "scripted"
     }
 
-    async fn send(&self, push: &Push) -> Result<(), ProviderError> {
+    async fn send(&self, push: &ProviderPush) -> Result<(), ProviderError> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         let _passed = self.gate.acquire().await.expect("open");
         (self.answer)(push)
@@ -78,13 +81,13 @@ async fn each_target_is_told_and_the_ledger_knows() {
     horn.stop().await;
 }
 
-/// They find it in the list all the same; and after a while they want to be told again.
+/// Muted messages still appear in the user's list; and once the mute ends, notifications resume.
 #[tokio::test]
 async fn who_muted_a_conversation_is_not_told() {
     let desk = Desk::new();
     let arrange = async |offset, until| {
         let version = Version { epoch: 1, offset };
-        let arranged = Arranged {
+        let arranged = ListArrangement {
             pinned: false,
             muted_until: Some(until),
         };
@@ -101,7 +104,7 @@ async fn who_muted_a_conversation_is_not_told() {
     desk.reaches(partition, 1).await;
     assert_eq!(recorder.recorded(), []);
     let trace = desk.ledger.trace(&[muted.message]).await.expect("reads");
-    let untold = Event::NotificationSent {
+    let untold = LedgerEvent::NotificationSent {
         provider: "mute".to_owned(),
         ok: false,
     };
@@ -117,7 +120,7 @@ async fn who_muted_a_conversation_is_not_told() {
     horn.stop().await;
 }
 
-/// The settings choose the provider, and say what is missing.
+/// The settings choose the provider, and a missing one is named.
 #[tokio::test]
 async fn settings_choose_the_provider() {
     let desk = Desk::new();
@@ -146,7 +149,7 @@ async fn settings_choose_the_provider() {
     assert!(matches!(refused, Err(crate::StartError::Secret(_))));
 }
 
-/// Storing again publishes again; the user is told once.
+/// Storing again publishes again; the user is notified once.
 #[tokio::test]
 async fn a_repeated_task_is_told_once() {
     let desk = Desk::new();
@@ -161,7 +164,7 @@ async fn a_repeated_task_is_told_once() {
     horn.stop().await;
 }
 
-/// The same each time, unlike [`mail`].
+/// The same message in each call, unlike [`mail`].
 fn mail_of(n: i64) -> Notification {
     let mut notification = mail(0);
     notification.message = MessageId::new(n).expect("positive");
@@ -173,7 +176,7 @@ fn mail_of(n: i64) -> Notification {
 async fn a_commit_waits_for_the_oldest() {
     let desk = Desk::new();
     let slow_first = Scripted::new(1, |push| match push.notification.message.get() {
-        1 if push.attempt < 3 => Err(ProviderError::new(Failure::Unavailable, "later")),
+        1 if push.attempt < 3 => Err(ProviderError::new(NotifyFailure::Unavailable, "later")),
         _ => Ok(()),
     });
     let config = Config {
@@ -194,11 +197,13 @@ async fn a_commit_waits_for_the_oldest() {
     horn.stop().await;
 }
 
-/// What waits for another attempt at a stop is told by the next life.
+/// A notification that waits for another attempt at a stop is sent by the next life.
 #[tokio::test]
 async fn a_restart_goes_on_where_nothing_was_committed() {
     let desk = Desk::new();
-    let failing = Scripted::new(9, |_| Err(ProviderError::new(Failure::Unavailable, "down")));
+    let failing = Scripted::new(9, |_| {
+        Err(ProviderError::new(NotifyFailure::Unavailable, "down"))
+    });
     let config = Config {
         retry_delay: Duration::from_secs(3600),
         retry_delay_max: Duration::from_secs(3600),
@@ -219,7 +224,8 @@ async fn a_restart_goes_on_where_nothing_was_committed() {
     horn.stop().await;
 }
 
-/// An outcome that cannot be recorded is not committed, so that it is told again rather than forgotten.
+/// An outcome that cannot be recorded is not committed, so that the notification is repeated rather
+/// than lost.
 #[tokio::test]
 async fn no_ledger_no_commit() {
     let desk = Desk::new();
@@ -284,11 +290,11 @@ async fn a_provider_that_panics_costs_one_notification() {
     horn.stop().await;
 }
 
-/// The same horn remembers whom it told, not whom it gave up.
+/// A horn remembers the targets it notified, not those it gave up.
 #[tokio::test]
 async fn what_was_given_up_is_told_when_it_is_sent_on_its_way_again() {
     let desk = Desk::new();
-    let refusing = Scripted::new(9, |_| Err(ProviderError::new(Failure::Refused, "no")));
+    let refusing = Scripted::new(9, |_| Err(ProviderError::new(NotifyFailure::Refused, "no")));
     let horn = desk.horn(quick(), refusing.clone()).await;
     let notification = mail(1);
     for times in 1..=2 {
@@ -307,7 +313,7 @@ async fn what_was_given_up_is_told_when_it_is_sent_on_its_way_again() {
     horn.stop().await;
 }
 
-/// At its bounds it calls no more and reads no more; the rest waits in the log.
+/// At its bounds the horn makes no further call and reads no further; the rest waits in the log.
 #[tokio::test]
 async fn calls_and_memory_are_bounded() {
     let desk = Desk::new();
@@ -332,7 +338,8 @@ async fn calls_and_memory_are_bounded() {
     horn.stop().await;
 }
 
-/// A second horn takes over a part of the log; nobody is forgotten, and in order nobody is told twice.
+/// A second horn takes over a part of the log; no target is forgotten, and in an orderly handover
+/// none is notified twice.
 #[tokio::test]
 async fn a_partition_changes_hands_between_outcomes() {
     let desk = Desk::new();

@@ -1,4 +1,4 @@
-//! What an operator is told of a horn's work.
+//! Metrics and log lines of a horn, as an operator sees them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -20,7 +20,7 @@ impl<S: Subscriber> Layer<S> for Lines {
     }
 }
 
-/// One line a message would be the greater part of a busy server's log.
+/// One line per message would be the greater part of a busy server's log.
 #[tokio::test]
 async fn a_recorded_notification_is_counted_and_is_no_line_in_the_log() {
     let metrics = PrometheusBuilder::new().build_recorder();

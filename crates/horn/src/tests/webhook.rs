@@ -1,4 +1,4 @@
-//! What each answer of a webhook means, over a real socket.
+//! Meaning of each answer of a webhook, over a real socket.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ use super::*;
 use crate::Webhook;
 use crate::provider::Secret;
 
-/// What the webhook answers next; when nothing is left, 200.
+/// Next answer of the webhook; once the script is used up, 200.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
     Status(u16),
@@ -67,7 +67,7 @@ async fn answer(State(backend): State<Arc<Backend>>, headers: HeaderMap, body: B
     }
 }
 
-/// A horn before a back end of the integrator.
+/// A horn in front of an integrator's back end.
 struct Scene {
     desk: Desk,
     backend: Arc<Backend>,
@@ -99,7 +99,7 @@ impl Scene {
         }
     }
 
-    /// Publishes one notification and waits for its outcome; answers whether it was told.
+    /// Publishes one notification and waits for its outcome; returns whether the user was notified.
     async fn outcome(&self) -> bool {
         let notification = mail(1);
         let partition = self.desk.publish(notification).await;
@@ -212,7 +212,7 @@ async fn nobody_there_is_no_dead_letter() {
     assert_eq!(scene.letter_reasons().await, [] as [String; 0]);
 }
 
-/// A throttled horn leaves the webhook alone, with all that it has.
+/// A throttled horn leaves the webhook alone, with all its notifications.
 #[tokio::test]
 async fn retry_after_is_kept_by_all() {
     let scene = Scene::new(&[Answer::Throttle { seconds: 1 }]).await;
@@ -234,7 +234,7 @@ async fn retry_after_is_kept_by_all() {
     scene.horn.stop().await;
 }
 
-/// It costs its own notification some attempts, and the others nothing.
+/// A hang costs its own notification some attempts, and the others nothing.
 #[tokio::test]
 async fn a_hanging_server_is_given_up() {
     let scene = Scene::new(&[Answer::Hang, Answer::Hang, Answer::Hang]).await;
@@ -250,13 +250,13 @@ async fn a_server_that_is_away_is_tried_until_it_is_back() {
     let webhook =
         |url: &str| Webhook::open(url, None, Duration::from_secs(1), Arc::new(SystemClock));
     let away = webhook("http://127.0.0.1:9/").expect("opens");
-    let push = crate::Push {
+    let push = crate::ProviderPush {
         notification: mail(1),
         attempt: 1,
         trace: None,
     };
     let error = away.send(&push).await.expect_err("nobody listens");
-    assert_eq!(error.failure, protocol::notify::Failure::Unavailable);
+    assert_eq!(error.failure, protocol::notify::NotifyFailure::Unavailable);
     for no_webhook in ["ftp://127.0.0.1/", "hook", ""] {
         assert!(webhook(no_webhook).is_err(), "{no_webhook}");
     }

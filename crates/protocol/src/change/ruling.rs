@@ -1,33 +1,35 @@
-//! What becomes of the record of a change at its place in the log, also when it comes again.
+//! Ruling on a change's record at its place in the log, stable across redeliveries.
 
-use super::{Altered, Asked, ChangePlacement, Changed, Rules, Subject, Verdict, judge};
+use super::{
+    ChangePlacement, ChangeRequest, ChangeRules, ChangeSubject, ChangeVerdict, OrderedChange, judge,
+};
 use crate::group::{Group, Role};
 use crate::history::Version;
-use crate::{Code, Placed, Refusal, Seq, UserId};
+use crate::{Code, Refusal, Seq, UserId};
 
-/// Who asks for a change.
+/// The user who requests a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asker {
+pub struct Requester {
     pub role: Option<Role>,
-    /// From behind there on they know the conversation.
+    /// Position behind which the user may read the conversation.
     pub reads_after: Seq,
 }
 
-impl Asker {
-    /// One of the two of a private conversation.
-    pub const ONE_OF_TWO: Asker = Asker {
+impl Requester {
+    /// Either user of a private conversation.
+    pub const ONE_OF_TWO: Requester = Requester {
         role: None,
         reads_after: Seq::ZERO,
     };
 
     /// # Errors
-    /// `Forbidden` for who is not in the group, `NotFound` where there is none.
-    pub fn in_group(group: Option<&Group>, by: UserId) -> Result<Asker, Refusal> {
+    /// `Forbidden` for a user who is not in the group, `NotFound` if the group does not exist.
+    pub fn in_group(group: Option<&Group>, by: UserId) -> Result<Requester, Refusal> {
         let Some(group) = group else {
             return Err(Refusal::new(Code::NotFound, "there is no such group"));
         };
         match group.readable_after(by) {
-            Some(reads_after) => Ok(Asker {
+            Some(reads_after) => Ok(Requester {
                 role: group.role(by),
                 reads_after,
             }),
@@ -36,71 +38,74 @@ impl Asker {
     }
 }
 
-/// What stands when a record has its turn; records before it in its batch have taken effect.
+/// State of the stores at a record's turn, with the effects of earlier records in its batch.
 #[derive(Clone, Debug)]
 pub struct Known<'a> {
     pub placement: ChangePlacement,
-    /// The row of an earlier record under the same send_id. To be looked for where the record may be a repeat or
-    /// [late](crate::conversation::Head::may_be_late), and where it is a letter.
-    pub first: Option<(Version, Changed)>,
-    /// It is a dead letter that was sent on its way again.
+    /// Row of an earlier record with the same send_id. Look it up if the record may be a repeat or
+    /// [late](crate::conversation::Head::may_be_late), or is a letter.
+    pub first: Option<(Version, OrderedChange)>,
+    /// True for a redriven dead letter.
     pub is_letter: bool,
-    /// The row that this record wrote itself; to be looked for where it is redelivered.
-    pub own: Option<Changed>,
-    /// The message that is to be changed, as it was sent.
-    pub subject: Option<&'a Placed>,
-    pub altered: &'a Altered,
-    /// As what they are there; or why they may not ask.
-    pub asker: Result<Asker, Refusal>,
+    /// Row that this record itself wrote. Look it up if the record is redelivered.
+    pub own: Option<OrderedChange>,
+    pub subject: Option<ChangeSubject<'a>>,
+    /// The asker's rights in the conversation, or the refusal of the request.
+    pub asker: Result<Requester, Refusal>,
 }
 
-/// What becomes of it.
+/// Ruling on a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ruling {
+pub enum ChangeRuling {
     Place {
-        changed: Changed,
-        /// The record whose change it is: write it as that one's.
+        changed: OrderedChange,
+        /// Record that made the change: write it under this version.
         made_by: Version,
-        /// It is new: the head moves.
+        /// True for a new change: the head moves.
         moves: bool,
     },
-    /// Nothing is changed, or not once more; why, where the rules say no.
+    /// No change, or none beyond an earlier one; with the refusal, if the rules forbid it.
     Nothing(Option<Refusal>),
 }
 
-/// Gives a change its place, or the one that it has.
-pub fn rule(record: Version, asked: &Asked, known: Known<'_>, rules: &Rules) -> Ruling {
+/// Gives a change its place, or returns the one it has.
+pub fn rule(
+    record: Version,
+    asked: &ChangeRequest,
+    known: Known<'_>,
+    rules: &ChangeRules,
+) -> ChangeRuling {
     let Some(subject) = known.subject else {
         return match known.is_new() {
-            true => Ruling::Nothing(judged(record, asked, &known, rules).err()),
-            false => Ruling::Nothing(None),
+            true => ChangeRuling::Nothing(judged(record, asked, &known, rules).err()),
+            false => ChangeRuling::Nothing(None),
         };
     };
-    let kept = |made_by, changed| Ruling::Place {
+    let kept = |made_by, changed| ChangeRuling::Place {
         changed,
         made_by,
         moves: false,
     };
     match (&known.first, known.placement) {
-        // Sent on its way again: it has its place, and what follows was not done.
+        // Redriven: the change has its place, but the effects after it are missing.
         (Some((made_by, changed)), _) if known.is_letter => kept(*made_by, changed.clone()),
-        (Some(_), _) => Ruling::Nothing(None),
+        (Some(_), _) => ChangeRuling::Nothing(None),
         (None, ChangePlacement::Redelivery) => match known.own {
             Some(changed) => kept(record, changed),
-            None => Ruling::Nothing(None),
+            None => ChangeRuling::Nothing(None),
         },
         (None, ChangePlacement::New(rev)) => match judged(record, asked, &known, rules) {
-            Ok(Verdict::Change) => Ruling::Place {
-                changed: Changed {
+            Ok(ChangeVerdict::Change) => ChangeRuling::Place {
+                changed: OrderedChange {
                     rev,
-                    seq: subject.position.seq,
+                    seq: subject.seq,
                     asked: asked.clone(),
                 },
                 made_by: record,
                 moves: true,
             },
-            Ok(Verdict::Nothing) => Ruling::Nothing(None),
-            Err(refusal) => Ruling::Nothing(Some(refusal)),
+            Ok(ChangeVerdict::Nothing) => ChangeRuling::Nothing(None),
+            Err(refusal) => ChangeRuling::Nothing(Some(refusal)),
         },
     }
 }
@@ -113,18 +118,12 @@ impl Known<'_> {
 
 fn judged(
     record: Version,
-    asked: &Asked,
+    asked: &ChangeRequest,
     known: &Known<'_>,
-    rules: &Rules,
-) -> Result<Verdict, Refusal> {
+    rules: &ChangeRules,
+) -> Result<ChangeVerdict, Refusal> {
     let asker = known.asker.clone()?;
     let subject = known.subject;
-    let subject = subject.filter(|placed| placed.position.seq > asker.reads_after);
-    let subject = subject.map(|placed| Subject {
-        from: placed.message.from,
-        accepted_at: placed.message.accepted_at,
-        content: &placed.message.content,
-        altered: known.altered,
-    });
+    let subject = subject.filter(|subject| subject.seq > asker.reads_after);
     judge(record, asked, subject, asker.role, rules)
 }

@@ -1,4 +1,4 @@
-//! Changes in any order, and with a crash after any of their effects.
+//! Changes in any order, with a crash after any of their effects.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -19,8 +19,8 @@ fn at(offset: u64) -> Version {
 
 const NOON: Timestamp = Timestamp::from_millis(1_790_000_000_000);
 
-fn asked(by: i64, change: Change) -> Asked {
-    Asked {
+fn asked(by: i64, change: MessageChange) -> ChangeRequest {
+    ChangeRequest {
         id: id(8),
         send_id: SendId::from_bytes([8; 16]),
         subject: id(7),
@@ -30,27 +30,28 @@ fn asked(by: i64, change: Change) -> Asked {
     }
 }
 
-fn react(text: &str, on: bool) -> Change {
+fn react(text: &str, on: bool) -> MessageChange {
     let reaction = text.parse().expect("short");
-    Change::React { reaction, on }
+    MessageChange::React { reaction, on }
 }
 
 /// A message of user 1, accepted an hour before noon.
 struct Stands {
     content: Content,
-    altered: Altered,
+    altered: Overlay,
 }
 
 impl Stands {
     fn new() -> Stands {
         Stands {
             content: Content::text("hello"),
-            altered: Altered::default(),
+            altered: Overlay::default(),
         }
     }
 
-    fn subject(&self) -> Subject<'_> {
-        Subject {
+    fn subject(&self) -> ChangeSubject<'_> {
+        ChangeSubject {
+            seq: Seq(1),
             from: user(1),
             accepted_at: NOON - Duration::from_secs(3600),
             content: &self.content,
@@ -58,13 +59,18 @@ impl Stands {
         }
     }
 
-    fn judge(&self, offset: u64, asked: &Asked, role: Option<Role>) -> Result<Verdict, Code> {
-        let rules = Rules::default();
+    fn judge(
+        &self,
+        offset: u64,
+        asked: &ChangeRequest,
+        role: Option<Role>,
+    ) -> Result<ChangeVerdict, Code> {
+        let rules = ChangeRules::default();
         judge(at(offset), asked, Some(self.subject()), role, &rules).map_err(|r| r.code)
     }
 
-    fn apply(&mut self, offset: u64, asked: Asked) {
-        let changed = Changed {
+    fn apply(&mut self, offset: u64, asked: ChangeRequest) {
+        let changed = OrderedChange {
             rev: offset,
             seq: Seq(1),
             asked,
@@ -77,24 +83,24 @@ impl Stands {
 #[test]
 fn who_may_recall_and_edit() {
     let stands = Stands::new();
-    let edit = || Change::Edit(Content::text("good evening"));
-    for change in [Change::Recall, edit()] {
-        let late = Asked {
+    let edit = || MessageChange::Edit(Content::text("good evening"));
+    for change in [MessageChange::Recall, edit()] {
+        let late = ChangeRequest {
             at: NOON + Duration::from_secs(30 * 3600),
             ..asked(1, change.clone())
         };
         let (own, other) = (asked(1, change.clone()), asked(2, change));
-        assert_eq!(stands.judge(1, &own, None), Ok(Verdict::Change));
+        assert_eq!(stands.judge(1, &own, None), Ok(ChangeVerdict::Change));
         assert_eq!(stands.judge(1, &late, None), Err(Code::Forbidden));
         assert_eq!(stands.judge(1, &other, None), Err(Code::Forbidden));
         let as_role = |role| stands.judge(1, &other, Some(role));
         assert_eq!(as_role(Role::Member), Err(Code::Forbidden));
-        assert_eq!(as_role(Role::Admin), Ok(Verdict::Change));
-        assert_eq!(as_role(Role::Owner), Ok(Verdict::Change));
+        assert_eq!(as_role(Role::Admin), Ok(ChangeVerdict::Change));
+        assert_eq!(as_role(Role::Owner), Ok(ChangeVerdict::Change));
     }
     let anybody = asked(2, react("👍", true));
-    assert_eq!(stands.judge(1, &anybody, None), Ok(Verdict::Change));
-    let refused = judge(at(1), &anybody, None, None, &Rules::default());
+    assert_eq!(stands.judge(1, &anybody, None), Ok(ChangeVerdict::Change));
+    let refused = judge(at(1), &anybody, None, None, &ChangeRules::default());
     assert_eq!(refused.map_err(|r| r.code), Err(Code::NotFound));
 }
 
@@ -102,10 +108,10 @@ fn who_may_recall_and_edit() {
 #[test]
 fn nothing_comes_after_a_recall() {
     let mut stands = Stands::new();
-    stands.apply(1, asked(1, Change::Recall));
-    let again = asked(1, Change::Recall);
-    assert_eq!(stands.judge(2, &again, None), Ok(Verdict::Nothing));
-    let edit = asked(1, Change::Edit(Content::text("x")));
+    stands.apply(1, asked(1, MessageChange::Recall));
+    let again = asked(1, MessageChange::Recall);
+    assert_eq!(stands.judge(2, &again, None), Ok(ChangeVerdict::Nothing));
+    let edit = asked(1, MessageChange::Edit(Content::text("x")));
     assert_eq!(stands.judge(2, &edit, None), Err(Code::NotFound));
     let reaction = asked(2, react("👍", true));
     assert_eq!(stands.judge(2, &reaction, None), Err(Code::NotFound));
@@ -116,14 +122,14 @@ fn nothing_comes_after_a_recall() {
 #[test]
 fn what_is_so_already_uses_no_place() {
     let mut stands = Stands::new();
-    let same = asked(1, Change::Edit(Content::text("hello")));
-    assert_eq!(stands.judge(1, &same, None), Ok(Verdict::Nothing));
+    let same = asked(1, MessageChange::Edit(Content::text("hello")));
+    assert_eq!(stands.judge(1, &same, None), Ok(ChangeVerdict::Nothing));
     let off = asked(2, react("👍", false));
-    assert_eq!(stands.judge(1, &off, None), Ok(Verdict::Nothing));
+    assert_eq!(stands.judge(1, &off, None), Ok(ChangeVerdict::Nothing));
     let on = asked(2, react("👍", true));
     stands.apply(1, on.clone());
-    assert_eq!(stands.judge(2, &on, None), Ok(Verdict::Nothing));
-    assert_eq!(stands.judge(2, &off, None), Ok(Verdict::Change));
+    assert_eq!(stands.judge(2, &on, None), Ok(ChangeVerdict::Nothing));
+    assert_eq!(stands.judge(2, &off, None), Ok(ChangeVerdict::Change));
 }
 
 // Found by seed 10921 of the simulator: a batch died between the registers and the head.
@@ -134,30 +140,30 @@ fn what_a_later_record_hides_is_a_change() {
     let off = asked(2, react("👍", false));
     stands.apply(3, on.clone());
     for record in [&off, &on] {
-        assert_eq!(stands.judge(2, record, None), Ok(Verdict::Change));
-        assert_eq!(stands.judge(3, record, None), Ok(Verdict::Change));
+        assert_eq!(stands.judge(2, record, None), Ok(ChangeVerdict::Change));
+        assert_eq!(stands.judge(3, record, None), Ok(ChangeVerdict::Change));
     }
-    assert_eq!(stands.judge(4, &on, None), Ok(Verdict::Nothing));
-    let edit = asked(1, Change::Edit(Content::text("good evening")));
+    assert_eq!(stands.judge(4, &on, None), Ok(ChangeVerdict::Nothing));
+    let edit = asked(1, MessageChange::Edit(Content::text("good evening")));
     stands.apply(3, edit.clone());
-    assert_eq!(stands.judge(2, &edit, None), Ok(Verdict::Change));
-    assert_eq!(stands.judge(4, &edit, None), Ok(Verdict::Nothing));
+    assert_eq!(stands.judge(2, &edit, None), Ok(ChangeVerdict::Change));
+    assert_eq!(stands.judge(4, &edit, None), Ok(ChangeVerdict::Nothing));
 }
 
 #[test]
 fn reactions_have_a_bound() {
     let mut stands = Stands::new();
-    let most = Rules::default().reactions_max as u64;
+    let most = ChangeRules::default().reactions_max as u64;
     for n in 0..most {
         stands.apply(n, asked(2, react(&format!("r{n}"), true)));
     }
     let another = asked(3, react("one more", true));
     assert_eq!(stands.judge(most, &another, None), Err(Code::Forbidden));
     let known = asked(3, react("r0", true));
-    assert_eq!(stands.judge(most, &known, None), Ok(Verdict::Change));
+    assert_eq!(stands.judge(most, &known, None), Ok(ChangeVerdict::Change));
     let off = asked(2, react("r0", false));
-    assert_eq!(stands.judge(most, &off, None), Ok(Verdict::Change));
-    // Taken back, they are still what this user has tried.
+    assert_eq!(stands.judge(most, &off, None), Ok(ChangeVerdict::Change));
+    // Reactions taken back still count as tried by the user.
     let mut stands = Stands::new();
     for n in 0..most {
         stands.apply(2 * n, asked(2, react(&format!("r{n}"), true)));
@@ -166,23 +172,29 @@ fn reactions_have_a_bound() {
     let more = asked(2, react("one more", true));
     assert_eq!(stands.judge(2 * most, &more, None), Err(Code::Forbidden));
     let again = asked(2, react("r0", true));
-    assert_eq!(stands.judge(2 * most, &again, None), Ok(Verdict::Change));
+    assert_eq!(
+        stands.judge(2 * most, &again, None),
+        Ok(ChangeVerdict::Change)
+    );
     let others = asked(3, react("one more", true));
-    assert_eq!(stands.judge(2 * most, &others, None), Ok(Verdict::Change));
+    assert_eq!(
+        stands.judge(2 * most, &others, None),
+        Ok(ChangeVerdict::Change)
+    );
     assert!("".parse::<Reaction>().is_err());
     assert!("a\nb".parse::<Reaction>().is_err());
     assert!("x".repeat(65).parse::<Reaction>().is_err());
 }
 
-fn any_change() -> impl Strategy<Value = Change> {
+fn any_change() -> impl Strategy<Value = MessageChange> {
     prop_oneof![
-        1 => Just(Change::Recall),
-        4 => (0..3_u8).prop_map(|n| Change::Edit(Content::text(format!("text {n}")))),
+        1 => Just(MessageChange::Recall),
+        4 => (0..3_u8).prop_map(|n| MessageChange::Edit(Content::text(format!("text {n}")))),
         6 => (0..2_u8, any::<bool>()).prop_map(|(n, on)| react(&format!("r{n}"), on)),
     ]
 }
 
-fn any_asked() -> impl Strategy<Value = Asked> {
+fn any_asked() -> impl Strategy<Value = ChangeRequest> {
     (1..=2_i64, any_change()).prop_map(|(by, change)| asked(by, change))
 }
 
@@ -190,8 +202,8 @@ fn any_asked() -> impl Strategy<Value = Asked> {
 #[derive(Clone)]
 struct Store {
     head: Head,
-    rows: BTreeMap<u64, Written<Changed>>,
-    altered: Altered,
+    rows: BTreeMap<u64, Register<OrderedChange>>,
+    altered: Overlay,
 }
 
 impl Store {
@@ -199,34 +211,41 @@ impl Store {
         Store {
             head: Head::default().moved_by(at(0), id(7), None),
             rows: BTreeMap::new(),
-            altered: Altered::default(),
+            altered: Overlay::default(),
         }
     }
 
-    /// Handles a record; dies after so many effects. True: it came to its end.
-    fn handle(&mut self, offset: u64, asked: &Asked, effects: usize, sees_itself: bool) -> bool {
+    /// Handles a record, and dies after so many effects. True if it finished.
+    fn handle(
+        &mut self,
+        offset: u64,
+        asked: &ChangeRequest,
+        effects: usize,
+        sees_itself: bool,
+    ) -> bool {
         let record = at(offset);
         let rev = match self.head.place_change(record) {
             ChangePlacement::Redelivery => return true,
             ChangePlacement::New(rev) => rev,
         };
         let content = Content::text("hello");
-        let subject = Subject {
+        let subject = ChangeSubject {
+            seq: Seq(1),
             from: user(1),
             accepted_at: NOON,
             content: &content,
             altered: &self.altered,
         };
-        // The negative twin takes its own half-done work for somebody else's.
+        // The negative twin takes its own half-done work for another record's.
         let seen_as = match sees_itself {
             true => at(offset + 1),
             false => record,
         };
-        let verdict = judge(seen_as, asked, Some(subject), None, &Rules::default());
-        if verdict != Ok(Verdict::Change) {
+        let verdict = judge(seen_as, asked, Some(subject), None, &ChangeRules::default());
+        if verdict != Ok(ChangeVerdict::Change) {
             return true;
         }
-        let changed = Changed {
+        let changed = OrderedChange {
             rev,
             seq: Seq(1),
             asked: asked.clone(),
@@ -238,7 +257,7 @@ impl Store {
         if effects == 1 {
             return false;
         }
-        let written = Written {
+        let written = Register {
             version: record,
             value: changed,
         };
@@ -251,9 +270,9 @@ impl Store {
         true
     }
 
-    /// What a device knows that reads the changes one after the other, as far as the head goes.
-    fn read(&self) -> Altered {
-        let mut altered = Altered::default();
+    /// State of a device that reads the changes one after the other, as far as the head goes.
+    fn read(&self) -> Overlay {
+        let mut altered = Overlay::default();
         for rev in 1..=self.head.rev {
             let row = self.rows.get(&rev).expect("dense");
             altered.apply(row.version, &row.value);
@@ -262,7 +281,7 @@ impl Store {
     }
 }
 
-fn run(log: &[(Asked, Vec<usize>)], sees_itself: bool) -> Store {
+fn run(log: &[(ChangeRequest, Vec<usize>)], sees_itself: bool) -> Store {
     let mut store = Store::new();
     for (index, (asked, deaths)) in log.iter().enumerate() {
         let offset = index as u64 + 1;
@@ -275,8 +294,8 @@ fn run(log: &[(Asked, Vec<usize>)], sees_itself: bool) -> Store {
 }
 
 proptest! {
-    // A writer that dies after any effect, any number of times, leaves what one leaves that never does; and who
-    // reads the changes knows what the row says.
+    // A writer that dies after any effect, any number of times, leaves the same state as one that
+    // never dies; and a reader of the changes arrives at the state of the row.
     #[test]
     fn a_crash_after_any_effect_changes_nothing(
         log in vec((any_asked(), vec(0..3_usize, 0..3)), 0..24),
@@ -295,22 +314,23 @@ proptest! {
             (Just(log), Just(again).prop_shuffle())
         }),
     ) {
-        let apply = |altered: &mut Altered, index: usize| {
+        let apply = |altered: &mut Overlay, index: usize| {
             let rev = index as u64 + 1;
             let (seq, asked) = (Seq(1), log[index].clone());
-            altered.apply(at(rev), &Changed { rev, seq, asked });
+            altered.apply(at(rev), &OrderedChange { rev, seq, asked });
         };
-        let (mut ordered, mut shuffled) = (Altered::default(), Altered::default());
+        let (mut ordered, mut shuffled) = (Overlay::default(), Overlay::default());
         (0..log.len()).for_each(|index| apply(&mut ordered, index));
         order.iter().for_each(|index| apply(&mut shuffled, *index));
         prop_assert_eq!(ordered, shuffled);
     }
 }
 
-/// The negative twin: who takes its own half-done recall for somebody else's never gives it a place.
+/// The negative twin: a writer that takes its own half-done recall for another record's never gives
+/// it a place.
 #[test]
 fn a_writer_that_sees_its_own_half_done_work_loses_a_change() {
-    let log = [(asked(1, Change::Recall), vec![1])];
+    let log = [(asked(1, MessageChange::Recall), vec![1])];
     let store = run(&log, true);
     assert_eq!(store.head.rev, 0, "it has no place");
     assert_ne!(

@@ -1,5 +1,6 @@
-//! Who reads page by page and remembers where they were must not pass over what is placed late. Ids and times
-//! are made by several stations; only the conversation's own positions are made by one.
+//! A reader that goes page by page with a cursor must not miss a message that is placed late. Ids
+//! and times come from several stations; only the conversation's own positions come from one
+//! writer.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,7 @@ use super::Head;
 use crate::history::Version;
 use crate::{MessageId, Seq};
 
-/// A message as stations make it: the time of its acceptance, and an id of that time.
+/// A message as stations make it: its time of acceptance, and an id of that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Made {
     at: u64,
@@ -41,7 +42,7 @@ impl Conversation {
         self.rows.push(Row { seq, made });
     }
 
-    /// What lies behind the cursor, and the cursor after it.
+    /// Messages behind the cursor, and the next cursor.
     fn read<C: Ord + Copy>(
         &self,
         cursor: Option<C>,
@@ -70,7 +71,7 @@ fn by_time(row: &Row) -> u64 {
     row.made.at
 }
 
-/// Reads after each of these arrivals; true where everything was read, each once.
+/// Reads after each arrival; true if every message was read exactly once.
 fn reads_all<C: Ord + Copy>(arrivals: &[Made], of: fn(&Row) -> C) -> bool {
     let (mut conversation, mut cursor, mut read) = (Conversation::default(), None, Vec::new());
     for &made in arrivals {

@@ -1,4 +1,5 @@
-//! How the single writer of a conversation gives positions: a function of the log and of what stands.
+//! Positions, as the single writer of a conversation gives them: a function of the log and the
+//! rows.
 //!
 //! ```text
 //! match head.place(record, id) {
@@ -7,9 +8,9 @@
 //! }
 //! ```
 //!
-//! The order of effects is rows → head → … → commit. A crash between any two of them brings the record
-//! back, and the rules here give it the position that it had. What they need for that: whether a record
-//! is placed at all must not depend on the time or on chance, only on the log and the rows.
+//! The order of effects is rows → head → … → commit. A crash between any two of them brings the
+//! record back, and the rules here give it the position that it had. For that, the decision to
+//! place a record at all must depend on the log and the rows only, never on time or chance.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,31 +19,32 @@ use crate::group::GroupRow;
 use crate::history::{PrivateRow, Version};
 use crate::{MessageId, Position, Seq};
 
-/// What the head alone can say of a record.
+/// Placement of a record, as far as the head alone tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// Never seen: this is its position. Write the rows, then the head that [`Head::moved_by`] makes.
+    /// Never seen before: the record's position. Write the rows, then the head that
+    /// [`Head::moved_by`] makes.
     New(Position),
-    /// Not after the record that moved the head last: it was handled before and keeps the position of
-    /// its row. Read the row and ask [`Head::compare`].
+    /// Not after the record that moved the head last: handled before, and keeps the position of its
+    /// row. Read the row and ask [`Head::compare`].
     Redelivery,
-    /// Its id is not the largest: a clock was behind, the record is a repeat, or a half-done write of
-    /// our own stands. Read the row and ask [`Head::compare`].
+    /// Not the largest id: a clock was behind, the record is a repeat, or a half-done write of our
+    /// own is there. Read the row and ask [`Head::compare`].
     CheckRow,
 }
 
-/// What the row of an id says: which record made it, and where it stands.
+/// Row of an id: the record that wrote it, and its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Standing {
+pub struct StoredPosition {
     pub version: Version,
     pub position: Position,
-    /// The how manieth of its sender it is, in a private conversation.
+    /// Ordinal among its sender's messages, in a private conversation.
     pub sent: u64,
 }
 
-impl From<&PrivateRow> for Standing {
-    fn from(row: &PrivateRow) -> Standing {
-        Standing {
+impl From<&PrivateRow> for StoredPosition {
+    fn from(row: &PrivateRow) -> StoredPosition {
+        StoredPosition {
             version: row.version,
             position: Position {
                 seq: row.seq,
@@ -53,9 +55,9 @@ impl From<&PrivateRow> for Standing {
     }
 }
 
-impl From<&GroupRow> for Standing {
-    fn from(row: &GroupRow) -> Standing {
-        Standing {
+impl From<&GroupRow> for StoredPosition {
+    fn from(row: &GroupRow) -> StoredPosition {
+        StoredPosition {
             version: row.version,
             position: Position {
                 seq: row.seq,
@@ -66,29 +68,29 @@ impl From<&GroupRow> for Standing {
     }
 }
 
-/// What becomes of a record, once its row was looked at.
+/// Ruling on a record, given its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ruling {
+pub enum PlaceRuling {
     /// Write rows here, then the head that [`Head::moved_by`] makes.
     Place(Position),
-    /// Placed here before: the head stays, every effect after it is repeated.
+    /// Placed here before: the head stays, and every later effect is repeated.
     Keep(Position),
-    /// The message stands here already, from an earlier record: drop this one.
+    /// Placed here by an earlier record: drop this one.
     Repeat(Position),
-    /// Handled before, and no row was made: an unsure copy that was dropped (its send_id finds the
-    /// first one), or a record that went to the dead letters without a position. It gets none now.
+    /// Handled before without a row: an unsure copy that was dropped (its send_id finds the first
+    /// one), or a record that went to the dead letters without a position. It gets none now.
     Unplaced,
-    /// The row is of a later record that the head does not know. This one was refused a place in its turn,
-    /// and is again: a rule that reads the log says so, or it is [`Ruling::Unplaced`]. The head may be
-    /// behind: load it and ask once more before.
+    /// The row is from a later record that the head does not know. This record was refused a place
+    /// in its turn, and is refused again: by a rule that reads the log, or as
+    /// [`PlaceRuling::Unplaced`]. The head may be stale: load it and ask once more before.
     PlacedLater,
-    /// The row stands where the head cannot have put it: another writer is ahead. Load the head again; if
-    /// it happens again, stop the partition.
+    /// The row is where the head cannot have put it: another writer is ahead. Load the head again;
+    /// if this repeats, stop the partition.
     Overtaken,
 }
 
 impl Head {
-    /// Where the next new message stands.
+    /// Position of the next new message.
     pub fn next_position(&self) -> Position {
         Position {
             seq: self.seq.next(),
@@ -96,7 +98,7 @@ impl Head {
         }
     }
 
-    /// Where the message `id` of this record belongs, as far as the head knows.
+    /// Placement of this record's message `id`, as far as the head tells.
     pub fn place(&self, record: Version, id: MessageId) -> Placement {
         if self.seq != Seq::ZERO && record <= self.version {
             Placement::Redelivery
@@ -107,7 +109,8 @@ impl Head {
         }
     }
 
-    /// As [`place`](Head::place); `is_behind`: a later record has made something of its group, so this one was handled.
+    /// As [`place`](Head::place). `is_behind`: a later record has changed the group, so this one
+    /// was handled.
     pub fn place_in_group(&self, record: Version, id: MessageId, is_behind: bool) -> Placement {
         match self.place(record, id) {
             Placement::New(_) if is_behind => Placement::Redelivery,
@@ -115,51 +118,51 @@ impl Head {
         }
     }
 
-    /// As [`compare`](Head::compare), and `is_behind` as above.
+    /// As [`compare`](Head::compare), with `is_behind` as above.
     pub fn compare_in_group(
         &self,
         record: Version,
-        row: Option<Standing>,
+        row: Option<StoredPosition>,
         is_behind: bool,
-    ) -> Ruling {
+    ) -> PlaceRuling {
         match row {
-            None if is_behind => Ruling::Unplaced,
+            None if is_behind => PlaceRuling::Unplaced,
             row => self.compare(record, row),
         }
     }
 
-    /// The rest of the rule, for [`Placement::Redelivery`], [`Placement::CheckRow`] and for what a
-    /// search by send_id found: `row` is what stands under the id, **written by whichever record before
-    /// this one, also of the same batch**: write what is pending before reading it.
-    pub fn compare(&self, record: Version, row: Option<Standing>) -> Ruling {
+    /// The rest of the rule, for [`Placement::Redelivery`], [`Placement::CheckRow`] and search
+    /// results by send_id. `row` is the row under the id, **written by any record before this one,
+    /// also of the same batch**: write pending rows before reading it.
+    pub fn compare(&self, record: Version, row: Option<StoredPosition>) -> PlaceRuling {
         let handled_before = self.seq != Seq::ZERO && record <= self.version;
         let Some(row) = row else {
             return if handled_before {
-                Ruling::Unplaced
+                PlaceRuling::Unplaced
             } else {
-                Ruling::Place(self.next_position())
+                PlaceRuling::Place(self.next_position())
             };
         };
         match row.version.cmp(&record) {
-            std::cmp::Ordering::Less => Ruling::Repeat(row.position),
-            // This record was refused, and the same id placed later: the message stands.
-            std::cmp::Ordering::Greater if self.covers(&row) => Ruling::Repeat(row.position),
-            std::cmp::Ordering::Greater => Ruling::PlacedLater,
-            std::cmp::Ordering::Equal if handled_before => Ruling::Keep(row.position),
+            std::cmp::Ordering::Less => PlaceRuling::Repeat(row.position),
+            // Refused here, and the same id placed later: the message has its place.
+            std::cmp::Ordering::Greater if self.covers(&row) => PlaceRuling::Repeat(row.position),
+            std::cmp::Ordering::Greater => PlaceRuling::PlacedLater,
+            std::cmp::Ordering::Equal if handled_before => PlaceRuling::Keep(row.position),
             std::cmp::Ordering::Equal if row.position == self.next_position() => {
-                Ruling::Place(row.position)
+                PlaceRuling::Place(row.position)
             }
-            std::cmp::Ordering::Equal => Ruling::Overtaken,
+            std::cmp::Ordering::Equal => PlaceRuling::Overtaken,
         }
     }
 
-    /// The row was written before this head was.
-    fn covers(&self, row: &Standing) -> bool {
+    /// True if the row was written before this head was.
+    fn covers(&self, row: &StoredPosition) -> bool {
         row.version <= self.version && row.position.seq <= self.seq
     }
 
-    /// The head after `record` placed `id` at [`Head::next_position`]; `side`: who wrote it, where the
-    /// conversation has two.
+    /// The head after `record` placed `id` at [`Head::next_position`]; `side` is its author's, in a
+    /// conversation with two sides.
     #[must_use]
     pub fn moved_by(&self, record: Version, id: MessageId, side: Option<Side>) -> Head {
         debug_assert!(

@@ -1,10 +1,10 @@
-//! What the carrier is to do, and what the world says to it.
+//! Actions of the carrier, and the answers to them.
 
 use bytes::Bytes;
 
 use super::arena::Key;
-use super::{Owed, Source, Task};
-use crate::cached::Outdated;
+use super::{DeliveryTask, Obligation, Source};
+use crate::cache::Invalidation;
 use crate::frame::PlacedEcho;
 use crate::ledger::{DeadReason, FailureCause, LedgerEntry};
 use crate::mailbox::Mail;
@@ -25,44 +25,44 @@ impl PushToken {
         self.0.number()
     }
 
-    /// A number that no push bears is answered by nothing.
+    /// Any number is accepted: an answer to a push that does not exist is ignored.
     pub fn from_number(number: u64) -> PushToken {
         PushToken(Key::from_number(number))
     }
 }
 
-/// Something to be done, handed out by [`Delivery::poll_action`](super::Delivery::poll_action).
+/// An action for the caller, from [`Delivery::poll_action`](super::Delivery::poll_action).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Ask the mailbox; answer by `handle_routed`, the routes of one user in the order in which they
-    /// were handed out.
+    /// Ask the mailbox, and answer by `handle_routed`; routes of one user keep the order in which
+    /// they were handed out.
     Route(Route),
-    /// Write to a session; answer by `handle_outcome`. Pushes to one session keep their order.
+    /// Write to a session, and answer by `handle_outcome`. Pushes to one session keep their order.
     Push(Push),
-    /// Compare and delete this registration: its boat does not know it. Takes effect before any
-    /// `Route` that is handed out after it.
+    /// Compare and delete this registration: its boat does not know the session. Takes effect
+    /// before any `Route` that is handed out after it.
     Forget(SessionKey),
-    /// Tell a session; nothing comes back, and nothing is lost if it fails.
+    /// Send an event to a session. No answer; nothing is lost if it fails.
     Notice(Notice),
-    /// A record needs no more work, once all that this holds is durable.
+    /// A record is finished, once everything in this settlement is durable.
     Settled(Box<Settlement>),
 }
 
-/// A question to the mailbox: who lives there, and store where nobody does.
+/// A question to the mailbox: which sessions live; with mail, store it on platforms without one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     pub token: RouteToken,
     pub user: UserId,
     pub platforms: Vec<Platform>,
-    /// Store for these even though a session lives.
+    /// Platforms to store for even if a session lives.
     pub forced: Vec<Platform>,
-    /// What to store; `None`: look only.
+    /// Mail to store; `None`: only look.
     pub mail: Option<Mail>,
-    /// What is forgotten before anybody is looked for: see [`crate::cached`].
-    pub outdated: Vec<Outdated>,
-    /// Of a retry: when the record was first tried.
+    /// Cache entries to invalidate before the look for sessions: see [`crate::cache`].
+    pub outdated: Vec<Invalidation>,
+    /// On a retry, the time of the record's first attempt.
     pub first_at: Option<Timestamp>,
-    /// Of the message.
+    /// Trace of the message.
     pub trace: Option<TraceContext>,
 }
 
@@ -74,11 +74,11 @@ pub struct Push {
     pub session: SessionId,
     pub message: MessageId,
     pub frame: Bytes,
-    /// False: done when it is written.
+    /// False: the push is done once written.
     pub needs_ack: bool,
-    /// When the machine gives up by itself; the boat answers well before.
+    /// Time at which the machine gives up by itself; the boat answers well before.
     pub deadline: Timestamp,
-    /// Of this delivery.
+    /// Trace of this delivery.
     pub trace: Option<TraceContext>,
 }
 
@@ -86,63 +86,64 @@ pub struct Push {
 pub struct Notice {
     pub life: BoatLife,
     pub session: SessionId,
-    pub word: Word,
+    pub word: SessionEvent,
 }
 
-/// What a session is told.
+/// Event for a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Word {
-    /// The place of a message that it sent.
+pub enum SessionEvent {
+    /// Position of a message that the session sent.
     Placed(PlacedEcho),
-    /// What it sent was accepted, and came to nothing.
+    /// Refusal of a send that was accepted, and then had no effect.
     Refused { send_id: SendId, refusal: Refusal },
-    /// Mail was stored while it lived: drain.
+    /// Mail was stored while the session lived: drain the mailbox.
     Hint,
-    /// End, with this as the last word.
+    /// Close the session, with this as its last frame.
     Close(Refusal),
 }
 
-/// How a push ended.
+/// Outcome of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Outcome {
-    /// Acknowledged, or written where no acknowledgement was asked for.
+pub enum PushOutcome {
+    /// Acknowledged, or written if no acknowledgement was requested.
     Done,
     NoAck,
     NoSession,
-    /// The session's bounds are reached.
+    /// The session's windows are full.
     Full,
-    /// The boat could not be asked, or its answer did not come.
+    /// The boat was unreachable, or its answer did not come.
     Unreachable,
 }
 
-/// Why a route has no answer.
+/// Failure of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RouteFailure {
-    /// The store did not answer: it will be tried again, and the attempt does not count.
+    /// The store did not answer: retried, and the attempt does not count.
     Unavailable,
     /// The store refused: the attempt counts.
     Refused,
 }
 
-/// All that must be durable before a record counts as settled: publish the retries, the letter and the
-/// notifications, append the ledger; then settle its offset. To be repeated whole until it succeeds.
+/// Everything that must be durable before a record counts as settled: publish the retries, the
+/// letter and the notifications, append the ledger; then settle the offset. Repeat the whole until
+/// it succeeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settlement {
     pub source: Source,
-    pub task: Task,
-    /// At most two: what failed, and what could not be tried.
+    pub task: DeliveryTask,
+    /// At most two: one for failed parts, one for parts that could not be tried.
     pub retries: Vec<Retry>,
-    pub letter: Option<Letter>,
+    pub letter: Option<FailedPart>,
     pub notifications: Vec<Notification>,
-    /// In the order in which it happened; the last is `Settled`.
+    /// Events in order; the last is `Settled`.
     pub ledger: Vec<LedgerEntry>,
 }
 
-/// The part of a task that is to be tried again.
+/// Part of a task to try again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// Only what failed (S1-27).
-    pub owed: Vec<Owed>,
+    /// Obligations that failed, and no others (S1-27).
+    pub owed: Vec<Obligation>,
     pub retry_count: u32,
     /// Counted from 1.
     pub tier: u8,
@@ -150,23 +151,23 @@ pub struct Retry {
     pub cause: FailureCause,
 }
 
-/// The part of a task that is given up.
+/// Part of a task that is given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Letter {
+pub struct FailedPart {
     pub name: String,
     pub reason: DeadReason,
-    /// Only what failed.
-    pub owed: Vec<Owed>,
+    /// Obligations that failed, and no others.
+    pub owed: Vec<Obligation>,
     pub cause: FailureCause,
 }
 
-/// What the machine holds, for metrics.
+/// Load of the machine, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Load {
+pub struct DeliveryLoad {
     pub records: usize,
-    /// How many may be in flight now; moves between the limits' least and most.
+    /// Present budget of records in flight, between the limits' least and most.
     pub records_max: usize,
-    /// Users that these are owed to, and bytes of their frames.
+    /// Users that these records are owed to, and bytes of their frames.
     pub users: usize,
     pub bytes: usize,
     pub pushes: usize,

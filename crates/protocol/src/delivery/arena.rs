@@ -1,6 +1,6 @@
-//! A store of values under small keys that are not given twice.
+//! Values under small keys that are never reused.
 
-/// Names one value for as long as it is there: the place, and how often it was used before.
+/// Names one value for its lifetime: its slot, and the slot's use count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key {
     place: u32,

@@ -1,10 +1,10 @@
-//! When a failed delivery is tried again.
+//! Delays between the attempts of a failed delivery.
 
 use std::time::Duration;
 
 use crate::keys::RETRY_TIERS;
 
-/// The pause before the next attempt, as a multiple of the time since the first.
+/// Pause before the next attempt, as a multiple of the time since the first.
 const AGE_FACTOR: u32 = 2;
 
 /// The delays of the retry topics, shortest first; tiers count from 1.
@@ -21,14 +21,15 @@ impl Tiers {
         self.0[usize::from(tier.clamp(1, RETRY_TIERS)) - 1]
     }
 
-    /// The tier of the n-th retry: each waits longer, the last one serves all that follow.
+    /// Tier of the n-th retry: each waits longer, and the last tier serves all further ones.
     pub fn of_retry(&self, retry_count: u32) -> u8 {
         u8::try_from(retry_count).map_or(RETRY_TIERS, |n| n.clamp(1, RETRY_TIERS))
     }
 
-    /// The tier of a record that could not be tried, as its attempt does not count: the longest that is at most
-    /// twice its age. While a part is away the attempts of a message so grow with the logarithm of the
-    /// time, and do not take the processors from messages that can be delivered.
+    /// Tier of a record that could not be tried, whose attempt does not count: the longest delay
+    /// that is at most twice its age. So while a part of the system is away, a message's attempts
+    /// grow with the logarithm of the time, and leave the processors to messages that can be
+    /// delivered.
     pub fn of_age(&self, age: Duration) -> u8 {
         let pause_max = age.saturating_mul(AGE_FACTOR);
         let passed = self.0.iter().take_while(|delay| **delay <= pause_max);

@@ -1,11 +1,11 @@
-//! How many records may be in flight: grows while devices acknowledge quickly, shrinks when they slow.
+//! Budget of records in flight: grows while devices acknowledge quickly, shrinks when they slow.
 
 use std::time::Duration;
 
-use super::Limits;
+use super::DeliveryLimits;
 use crate::Timestamp;
 
-/// How often the budget is moved.
+/// Interval between adjustments of the budget.
 const WINDOW: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug)]
@@ -14,14 +14,14 @@ pub(super) struct Budget {
     least: usize,
     most: usize,
     target: Duration,
-    /// Of the present window.
+    /// Acknowledgements in the present window, and their total latency.
     acks: u32,
     waited: Duration,
     until: Timestamp,
 }
 
 impl Budget {
-    pub(super) fn new(limits: &Limits) -> Budget {
+    pub(super) fn new(limits: &DeliveryLimits) -> Budget {
         let least = limits.in_flight_min.clamp(1, limits.in_flight_max.max(1));
         Budget {
             limit: (limits.in_flight_max / 4).max(least),
@@ -38,8 +38,8 @@ impl Budget {
         self.limit
     }
 
-    /// A device acknowledged. Those that never do are not counted: a dead client says nothing of the
-    /// others' speed.
+    /// Counts the acknowledgement of a device. Devices that never acknowledge do not count: a dead
+    /// client says nothing about the speed of the others.
     pub(super) fn acked(&mut self, now: Timestamp, waited: Duration) {
         self.acks += 1;
         self.waited += waited;
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn slow_acknowledgements_shrink_it_and_quick_ones_let_it_grow() {
-        let limits = Limits::default();
+        let limits = DeliveryLimits::default();
         let mut budget = Budget::new(&limits);
         let start = budget.limit();
         let mut now = Timestamp::from_millis(1_000_000);

@@ -1,4 +1,5 @@
-//! A lane per (user, platform): keeps order, and holds what a session does not take yet, within bounds.
+//! A lane per (user, platform): keeps order, and holds, within bounds, the legs that a session does
+//! not take yet.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,12 +17,12 @@ pub(super) struct LegKey {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lane {
-    /// Pushed, and not answered.
+    /// Pushes without an answer.
     pub(super) outstanding: usize,
-    /// Being routed again: whoever comes later waits, so that it does not overtake.
+    /// Legs being routed again: later ones wait, so as not to overtake them.
     pub(super) rerouting: usize,
     pub(super) waiting: VecDeque<Waiting>,
-    /// The session that was told last to end: once is enough.
+    /// Session that was closed last: one close is enough.
     pub(super) closed: Option<SessionId>,
 }
 
@@ -56,7 +57,7 @@ impl Lanes {
         self.lanes.len()
     }
 
-    /// The next of the lane that may be pushed; a lane with nothing to remember is forgotten.
+    /// Next leg of the lane that may be pushed; drops an idle lane.
     pub(super) fn next(&mut self, target: Target, window: usize) -> Option<LegKey> {
         let lane = self.lanes.get_mut(&target)?;
         if lane.takes(window) {
@@ -70,7 +71,7 @@ impl Lanes {
         None
     }
 
-    /// Takes out, in order, what waits for a session that has ended in some way.
+    /// Takes out, in order, the legs that wait for a session for which `gone` holds.
     pub(super) fn take_waiting(
         &mut self,
         target: Target,
@@ -90,7 +91,7 @@ impl Lanes {
         taken.into_iter().map(|waiting| waiting.key).collect()
     }
 
-    /// Removes what waits for records that are abandoned.
+    /// Removes the waiting legs of abandoned records.
     pub(super) fn abandon(&mut self, abandoned: impl Fn(Key) -> bool) {
         for lane in self.lanes.values_mut() {
             lane.waiting

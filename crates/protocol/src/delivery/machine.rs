@@ -1,4 +1,4 @@
-//! The machine: what is open, and how tasks come in and records end. `routing` has the mailbox's answers,
+//! The machine: its open work, and the entry and end of tasks. `routing` has the mailbox's answers,
 //! `pushing` the boats'.
 
 mod audiences;
@@ -15,33 +15,35 @@ use super::arena::{Arena, Key};
 use super::budget::Budget;
 use super::lanes::{Lanes, LegKey};
 use super::{
-    Action, Limits, Load, Notice, Outcome, Owed, PartitionKey, PushToken, Route, RouteFailure,
-    RouteToken, Settlement, Source, Task, Word, settle,
+    Action, DeliveryLimits, DeliveryLoad, DeliveryTask, Notice, Obligation, PartitionKey,
+    PushOutcome, PushToken, Route, RouteFailure, RouteToken, SessionEvent, Settlement, Source,
+    settle,
 };
-use crate::cached;
+use crate::cache;
 use crate::frame::PlacedEcho;
 use crate::keys::Topic;
-use crate::ledger::{Event, FailureCause};
+use crate::ledger::{FailureCause, LedgerEvent};
 use crate::mailbox::{Mail, RouteAnswer};
 use crate::message::Target;
 use crate::presence::{BoatLife, SessionKey};
 use crate::{Moment, Options, Platform, Timestamp, UserId};
 
-/// All deliveries in flight. Tasks go in, actions come out, and for every task exactly one
-/// [`Settlement`] at the end, unless its partition is revoked before.
+/// All deliveries in flight. Tasks go in, actions come out; every task ends in exactly one
+/// [`Settlement`], unless its partition is revoked before.
 #[derive(Clone, Debug)]
 pub struct Delivery {
-    limits: Limits,
+    limits: DeliveryLimits,
     budget: Budget,
     records: Arena<Record>,
-    /// Users that these are owed to, and bytes of their frames.
+    /// Users that these records are owed to, and bytes of their frames.
     users: usize,
     bytes: usize,
     routes: Arena<OpenRoute>,
     pushes: Arena<OpenPush>,
     lanes: Lanes,
     audiences: Audiences,
-    /// When to give up on which push, by the timer. All wait equally long, so the earliest is in front.
+    /// Deadlines of pushes, on the timer. All pushes wait equally long, so the earliest is in
+    /// front.
     deadlines: VecDeque<(Timestamp, Key)>,
     actions: VecDeque<Action>,
 }
@@ -54,13 +56,13 @@ struct OpenRoute {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RouteKind {
-    /// To whom does this go? The number is that of the user in the task.
+    /// First look at a user of the task, by index in `owed`.
     First(usize),
-    /// The same of one of the audience.
+    /// First look at a member of the audience.
     Member(UserId),
-    /// The receiver counts as offline: store, whoever lives.
+    /// The receiver counts as offline: store, even if sessions live.
     Offline(usize),
-    /// End the sender's other sessions, so that they sync.
+    /// Close the sender's other sessions, so that they sync.
     Renew(usize),
     /// The leg's session was gone.
     Again(u32),
@@ -73,13 +75,13 @@ struct OpenPush {
     leg: LegKey,
     session: SessionKey,
     target: Target,
-    /// Its answer decides; the others' are only acted on.
+    /// True if this push decides its leg; answers of the others only have side effects.
     decides: bool,
-    /// By the timer.
+    /// Time on the timer.
     sent_at: Timestamp,
 }
 impl Delivery {
-    pub fn new(limits: Limits) -> Delivery {
+    pub fn new(limits: DeliveryLimits) -> Delivery {
         Delivery {
             budget: Budget::new(&limits),
             limits,
@@ -95,7 +97,8 @@ impl Delivery {
         }
     }
 
-    /// How many more tasks are taken now, if they are small: a group's members, or large frames, count as well.
+    /// Number of further small tasks that fit now: members of a group and large frames count as
+    /// well.
     pub fn room(&self) -> usize {
         let is_full = self.users >= self.limits.users_in_flight_max
             || self.bytes >= self.limits.bytes_in_flight_max;
@@ -109,8 +112,8 @@ impl Delivery {
         self.records.len() == 0
     }
 
-    pub fn load(&self) -> Load {
-        Load {
+    pub fn load(&self) -> DeliveryLoad {
+        DeliveryLoad {
             records: self.records.len(),
             records_max: self.budget.limit(),
             users: self.users,
@@ -120,12 +123,12 @@ impl Delivery {
         }
     }
 
-    /// The next thing to do; drain completely after every call.
+    /// Returns the next action; drain completely after every call.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// When to call `handle_timeout`, by the timer.
+    /// Time of the next `handle_timeout` call, on the timer.
     pub fn poll_timeout(&mut self) -> Option<Timestamp> {
         while let Some((deadline, push)) = self.deadlines.front() {
             if self.pushes.get(*push).is_some() {
@@ -136,14 +139,14 @@ impl Delivery {
         None
     }
 
-    /// A record wants to be delivered. Handed back where there is no room.
+    /// Begins a delivery. Hands the task back if there is no room.
     #[allow(clippy::result_large_err, reason = "the caller keeps the task it gave")]
     pub fn handle_task(
         &mut self,
         now: impl Into<Moment>,
         source: Source,
-        mut task: Task,
-    ) -> Result<(), Task> {
+        mut task: DeliveryTask,
+    ) -> Result<(), DeliveryTask> {
         let now = now.into();
         if self.room() == 0 {
             return Err(task);
@@ -158,7 +161,7 @@ impl Delivery {
             source,
             task,
             legs: Vec::new(),
-            // One for this call, so that nothing settles before every user is looked at.
+            // One for this call, so that nothing settles before every user has been looked at.
             open: 1,
             reached: None,
             synced: false,
@@ -174,7 +177,7 @@ impl Delivery {
         Ok(())
     }
 
-    /// The mailbox answered a route, or failed.
+    /// Takes the mailbox's answer to a route, or its failure.
     pub fn handle_routed(
         &mut self,
         now: impl Into<Moment>,
@@ -200,13 +203,14 @@ impl Delivery {
         self.reach_audiences(now);
     }
 
-    /// A boat answered a push, or cannot. An answer to nothing, or a second one, changes nothing.
-    /// Returns how long the device took to acknowledge, where this is its acknowledgement.
+    /// Takes a boat's answer to a push, or the lack of one. Answers to unknown or already answered
+    /// pushes change nothing. Returns the acknowledgement latency of the device, if this is its
+    /// acknowledgement.
     pub fn handle_outcome(
         &mut self,
         now: impl Into<Moment>,
         token: PushToken,
-        outcome: Outcome,
+        outcome: PushOutcome,
     ) -> Option<Duration> {
         let now = now.into();
         let push = self.pushes.remove(token.0)?;
@@ -216,7 +220,7 @@ impl Delivery {
         }
         let mut latency = None;
         match (outcome, push.decides) {
-            (Outcome::Done, _) => latency = self.push_done(now, &push),
+            (PushOutcome::Done, _) => latency = self.push_done(now, &push),
             (_, true) => self.deciding_push_failed(now, &push, outcome),
             (_, false) => self.further_push_failed(now, &push, outcome),
         }
@@ -225,8 +229,8 @@ impl Delivery {
         latency
     }
 
-    /// The stream to a life of a boat broke, or the life is known to be over: its open pushes have no
-    /// answer to wait for.
+    /// Fails the open pushes to a life of a boat: its stream broke, or the life is known to be
+    /// over.
     pub fn handle_boat_lost(&mut self, now: impl Into<Moment>, life: &BoatLife) {
         let now = now.into();
         let lost: Vec<Key> = self
@@ -236,7 +240,7 @@ impl Delivery {
             .map(|(key, _)| key)
             .collect();
         for key in lost {
-            self.handle_outcome(now, PushToken(key), Outcome::Unreachable);
+            self.handle_outcome(now, PushToken(key), PushOutcome::Unreachable);
         }
     }
 
@@ -248,12 +252,12 @@ impl Delivery {
                 break;
             }
             self.deadlines.pop_front();
-            self.handle_outcome(now, PushToken(push), Outcome::Unreachable);
+            self.handle_outcome(now, PushToken(push), PushOutcome::Unreachable);
         }
     }
 
-    /// Partitions were given away: their records are somebody else's, and are dropped here without a
-    /// settlement. What was pushed of them was pushed, and will be again.
+    /// Drops the records of revoked partitions without a settlement: they belong to another carrier
+    /// now, which pushes them again.
     pub fn handle_revoked(&mut self, now: impl Into<Moment>, partitions: &[PartitionKey]) {
         let now = now.into();
         let gone: BTreeSet<Key> = self
@@ -296,12 +300,12 @@ impl Delivery {
         self.reach_audiences(now);
     }
 
-    fn tell_origin(&mut self, task: &Task) {
+    fn tell_origin(&mut self, task: &DeliveryTask) {
         if let Some(origin) = &task.origin {
             self.actions.push_back(Action::Notice(Notice {
                 life: origin.life.clone(),
                 session: origin.session,
-                word: Word::Placed(PlacedEcho {
+                word: SessionEvent::Placed(PlacedEcho {
                     send_id: task.placed.message.send_id,
                     id: task.placed.message.id,
                     conversation: task.placed.conversation,
@@ -315,7 +319,7 @@ impl Delivery {
         let Some(task) = self.records.get(record).map(|record| &record.task) else {
             return;
         };
-        let Owed {
+        let Obligation {
             user, platforms, ..
         } = &task.owed[index];
         let mirror = task.is_only_told(*user);
@@ -358,7 +362,7 @@ impl Delivery {
             trace = task.trace;
             let is_retry = matches!(record.source.topic, Topic::Retry(_));
             first_at = is_retry.then_some(task.first_at);
-            outdated = cached::outdated(&task.placed, task.rev, user);
+            outdated = cache::outdated(&task.placed, task.rev, user);
         }
         let token = RouteToken(self.routes.insert(OpenRoute { record, kind }));
         self.actions.push_back(Action::Route(Route {
@@ -373,7 +377,7 @@ impl Delivery {
         }));
     }
 
-    /// The leg's attempt came to nothing, and something may still be owed.
+    /// Fails the leg's attempt; the target may still be owed the message.
     fn fail_leg(&mut self, now: Moment, key: Key, target: Target, cause: FailureCause) {
         if let Some(record) = self.records.get_mut(key) {
             record.fail(now, target, cause);
@@ -381,7 +385,7 @@ impl Delivery {
         self.close_one(now, key);
     }
 
-    /// One thing of the record has ended; with the last one the record settles.
+    /// Ends one open item of the record; with the last one the record settles.
     fn close_one(&mut self, now: Moment, key: Key) {
         let Some(record) = self.records.get_mut(key) else {
             return;
@@ -401,7 +405,7 @@ impl Delivery {
             &self.limits,
         );
         record.ledger.extend(left.ledger);
-        record.note(now, None, Event::Settled);
+        record.note(now, None, LedgerEvent::Settled);
         self.actions.push_back(Action::Settled(Box::new(Settlement {
             source: record.source,
             task: record.task,

@@ -1,4 +1,4 @@
-//! How far each partition may be committed: the contiguous prefix of settled records.
+//! Commit offsets of partitions: the contiguous prefix of settled records.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,17 +8,17 @@ use crate::keys::Topic;
 /// One partition of one topic.
 pub type PartitionKey = (Topic, u32);
 
-/// The records of each assigned partition that are not committed yet.
+/// Uncommitted records of each assigned partition.
 #[derive(Clone, Debug, Default)]
-pub struct Offsets {
+pub struct OffsetTracker {
     partitions: BTreeMap<PartitionKey, Prefix>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Prefix {
-    /// In offset order; true: settled.
+    /// Records in offset order; true once settled.
     open: VecDeque<(u64, bool)>,
-    /// After the last record of the settled prefix.
+    /// Offset after the last record of the settled prefix.
     next: Option<u64>,
     committed: Option<u64>,
 }
@@ -40,9 +40,9 @@ impl Prefix {
     }
 }
 
-impl Offsets {
-    /// A record was polled. Records of a partition begin in offset order; one that was begun before
-    /// (the log handed it out again) is ignored.
+impl OffsetTracker {
+    /// Begins a polled record. Records of a partition begin in offset order; a record that was
+    /// begun before (the log handed it out again) is ignored.
     pub fn begin(&mut self, source: Source) {
         let prefix = self
             .partitions
@@ -54,21 +54,21 @@ impl Offsets {
         }
     }
 
-    /// All effects of a record are durable. False where it is not open: of a revoked partition, or
-    /// settled before.
+    /// Settles a record whose effects are all durable. False if it is not open: its partition was
+    /// revoked, or it was settled before.
     pub fn settle(&mut self, source: Source) -> bool {
         self.partitions
             .get_mut(&(source.topic, source.partition))
             .is_some_and(|prefix| prefix.settle(source.offset))
     }
 
-    /// The partition is somebody else's: whatever settles of it from now on is not ours to commit.
+    /// Forgets a revoked partition: its records are no longer ours to commit, whenever they settle.
     pub fn revoke(&mut self, partition: PartitionKey) {
         self.partitions.remove(&partition);
     }
 
-    /// Where each partition may go on, where that moved since [`committed`](Self::committed): everything
-    /// before it is settled.
+    /// Offsets to commit, for partitions that moved since [`committed`](Self::committed): every
+    /// record before the offset is settled.
     pub fn due(&self) -> Vec<(PartitionKey, u64)> {
         self.partitions
             .iter()
@@ -77,29 +77,28 @@ impl Offsets {
             .collect()
     }
 
-    /// The log has recorded it.
+    /// Notes a commit that the log has recorded.
     pub fn committed(&mut self, partition: PartitionKey, next: u64) {
         if let Some(prefix) = self.partitions.get_mut(&partition) {
             prefix.committed = prefix.committed.max(Some(next));
         }
     }
 
-    /// Records of the partition that were begun and are not settled.
+    /// Unsettled records of the partition.
     pub fn unsettled(&self, partition: PartitionKey) -> usize {
         self.partitions.get(&partition).map_or(0, |prefix| {
             prefix.open.iter().filter(|(_, settled)| !settled).count()
         })
     }
 
-    /// Records of the partition that were begun and are not part of the settled prefix: what this must
-    /// remember.
+    /// Records of the partition beyond the settled prefix: the number that the tracker must hold.
     pub fn open(&self, partition: PartitionKey) -> usize {
         self.partitions
             .get(&partition)
             .map_or(0, |prefix| prefix.open.len())
     }
 
-    /// Partitions that records were begun of.
+    /// Partitions with begun records.
     pub fn partitions(&self) -> impl Iterator<Item = PartitionKey> + '_ {
         self.partitions.keys().copied()
     }
@@ -128,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_gap_holds_the_commit_until_it_is_filled() {
-        let mut offsets = Offsets::default();
+        let mut offsets = OffsetTracker::default();
         (4..8).for_each(|offset| offsets.begin(at(offset)));
         assert!(offsets.settle(at(5)));
         assert!(offsets.settle(at(6)));
@@ -143,7 +142,7 @@ mod tests {
 
     #[test]
     fn what_settles_after_a_revocation_is_not_committed() {
-        let mut offsets = Offsets::default();
+        let mut offsets = OffsetTracker::default();
         offsets.begin(at(0));
         offsets.revoke((Topic::Message, 0));
         assert!(!offsets.settle(at(0)));
@@ -158,7 +157,7 @@ mod tests {
             seed in any::<u64>(),
         ) {
             let begun: Vec<u64> = gaps.iter().scan(0, |sum, gap| { *sum += gap; Some(*sum) }).collect();
-            let mut offsets = Offsets::default();
+            let mut offsets = OffsetTracker::default();
             begun.iter().for_each(|o| offsets.begin(at(*o)));
             let mut shuffled = begun.clone();
             shuffled.sort_by_key(|o| o.wrapping_mul(seed | 1).rotate_left(17));

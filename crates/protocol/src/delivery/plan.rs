@@ -1,50 +1,52 @@
-//! To whom a placed message is owed.
+//! Obligations of a placed message.
 
 use std::time::Duration;
 
-use super::Owed;
+use super::Obligation;
 use crate::{Placed, Platform, Recipient, UserId};
 
-/// A platform that nobody signed in on for so long is owed nothing; sync serves it when it comes back.
+/// Time after the last sign-in on a platform for which messages are owed to it; later, sync serves
+/// it when it comes back.
 pub const PLATFORM_KNOWN_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// A private message is owed to every known platform of its receiver that keeps mail and to whatever
-/// sessions live, and told to the sender's other sessions. `known` are the receiver's platforms. For a group's
-/// members there is [`owed_to`].
-pub fn owed(placed: &Placed, known: Vec<Platform>) -> Vec<Owed> {
+/// Obligations of a private message: to every known platform of its receiver that keeps mail and to
+/// any live sessions of the receiver, and, live only, to the sender's other sessions. `known` are
+/// the receiver's platforms. For members of a group there is [`group_obligations`].
+pub fn obligations(placed: &Placed, known: Vec<Platform>) -> Vec<Obligation> {
     match placed.message.to {
         Recipient::User(to) => vec![
-            Owed {
+            Obligation {
                 user: to,
                 platforms: known.into_iter().filter(|p| p.keeps_mail()).collect(),
                 live: true,
             },
-            told(placed.message.from),
+            live_only(placed.message.from),
         ],
         Recipient::Group(_) => Vec::new(),
     }
 }
 
-/// A message to a group is owed to each of `members` as a private one is to its receiver, and told to the sender's other
-/// sessions. `known` says which platforms somebody has; where it says none, only sessions that live are told.
-pub fn owed_to(
+/// Obligations of a message to a group: to each of `members` as a private one to its receiver, and,
+/// live only, to the sender's other sessions. `known` gives a user's platforms; a user without any
+/// is reached through live sessions only.
+pub fn group_obligations(
     members: impl IntoIterator<Item = UserId>,
     placed: &Placed,
     known: impl Fn(UserId) -> Vec<Platform>,
-) -> Vec<Owed> {
+) -> Vec<Obligation> {
     let from = placed.message.from;
     let members = members.into_iter().filter(|user| *user != from);
-    let owed = members.map(|user| Owed {
+    let owed = members.map(|user| Obligation {
         user,
         platforms: known(user).into_iter().filter(|p| p.keeps_mail()).collect(),
         live: true,
     });
-    owed.chain([told(from)]).collect()
+    owed.chain([live_only(from)]).collect()
 }
 
-/// Whatever sessions of the user live are told, and nothing is stored.
-pub fn told(user: UserId) -> Owed {
-    Owed {
+/// Obligation to any live sessions of the user, with nothing stored.
+pub fn live_only(user: UserId) -> Obligation {
+    Obligation {
         user,
         platforms: Vec::new(),
         live: true,

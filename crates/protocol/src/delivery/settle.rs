@@ -1,51 +1,52 @@
-//! What becomes of a record once nothing of it is open: done, to be tried again, or given up.
+//! The end of a record without open items: done, retried, or given up.
 
 use std::collections::BTreeMap;
 
-use super::{Letter, Limits, Owed, Retry, Source, Task};
-use crate::ledger::{DeadReason, Event, FailureCause, LedgerEntry};
+use super::{DeliveryLimits, DeliveryTask, FailedPart, Obligation, Retry, Source};
+use crate::ledger::{DeadReason, FailureCause, LedgerEntry, LedgerEvent};
 use crate::message::Target;
 use crate::{Options, Platform, Timestamp, UserId};
 
-/// Something that is still owed after an attempt.
+/// An obligation left after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct PartFailure {
     pub(super) user: UserId,
-    /// `None`: whatever sessions live.
+    /// `None`: any live sessions.
     pub(super) platform: Option<Platform>,
     pub(super) cause: FailureCause,
 }
 
-impl Failure {
-    /// A store that did not answer says nothing of the receiver: such an attempt does not count.
+impl PartFailure {
+    /// False if the store did not answer: that says nothing about the receiver, and the attempt
+    /// does not count.
     fn counts(&self) -> bool {
         self.cause != FailureCause::MailboxUnavailable
     }
 }
 
-/// What is left of a task.
+/// Remainder of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Remainder {
     pub(super) retries: Vec<Retry>,
-    pub(super) letter: Option<Letter>,
+    pub(super) letter: Option<FailedPart>,
     pub(super) ledger: Vec<LedgerEntry>,
 }
 
-/// Does somebody insist on this message beyond the first try? The sender who asks for an
-/// acknowledgement, or for storing.
+/// True if the sender insists on this message beyond the first try, by requesting an
+/// acknowledgement or storage.
 pub(super) fn insists(options: Options) -> bool {
     options.has(Options::NEEDS_ACK) || options.has(Options::STORE_OFFLINE)
 }
 
 pub(super) fn settle(
     source: Source,
-    task: &Task,
-    failures: &[Failure],
+    task: &DeliveryTask,
+    failures: &[PartFailure],
     now: Timestamp,
-    limits: &Limits,
+    limits: &DeliveryLimits,
 ) -> Remainder {
     let mut left = Remainder::default();
-    let (counted, untried): (Vec<Failure>, Vec<Failure>) =
+    let (counted, untried): (Vec<PartFailure>, Vec<PartFailure>) =
         failures.iter().partition(|failure| failure.counts());
     if let Some(first) = counted.first() {
         let retry_count = task.retry_count + 1;
@@ -74,14 +75,14 @@ pub(super) fn settle(
 impl Remainder {
     fn try_again(
         &mut self,
-        task: &Task,
-        failures: &[Failure],
+        task: &DeliveryTask,
+        failures: &[PartFailure],
         cause: FailureCause,
         (retry_count, tier): (u32, u8),
         now: Timestamp,
-        limits: &Limits,
+        limits: &DeliveryLimits,
     ) {
-        let event = Event::Retried {
+        let event = LedgerEvent::Retried {
             attempt: retry_count,
             tier,
         };
@@ -98,20 +99,20 @@ impl Remainder {
     fn give_up(
         &mut self,
         source: Source,
-        task: &Task,
-        failures: &[Failure],
+        task: &DeliveryTask,
+        failures: &[PartFailure],
         cause: FailureCause,
         now: Timestamp,
     ) {
         let owed = owed(failures);
-        let targets: Vec<Target> = owed.iter().flat_map(Owed::targets).collect();
+        let targets: Vec<Target> = owed.iter().flat_map(Obligation::targets).collect();
         let name = source.letter(&targets);
-        let event = Event::Dead {
+        let event = LedgerEvent::Dead {
             reason: DeadReason::MaxRetries,
             letter: name.clone(),
         };
         self.note(task, failures, &event, now);
-        self.letter = Some(Letter {
+        self.letter = Some(FailedPart {
             name,
             reason: DeadReason::MaxRetries,
             owed,
@@ -119,7 +120,13 @@ impl Remainder {
         });
     }
 
-    fn note(&mut self, task: &Task, failures: &[Failure], event: &Event, at: Timestamp) {
+    fn note(
+        &mut self,
+        task: &DeliveryTask,
+        failures: &[PartFailure],
+        event: &LedgerEvent,
+        at: Timestamp,
+    ) {
         self.ledger
             .extend(failures.iter().map(|failure| LedgerEntry {
                 message: task.placed.message.id,
@@ -133,13 +140,13 @@ impl Remainder {
     }
 }
 
-/// The failures of each user as what is still owed to it.
-fn owed(failures: &[Failure]) -> Vec<Owed> {
-    let mut owed: Vec<Owed> = Vec::new();
+/// Groups failures by user, as remaining obligations.
+fn owed(failures: &[PartFailure]) -> Vec<Obligation> {
+    let mut owed: Vec<Obligation> = Vec::new();
     let mut places: BTreeMap<UserId, usize> = BTreeMap::new();
     for failure in failures {
         let place = *places.entry(failure.user).or_insert_with(|| {
-            owed.push(Owed {
+            owed.push(Obligation {
                 user: failure.user,
                 platforms: Vec::new(),
                 live: false,

@@ -1,4 +1,4 @@
-//! What one record of the log asks the carrier to deliver.
+//! Delivery task of one record of the log.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::message::Target;
 use crate::presence::BoatLife;
 use crate::{Placed, Platform, SessionId, Timestamp, TraceContext, UserId};
 
-/// Where a record stands in the log: what is settled, and at last committed.
+/// Position of a record in the log, by which it is settled and finally committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Source {
     pub topic: Topic,
@@ -23,9 +23,9 @@ pub struct Source {
 }
 
 impl Source {
-    /// The name of the dead letter that this record becomes for these targets (none: as a whole): the
-    /// same each time it does, so that a repeat after a crash is seen to be one. `message-3-1042`, with a
-    /// hash of the targets behind it where there are some.
+    /// Name of the dead letter that this record becomes for these targets (none: as a whole).
+    /// Always the same for the same targets, so that a repeat after a crash is recognised.
+    /// `message-3-1042`, followed by a hash of the targets if there are any.
     pub fn letter(&self, targets: &[Target]) -> String {
         if targets.is_empty() {
             self.to_string()
@@ -35,7 +35,7 @@ impl Source {
     }
 }
 
-/// FNV-1a over the sorted targets, folded: their order does not matter.
+/// FNV-1a over the sorted targets, folded: independent of their order.
 fn hash_of(targets: &[Target]) -> u32 {
     let mut sorted = targets.to_vec();
     sorted.sort_unstable();
@@ -57,18 +57,18 @@ impl fmt::Display for Source {
     }
 }
 
-/// What is owed to one user. The sender is owed nothing that is stored: what is told to its other
-/// sessions is told live, or those sessions start anew and sync.
+/// Obligation to one user. The sender is never owed stored mail: its other sessions get messages
+/// live, or start anew and sync.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Owed {
+pub struct Obligation {
     pub user: UserId,
-    /// Each of these must end up with it, sessions or none.
+    /// Platforms that must each end up with the message, with or without sessions.
     pub platforms: Vec<Platform>,
-    /// Sessions of other platforms, where they live, get it too.
+    /// True if live sessions on other platforms get it too.
     pub live: bool,
 }
 
-impl Owed {
+impl Obligation {
     pub fn targets(&self) -> impl Iterator<Item = Target> + '_ {
         self.platforms.iter().map(|&platform| Target {
             user: self.user,
@@ -77,45 +77,44 @@ impl Owed {
     }
 }
 
-/// The session that sent a message, to be told its place.
+/// Session that sent a message, which learns its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     pub session: SessionId,
     pub life: BoatLife,
 }
 
-/// A placed message and to whom it is [owed](super::owed).
+/// A placed message and its [obligations](super::obligations).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Task {
+pub struct DeliveryTask {
     pub placed: Placed,
-    /// The place of a change among the changes; 0 of a message. A change is at the position of the message that
-    /// it changes.
+    /// Rev of a change; 0 for a message. A change has the position of the message that it changes.
     pub rev: u64,
-    /// The message as every session, and the mailbox, gets it: encoded once.
+    /// The message's frame for sessions and mailbox, encoded once.
     pub frame: Bytes,
-    /// What single users get instead: of a private message, its sender's copy; of a wish about a group, how each
-    /// stands.
+    /// Frames for single users instead: the sender's copy of a private message; for a group
+    /// command, each user's role.
     pub own_frames: BTreeMap<UserId, Bytes>,
-    pub owed: Vec<Owed>,
-    /// The members of a large group, beside those: whatever sessions of theirs live are told, a few members at a
-    /// time. Its sender is not among them.
+    pub owed: Vec<Obligation>,
+    /// Members of a large group, in addition to `owed`: their live sessions get it, a few members
+    /// at a time. The sender is skipped.
     pub audience: Option<Audience>,
-    /// How often it was published again.
+    /// Number of times it was published again.
     pub retry_count: u32,
-    /// When it was published first.
+    /// Time of the first publication.
     pub first_at: Timestamp,
-    /// `None` on a retry: it was told at the first attempt.
+    /// `None` on a retry: the origin learned the position at the first attempt.
     pub origin: Option<Origin>,
-    /// The dead letter that was sent on its way again.
+    /// Name of the dead letter, if this is a redrive.
     pub letter: Option<Arc<str>>,
-    /// The trace that its deliveries follow from.
+    /// Trace that the deliveries follow from.
     pub trace: Option<TraceContext>,
-    /// What happened to the message before: stands first in the settlement's ledger.
+    /// Earlier events of the message: first in the settlement's ledger.
     pub noted: Vec<LedgerEntry>,
 }
 
-impl Task {
-    /// Bytes of its frames.
+impl DeliveryTask {
+    /// Total bytes of the frames.
     pub fn frame_bytes(&self) -> usize {
         let own: usize = self.own_frames.values().map(Bytes::len).sum();
         self.frame.len() + own
@@ -125,8 +124,8 @@ impl Task {
         self.own_frames.get(&user).unwrap_or(&self.frame)
     }
 
-    /// It is told to what lives, and never stored: sync finds it. So is a message for its sender's other
-    /// sessions, and a change for everybody.
+    /// True if the user's live sessions get it and nothing is stored, since sync finds it: for a
+    /// message's sender, and, for a change, for everybody.
     pub fn is_only_told(&self, user: UserId) -> bool {
         let message = &self.placed.message;
         message.from == user || message.content.change.is_some()

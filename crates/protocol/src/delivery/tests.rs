@@ -1,5 +1,5 @@
-//! The machine against a small world of values: a mailbox that is a map, and boats that say what the test
-//! tells them.
+//! The machine against a small world of values: a mailbox that is a map, and boats that answer as
+//! the test tells them.
 
 mod audiences;
 mod offline;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::*;
-use crate::ledger::Event;
+use crate::ledger::LedgerEvent;
 use crate::mailbox::RouteAnswer;
 use crate::message::{Content, Target};
 use crate::presence::{BoatLife, SessionEntry, SessionKey};
@@ -86,7 +86,7 @@ struct World {
     stored: BTreeSet<(Target, MessageId)>,
     mailbox_fails: Option<RouteFailure>,
     next_offset: u64,
-    // What was handed out.
+    // Actions handed out.
     routes: Vec<Route>,
     pushes: Vec<Push>,
     notices: Vec<Notice>,
@@ -96,10 +96,10 @@ struct World {
 
 impl World {
     fn new() -> World {
-        World::with(Limits::default())
+        World::with(DeliveryLimits::default())
     }
 
-    fn with(limits: Limits) -> World {
+    fn with(limits: DeliveryLimits) -> World {
         World {
             now: Timestamp::from_millis(10_000),
             delivery: Delivery::new(limits),
@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    /// `number` names the session, and is its login.
+    /// `number` is both the session's name and its login.
     fn sign_in(&mut self, user_number: i64, platform: Platform, number: i64) {
         let entry = SessionEntry {
             session: session(number),
@@ -132,12 +132,12 @@ impl World {
         }
     }
 
-    /// A message of Alice, delivered for the first time.
+    /// Delivers a message of Alice for the first time.
     fn send(&mut self, n: i64, to: i64, known: &[Platform], options: Options) {
         let placed = placed(n, to, options);
-        let task = Task {
+        let task = DeliveryTask {
             rev: 0,
-            owed: owed(&placed, known.to_vec()),
+            owed: obligations(&placed, known.to_vec()),
             placed,
             frame: Bytes::from_static(b"frame"),
             audience: None,
@@ -152,7 +152,7 @@ impl World {
         self.submit(task);
     }
 
-    fn submit(&mut self, task: Task) {
+    fn submit(&mut self, task: DeliveryTask) {
         let source = at(self.next_offset);
         self.next_offset += 1;
         self.delivery
@@ -161,9 +161,9 @@ impl World {
         self.drain();
     }
 
-    /// What a retry topic brings back.
-    fn retried(settlement: &Settlement, retry: &Retry) -> Task {
-        Task {
+    /// Task that a retry topic brings back.
+    fn retried(settlement: &Settlement, retry: &Retry) -> DeliveryTask {
+        DeliveryTask {
             owed: retry.owed.clone(),
             audience: None,
             retry_count: retry.retry_count,
@@ -229,8 +229,8 @@ impl World {
         })
     }
 
-    /// The boat's answer to every open push of a session, oldest first; how many there were.
-    fn answer(&mut self, number: i64, outcome: Outcome) -> usize {
+    /// Answers every open push of a session, oldest first, and returns their number.
+    fn answer(&mut self, number: i64, outcome: PushOutcome) -> usize {
         let all = std::mem::take(&mut self.pushes);
         let (mine, others): (Vec<Push>, Vec<Push>) =
             all.into_iter().partition(|p| p.session == session(number));
@@ -264,8 +264,8 @@ impl World {
     }
 }
 
-/// The events of a settlement that end something, and for whom.
-fn ends(settlement: &Settlement) -> Vec<(Option<Target>, &Event)> {
+/// Terminal events of a settlement, with their targets.
+fn ends(settlement: &Settlement) -> Vec<(Option<Target>, &LedgerEvent)> {
     let entries = settlement.ledger.iter();
     entries
         .filter(|entry| is_end(&entry.event))
@@ -273,14 +273,14 @@ fn ends(settlement: &Settlement) -> Vec<(Option<Target>, &Event)> {
         .collect()
 }
 
-fn is_end(event: &Event) -> bool {
+fn is_end(event: &LedgerEvent) -> bool {
     matches!(
         event,
-        Event::Acked { .. }
-            | Event::Written { .. }
-            | Event::StoredOffline
-            | Event::ReachableBySync
-            | Event::Dropped
-            | Event::Dead { .. }
+        LedgerEvent::Acked { .. }
+            | LedgerEvent::Written { .. }
+            | LedgerEvent::StoredOffline
+            | LedgerEvent::ReachableBySync
+            | LedgerEvent::Dropped
+            | LedgerEvent::Dead { .. }
     )
 }

@@ -16,11 +16,11 @@ pub struct BoatLoad {
     pub state: BoatState,
     /// Sockets of clients, signed in or not.
     pub connections: usize,
-    /// Sockets that it takes at most.
+    /// Maximum number of sockets.
     pub seats: usize,
-    /// Connections that it accepts in a second.
+    /// Connections accepted per second.
     pub accepts_per_second: usize,
-    /// Clients that it sent away, and that the loads of others may not show yet.
+    /// Clients sent away that the loads of others may not show yet.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub leaving: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,7 +37,7 @@ pub enum BoatState {
     Open,
     /// Short of memory or files, or without a lease.
     Tight,
-    /// Leaves, or is emptied.
+    /// Leaving, or being emptied.
     Draining,
     /// A state of a later version.
     #[default]
@@ -57,7 +57,7 @@ impl BoatState {
 }
 
 impl BoatLoad {
-    /// Clients that it would take now.
+    /// Clients that the boat would take now.
     pub const fn free(&self) -> usize {
         match self.state {
             BoatState::Open => self.seats.saturating_sub(self.connections),
@@ -86,9 +86,9 @@ pub struct Room {
     /// Free seats.
     pub free: usize,
     pub accepts_per_second: usize,
-    /// Boats that drain, and are not empty yet.
+    /// Draining boats that are not empty yet.
     pub draining: usize,
-    /// Clients that these have sent away, and that `free` may not show yet.
+    /// Clients sent away by these that `free` may not show yet.
     pub leaving: usize,
 }
 

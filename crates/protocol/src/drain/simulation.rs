@@ -1,4 +1,4 @@
-//! Boats that drain beside each other, by the loads that they read of each other, late as they are.
+//! Boats that drain at the same time, by the loads that they read of each other, with delay.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::{BoatId, Incarnation, Timestamp};
 
 const STEP: Duration = Duration::from_millis(50);
 const SPREAD: Duration = Duration::from_secs(10);
-/// As `boat.drain_notice`: others read that a boat drains before its clients go.
+/// As `boat.drain_notice`: others see the boat draining before its clients go.
 const NOTICE: Duration = Duration::from_secs(5);
 
 /// xorshift64.
@@ -27,7 +27,7 @@ impl Random {
     }
 }
 
-struct Boat {
+struct SimulatedBoat {
     life: BoatLife,
     seats: usize,
     clients: usize,
@@ -40,7 +40,7 @@ struct Boat {
     reads_at: Timestamp,
 }
 
-impl Boat {
+impl SimulatedBoat {
     fn is_draining(&self, now: Timestamp) -> bool {
         self.drains_at.is_some_and(|at| at <= now)
     }
@@ -60,42 +60,35 @@ impl Boat {
     }
 }
 
-/// Rule that a run follows.
+/// Rule of a run.
 #[derive(Clone, Copy, PartialEq)]
 enum Rule {
     Whole,
-    /// Forgets the clients that are under way.
+    /// Ignores clients under way.
     WithoutDepartures,
 }
 
 #[derive(Debug)]
-struct Outcome {
-    /// Clients that no boat had a seat for when they arrived.
+struct DrainOutcome {
+    /// Clients that found no free seat on arrival.
     refused: usize,
-    /// Clients that wait still.
+    /// Clients still waiting.
     left: usize,
     /// Free seats of boats that stay.
     free: usize,
 }
 
-fn run(seed: u64, rule: Rule) -> Outcome {
-    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-    let start = Timestamp::from_millis(1_000_000);
-    let bounds = DrainBounds {
-        pace: NonZeroU32::new(2000).expect("a pace"),
-        pace_cluster: NonZeroU32::new(10_000).expect("a pace"),
-        batch: 256,
-    };
+fn boats(random: &mut Random, start: Timestamp) -> Vec<SimulatedBoat> {
     let count = 3 + random.below(5);
     let draining = 1 + random.below(2);
-    // Seats that are gone because their boat drains later than another are not foreseen by anybody.
+    // No boat can foresee the loss of seats when another boat begins to drain later.
     let begins = random.below(15_000);
-    let mut boats: Vec<Boat> = (0..count)
+    (0..count)
         .map(|number| {
             let clients = 500 + random.below(500) as usize;
             let publishes_at = start + Duration::from_millis(random.below(10_000));
             let drains_at = start + Duration::from_millis(begins + random.below(2_000));
-            let mut boat = Boat {
+            let mut boat = SimulatedBoat {
                 life: BoatLife {
                     boat: BoatId::new(&format!("boat-{number}")).expect("a name"),
                     incarnation: Incarnation(1),
@@ -114,7 +107,18 @@ fn run(seed: u64, rule: Rule) -> Outcome {
             boat.published = boat.load(start);
             boat
         })
-        .collect();
+        .collect()
+}
+
+fn run(seed: u64, rule: Rule) -> DrainOutcome {
+    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let start = Timestamp::from_millis(1_000_000);
+    let bounds = DrainBounds {
+        pace: NonZeroU32::new(2000).expect("a pace"),
+        pace_cluster: NonZeroU32::new(10_000).expect("a pace"),
+        batch: 256,
+    };
+    let mut boats = boats(&mut random, start);
     let mut arrivals: Vec<Timestamp> = Vec::new();
     let mut refused = 0;
     let mut now = start;
@@ -180,8 +184,8 @@ fn run(seed: u64, rule: Rule) -> Outcome {
         });
         now = now + STEP;
     }
-    let stay: Vec<&Boat> = (boats.iter()).filter(|it| !it.is_draining(now)).collect();
-    Outcome {
+    let stay: Vec<&SimulatedBoat> = (boats.iter()).filter(|it| !it.is_draining(now)).collect();
+    DrainOutcome {
         refused,
         left: (boats.iter())
             .filter(|it| it.is_draining(now))
@@ -198,7 +202,7 @@ fn boats_that_drain_together_send_nobody_where_no_seat_is() {
         let outcome = run(seed, Rule::Whole);
         // Two boats may find the last seat at a time.
         assert!(outcome.refused <= 1, "seed {seed}: {outcome:?}");
-        // Nobody waits where there is room; the last seats take their time.
+        // No client waits while there is room; the last seats take their time.
         assert!(
             outcome.left == 0 || outcome.free <= 2,
             "seed {seed}: {outcome:?}"

@@ -1,4 +1,4 @@
-//! Who reads a message of a large group, one after the other: nobody is copied for it.
+//! Readers of a message in a large group, one after the other, without a copy of the members.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use super::{Group, Member};
 use crate::history::Version;
 use crate::{Seq, UserId};
 
-/// The readers of one message or change, in the order of their numbers. All messages of a batch share the group.
+/// Readers of one message or change, in order of user. All messages of a batch share the group.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Audience {
     group: Arc<Group>,
     seq: Seq,
-    /// Of a message, the record that placed it; a change is for those who are in now.
+    /// Record that placed the message; `None` for a change, which goes to the present members.
     placed_by: Option<Version>,
 }
 
@@ -35,7 +35,7 @@ impl Audience {
         }
     }
 
-    /// Those behind `after`, from the first one on where it is `None`.
+    /// Readers behind `after`; all if it is `None`.
     pub fn behind(&self, after: Option<UserId>) -> impl Iterator<Item = UserId> {
         let members = self.group.members.behind(after, self.placed_by);
         let readers = members.filter(|(user, member)| self.reads(*user, member));

@@ -1,4 +1,5 @@
-//! Who is and was in a group: shared between its states, so that a join costs no more in a large one.
+//! Present and former members of a group. States of a group share them, so that a join costs no
+//! more in a large group.
 
 use std::ops::Bound;
 
@@ -8,18 +9,18 @@ use super::Member;
 use crate::UserId;
 use crate::history::Version;
 
-/// In order of user. A clone shares what both have in common.
+/// Members in order of user. A clone shares what both have in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
     map: OrdMap<UserId, Member>,
-    /// Those who are in: a public group may have a thousand times as many who left.
+    /// Present members: a public group may have a thousand times as many former ones.
     present: OrdMap<UserId, Member>,
-    /// The last record that made anything of a member.
+    /// Last record that changed a member.
     newest: Version,
 }
 
 impl Members {
-    /// Those who are and were in.
+    /// Number of present and former members.
     pub fn len(&self) -> usize {
         self.map.len()
     }
@@ -44,15 +45,15 @@ impl Members {
         self.map.contains_key(&user)
     }
 
-    /// A walk over all of them: what is done for each record does without it.
+    /// Walks over all members; the handling of a single record does without it.
     pub fn iter(&self) -> impl Iterator<Item = (UserId, &Member)> {
         #[cfg(test)]
         walks::count();
         self.map.iter().map(|(user, member)| (*user, member))
     }
 
-    /// Those behind `after`, from the first one on where it is `None`, who may have been in at a record: who left
-    /// is among them only where a later record than that one made anything of a member.
+    /// Members behind `after` (all if it is `None`) who may have been in the group at a record.
+    /// Former members are included only if a later record than that one changed a member.
     pub fn behind(
         &self,
         after: Option<UserId>,
@@ -71,7 +72,7 @@ impl Members {
         members.map(|(user, member)| (*user, member))
     }
 
-    /// Records come in order: a member is replaced by a later one only.
+    /// Sets a member. Records come in order, so only a later one replaces a member.
     pub fn insert(&mut self, user: UserId, member: Member) {
         self.newest = self.newest.max(member.version);
         if member.role.is_some() {

@@ -1,31 +1,33 @@
-//! What becomes of a record at its place in a group's log, also when it comes again after a crash.
+//! Ruling on a record at its place in a group's log, stable across redeliveries after a crash.
 //!
-//! Three things carry that. A wish takes effect whole before what follows it in the log is looked at, and what is before
-//! it has taken effect whole when it is judged. Everything that it makes bears its version. And what bears a later
-//! version stays as it is. So a group that shows
+//! Three rules carry that. A command takes effect in full before anything later in the log is
+//! looked at, and everything earlier has taken effect in full when it is judged. Everything that it
+//! writes bears its version. And anything with a later version stays as it is. So a group that
+//! shows
 //!
-//! - nothing of this record and nothing later is as it was the first time: judge it;
-//! - something of this record, and nothing later, was perhaps not saved whole: make the rest, and it again;
-//! - something later has this record behind it: nothing of it is left to be done.
+//! - nothing of this record and nothing later is as it was the first time: judge the record;
+//! - something of this record, and nothing later, may not have been saved in full: write the rest,
+//!   and the saved part once more;
+//! - something later has this record behind it: nothing of it is left to do.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use super::{Group, Limits, Member, Members, Outcome, Role, Wish};
+use super::{Group, GroupCommand, GroupLimits, GroupUpdate, Member, Members, Role};
 use crate::history::Version;
 use crate::{Code, Refusal, Seq, UserId};
 
-/// Was somebody in a group at the place of a record?
+/// Membership of a user at a record's place in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presence {
+pub enum MembershipAt {
     In(Role),
     Out,
-    /// What they are now, a later record made.
+    /// Unknown: this record or a later one wrote the present state.
     Unknown,
 }
 
-/// What a wish makes of the group, at its place in the log: save all of it, however often it comes. `end` is where the
-/// conversation ends.
+/// Effect of a command at its place in the log: save all of it, however often it comes. `end` is
+/// the end of the conversation.
 ///
 /// # Errors
 /// As [`Group::create`] and [`Group::judge`].
@@ -33,13 +35,13 @@ pub fn rule(
     group: Option<&Group>,
     record: Version,
     by: UserId,
-    wish: &Wish,
+    wish: &GroupCommand,
     end: Seq,
-    limits: &Limits,
-) -> Result<Outcome, Refusal> {
+    limits: &GroupLimits,
+) -> Result<GroupUpdate, Refusal> {
     let Some(group) = group else {
         let group = Group::create(record, by, wish, limits)?;
-        return Ok(Outcome {
+        return Ok(GroupUpdate {
             settings: Some((group.settings, group.version)),
             members: all(&group.members),
         });
@@ -51,15 +53,15 @@ pub fn rule(
     }
 }
 
-/// Why a message that stands nowhere has no place in a group; `None` where its sender is in.
+/// Reason why an unplaced message gets no position in a group; `None` if its sender is a member.
 pub fn refusal(group: Option<&Group>, record: Version, from: UserId) -> Option<Refusal> {
     let Some(group) = group else {
         return Some(Refusal::new(Code::NotFound, "there is no such group"));
     };
     match group.at(record, from) {
-        Presence::In(_) => None,
-        Presence::Out => Some(Refusal::new(Code::Forbidden, "you are not in this group")),
-        Presence::Unknown => {
+        MembershipAt::In(_) => None,
+        MembershipAt::Out => Some(Refusal::new(Code::Forbidden, "you are not in this group")),
+        MembershipAt::Unknown => {
             let text = "you were not in this group when it was sent";
             Some(Refusal::new(Code::Forbidden, text))
         }
@@ -67,24 +69,24 @@ pub fn refusal(group: Option<&Group>, record: Version, from: UserId) -> Option<R
 }
 
 impl Group {
-    /// The last record that made anything of it. A record before it was handled, whole.
+    /// Last record that changed the group. Any record before it has been handled in full.
     pub fn newest(&self) -> Version {
         self.version.max(self.members.newest())
     }
 
-    /// Was the user in when `record` had its turn?
-    pub fn at(&self, record: Version, user: UserId) -> Presence {
+    /// Membership of the user at the turn of `record`.
+    pub fn at(&self, record: Version, user: UserId) -> MembershipAt {
         match self.members.get(user) {
-            Some(member) if member.version >= record => Presence::Unknown,
+            Some(member) if member.version >= record => MembershipAt::Unknown,
             Some(Member {
                 role: Some(role), ..
-            }) => Presence::In(*role),
-            Some(_) | None => Presence::Out,
+            }) => MembershipAt::In(*role),
+            Some(_) | None => MembershipAt::Out,
         }
     }
 
-    /// Those who were in when `record` placed a message at `seq`, in order: also who left since, and not who came
-    /// since. Who did both begins behind the message.
+    /// Members at the time when `record` placed a message at `seq`, in order: including those who
+    /// left since, without those who joined since. A user who did both starts behind the message.
     pub fn readers(&self, record: Version, seq: Seq) -> impl Iterator<Item = UserId> {
         let members = self.members.iter();
         members
@@ -92,27 +94,28 @@ impl Group {
             .map(|(user, _)| user)
     }
 
-    /// Was this member in when `record` placed a message at `seq`?
+    /// True if this member was in the group when `record` placed a message at `seq`.
     pub(super) fn reads(member: &Member, record: Version, seq: Seq) -> bool {
         member.since < seq && (member.role.is_some() || member.version > record)
     }
 
-    /// What bears the version of this record.
-    fn made_by(&self, record: Version) -> Outcome {
+    /// Members and settings that bear this record's version.
+    fn made_by(&self, record: Version) -> GroupUpdate {
         let members = self.members.iter();
         let own = members.filter(|(_, member)| member.version == record);
-        Outcome {
+        GroupUpdate {
             members: own.map(|(user, member)| (user, *member)).collect(),
             settings: (self.version == record).then_some((self.settings, record)),
         }
     }
 
-    /// The same with what was broken off: the wish was granted, or nothing would bear its version.
-    fn completed(&self, record: Version, by: UserId, wish: &Wish) -> Outcome {
+    /// The same, with the interrupted rest: the command was granted, or nothing would bear its
+    /// version.
+    fn completed(&self, record: Version, by: UserId, wish: &GroupCommand) -> GroupUpdate {
         let mut own = self.made_by(record);
         let since = own.members.values().map(|member| member.since).next();
         let rest: BTreeMap<UserId, Member> = match wish {
-            Wish::Add(users) => {
+            GroupCommand::Add(users) => {
                 let left = users.iter().filter(|user| self.role(**user).is_none());
                 let member = since.map(|since| Member {
                     role: Some(Role::Member),
@@ -121,17 +124,17 @@ impl Group {
                 });
                 left.filter_map(|user| Some((*user, member?))).collect()
             }
-            Wish::HandOver(user) => {
+            GroupCommand::HandOver(user) => {
                 let both = [(*user, Some(Role::Owner)), (by, Some(Role::Admin))];
                 self.changed(record, &both)
             }
-            // One member, or the settings, which stand last.
-            Wish::Create { .. }
-            | Wish::Join
-            | Wish::Leave
-            | Wish::Remove(_)
-            | Wish::SetRole(..)
-            | Wish::Set(_) => BTreeMap::new(),
+            // One member, or the settings, which are saved last.
+            GroupCommand::Create { .. }
+            | GroupCommand::Join
+            | GroupCommand::Leave
+            | GroupCommand::Remove(_)
+            | GroupCommand::SetRole(..)
+            | GroupCommand::Set(_) => BTreeMap::new(),
         };
         own.members.extend(rest);
         own

@@ -1,4 +1,4 @@
-//! How a group's message is kept: one row, whatever the size of the group (S0-02).
+//! Stored form of a group's message: one row, whatever the size of the group (S0-02).
 
 use serde::{Deserialize, Serialize};
 
@@ -9,9 +9,9 @@ use crate::{
     SendId, Seq, Timestamp, UserId,
 };
 
-/// A message of a group. It knows no receiver and no receipt: each member reads for themselves (S0-61b).
+/// A message of a group. Without receiver and receipt: each member reads for themselves (S0-61b).
 ///
-/// That it was deleted is not part of the row but a register of its own, so that writing the row again never
+/// Deletion is not part of the row but a register of its own, so that writing the row again never
 /// undoes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupRow {
@@ -29,7 +29,7 @@ pub struct GroupRow {
 }
 
 impl GroupRow {
-    /// The one row of a message to a group; `None` for any other.
+    /// Row of a message to a group; `None` for any other message.
     pub fn of(placed: &Placed, version: Version) -> Option<GroupRow> {
         let message = &placed.message;
         let Recipient::Group(group) = message.to else {
@@ -50,7 +50,7 @@ impl GroupRow {
         })
     }
 
-    /// The message that the row keeps.
+    /// Message in the row.
     pub fn placed(&self) -> Placed {
         Placed {
             conversation: ConversationId::Group(self.group),
@@ -78,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    /// No two of its fields are alike, and none is at rest.
+    /// A message with all fields different, and none at its default.
     fn placed(to: Recipient) -> Placed {
         let id = |n: i64| MessageId::new(n).expect("positive");
         let from = UserId::new(3).expect("positive");

@@ -13,13 +13,13 @@ pub(super) fn at(offset: u64) -> Version {
     Version { epoch: 1, offset }
 }
 
-pub(super) const CLOSED: Settings = Settings {
+pub(super) const CLOSED: GroupSettings = GroupSettings {
     open_history: false,
     open_door: false,
 };
 
-pub(super) fn limits() -> Limits {
-    Limits {
+pub(super) fn limits() -> GroupLimits {
+    GroupLimits {
         members: 6,
         added: 3,
     }
@@ -29,20 +29,20 @@ pub(super) fn limits() -> Limits {
 pub(super) fn group() -> Group {
     let mut group = Group::new(user(1), CLOSED, at(0));
     for (by, wish) in [
-        (1, Wish::Add(vec![user(2), user(3)])),
-        (1, Wish::SetRole(user(2), Role::Admin)),
+        (1, GroupCommand::Add(vec![user(2), user(3)])),
+        (1, GroupCommand::SetRole(user(2), Role::Admin)),
     ] {
         wished(&mut group, 1, by, wish).expect("allowed");
     }
     group
 }
 
-fn judge(group: &Group, by: i64, wish: &Wish) -> Result<Outcome, Code> {
+fn judge(group: &Group, by: i64, wish: &GroupCommand) -> Result<GroupUpdate, Code> {
     let judged = group.judge(at(9), user(by), wish, Seq(5), &limits());
     judged.map_err(|refusal| refusal.code)
 }
 
-fn wished(group: &mut Group, offset: u64, by: i64, wish: Wish) -> Result<(), Code> {
+fn wished(group: &mut Group, offset: u64, by: i64, wish: GroupCommand) -> Result<(), Code> {
     let judged = group.judge(at(offset), user(by), &wish, Seq(offset), &limits());
     group.apply(judged.map_err(|refusal| refusal.code)?);
     Ok(())
@@ -53,38 +53,44 @@ fn who_may_do_what() {
     let group = group();
     let forbidden = Err(Code::Forbidden);
     for wish in [
-        Wish::Add(vec![user(4)]),
-        Wish::Remove(user(2)),
-        Wish::Set(CLOSED),
+        GroupCommand::Add(vec![user(4)]),
+        GroupCommand::Remove(user(2)),
+        GroupCommand::Set(CLOSED),
     ] {
         assert_eq!(judge(&group, 3, &wish), forbidden, "{wish:?}");
         assert_eq!(judge(&group, 9, &wish), forbidden, "{wish:?}");
     }
     for by in [2, 3, 9] {
-        let promote = Wish::SetRole(user(3), Role::Admin);
+        let promote = GroupCommand::SetRole(user(3), Role::Admin);
         assert_eq!(judge(&group, by, &promote), forbidden);
-        assert_eq!(judge(&group, by, &Wish::HandOver(user(by))), forbidden);
+        assert_eq!(
+            judge(&group, by, &GroupCommand::HandOver(user(by))),
+            forbidden
+        );
     }
-    assert_eq!(judge(&group, 2, &Wish::Remove(user(1))), forbidden);
-    assert_eq!(judge(&group, 2, &Wish::Remove(user(2))), forbidden);
-    assert!(judge(&group, 2, &Wish::Remove(user(3))).is_ok());
-    assert!(judge(&group, 1, &Wish::Remove(user(2))).is_ok());
-    assert_eq!(judge(&group, 9, &Wish::Join), forbidden);
-    assert_eq!(judge(&group, 1, &Wish::Leave), Err(Code::InvalidArgument));
-    assert!(judge(&group, 3, &Wish::Leave).is_ok());
+    assert_eq!(judge(&group, 2, &GroupCommand::Remove(user(1))), forbidden);
+    assert_eq!(judge(&group, 2, &GroupCommand::Remove(user(2))), forbidden);
+    assert!(judge(&group, 2, &GroupCommand::Remove(user(3))).is_ok());
+    assert!(judge(&group, 1, &GroupCommand::Remove(user(2))).is_ok());
+    assert_eq!(judge(&group, 9, &GroupCommand::Join), forbidden);
+    assert_eq!(
+        judge(&group, 1, &GroupCommand::Leave),
+        Err(Code::InvalidArgument)
+    );
+    assert!(judge(&group, 3, &GroupCommand::Leave).is_ok());
 }
 
 #[test]
 fn what_is_so_already_changes_nothing() {
     let group = group();
     for (by, wish) in [
-        (3, Wish::Join),
-        (9, Wish::Leave),
-        (1, Wish::Add(vec![user(3)])),
-        (1, Wish::Remove(user(9))),
-        (1, Wish::SetRole(user(2), Role::Admin)),
-        (1, Wish::HandOver(user(1))),
-        (2, Wish::Set(CLOSED)),
+        (3, GroupCommand::Join),
+        (9, GroupCommand::Leave),
+        (1, GroupCommand::Add(vec![user(3)])),
+        (1, GroupCommand::Remove(user(9))),
+        (1, GroupCommand::SetRole(user(2), Role::Admin)),
+        (1, GroupCommand::HandOver(user(1))),
+        (2, GroupCommand::Set(CLOSED)),
     ] {
         let outcome = judge(&group, by, &wish).expect("allowed");
         assert!(outcome.is_nothing(), "{wish:?}");
@@ -95,15 +101,15 @@ fn what_is_so_already_changes_nothing() {
 #[test]
 fn who_comes_later_reads_from_there_or_everything() {
     let mut group = group();
-    wished(&mut group, 40, 1, Wish::Add(vec![user(4)])).expect("allowed");
+    wished(&mut group, 40, 1, GroupCommand::Add(vec![user(4)])).expect("allowed");
     assert_eq!(group.readable_after(user(4)), Some(Seq(40)));
-    let open = Settings {
+    let open = GroupSettings {
         open_history: true,
         ..CLOSED
     };
-    wished(&mut group, 41, 1, Wish::Set(open)).expect("allowed");
+    wished(&mut group, 41, 1, GroupCommand::Set(open)).expect("allowed");
     assert_eq!(group.readable_after(user(4)), Some(Seq::ZERO));
-    wished(&mut group, 42, 4, Wish::Leave).expect("allowed");
+    wished(&mut group, 42, 4, GroupCommand::Leave).expect("allowed");
     assert_eq!(group.readable_after(user(4)), None);
     assert_eq!(group.readable_after(user(9)), None);
 }
@@ -111,32 +117,40 @@ fn who_comes_later_reads_from_there_or_everything() {
 #[test]
 fn a_group_has_bounds() {
     let mut group = group();
-    let four = Wish::Add((4..8).map(user).collect());
+    let four = GroupCommand::Add((4..8).map(user).collect());
     assert_eq!(judge(&group, 1, &four), Err(Code::InvalidArgument));
-    wished(&mut group, 2, 1, Wish::Add((4..7).map(user).collect())).expect("six");
-    let one = Wish::Add(vec![user(7)]);
+    wished(
+        &mut group,
+        2,
+        1,
+        GroupCommand::Add((4..7).map(user).collect()),
+    )
+    .expect("six");
+    let one = GroupCommand::Add(vec![user(7)]);
     assert_eq!(judge(&group, 1, &one), Err(Code::RateLimited));
-    wished(&mut group, 3, 5, Wish::Leave).expect("allowed");
+    wished(&mut group, 3, 5, GroupCommand::Leave).expect("allowed");
     assert!(
         judge(&group, 1, &one).is_ok(),
         "those who left have no place"
     );
 }
 
-pub(super) fn any_wish() -> impl Strategy<Value = (i64, Wish)> {
+pub(super) fn any_wish() -> impl Strategy<Value = (i64, GroupCommand)> {
     let anybody = || (1..9_i64).prop_map(user);
     let role = prop_oneof![Just(Role::Member), Just(Role::Admin), Just(Role::Owner)];
     let wish = prop_oneof![
-        Just(Wish::Join),
-        Just(Wish::Leave),
-        vec(anybody(), 0..4).prop_map(Wish::Add),
-        anybody().prop_map(Wish::Remove),
-        (anybody(), role).prop_map(|(user, role)| Wish::SetRole(user, role)),
-        anybody().prop_map(Wish::HandOver),
-        any::<(bool, bool)>().prop_map(|(open_history, open_door)| Wish::Set(Settings {
-            open_history,
-            open_door
-        })),
+        Just(GroupCommand::Join),
+        Just(GroupCommand::Leave),
+        vec(anybody(), 0..4).prop_map(GroupCommand::Add),
+        anybody().prop_map(GroupCommand::Remove),
+        (anybody(), role).prop_map(|(user, role)| GroupCommand::SetRole(user, role)),
+        anybody().prop_map(GroupCommand::HandOver),
+        any::<(bool, bool)>().prop_map(|(open_history, open_door)| GroupCommand::Set(
+            GroupSettings {
+                open_history,
+                open_door
+            }
+        )),
     ];
     (1..9_i64, wish)
 }
@@ -155,19 +169,19 @@ proptest! {
             let owners = group.present().filter(|(_, role)| *role == Role::Owner).count();
             prop_assert_eq!(owners, usize::from(present > 0));
             prop_assert!(present <= limits().members);
-            // Nobody's standing changes but by somebody who was in, or who came through an open door.
+            // Only a member, or a user who joins through an open door, changes the group.
             if group != before {
-                let came = wish == Wish::Join && before.settings.open_door;
+                let came = wish == GroupCommand::Join && before.settings.open_door;
                 prop_assert!(before.role(user(by)).is_some() || came);
             }
         }
     }
 }
 
-/// Everything that is asked of a group for each record, at its greatest size.
+/// Every query of a group that a record causes, at the group's maximum size.
 #[test]
 fn a_group_of_a_hundred_thousand_is_never_walked_through_for_a_record() {
-    let limits = Limits::default();
+    let limits = GroupLimits::default();
     let mut large = Group::new(user(1), CLOSED, at(0));
     let member = |n: i64| Member {
         role: Some(Role::Member),
@@ -184,16 +198,16 @@ fn a_group_of_a_hundred_thousand_is_never_walked_through_for_a_record() {
         assert_eq!(refusal(Some(&large), record, user(7)), None);
         assert_eq!(
             large
-                .judge(record, user(1), &Wish::Leave, Seq(9), &limits)
+                .judge(record, user(1), &GroupCommand::Leave, Seq(9), &limits)
                 .map_err(|it| it.code),
             Err(Code::InvalidArgument)
         );
-        // Every state stays as it was.
+        // Keeps every state.
         let mut states = vec![large.clone()];
         for n in 1..=1000 {
             let last = states.last().expect("the first");
             let record = at(record.offset + n);
-            let wish = Wish::Add(vec![user((1 << 30) + n as i64)]);
+            let wish = GroupCommand::Add(vec![user((1 << 30) + n as i64)]);
             let ruled = rule(Some(last), record, user(1), &wish, Seq(9), &limits);
             let mut next = last.clone();
             next.apply(ruled.expect("there is room"));
@@ -205,7 +219,7 @@ fn a_group_of_a_hundred_thousand_is_never_walked_through_for_a_record() {
         }
         assert_eq!(states[0].members.len(), present);
         let full = states.last().expect("the last");
-        let wish = Wish::Add(vec![user(1 << 40)]);
+        let wish = GroupCommand::Add(vec![user(1 << 40)]);
         let refused = rule(Some(full), at(1 << 31), user(1), &wish, Seq(9), &limits);
         assert_eq!(
             refused.map_err(|refusal| refusal.code),
@@ -215,8 +229,8 @@ fn a_group_of_a_hundred_thousand_is_never_walked_through_for_a_record() {
     assert_eq!(walks, 0);
 }
 
-/// A public group that a hundred thousand left: a message looks at those who are in, a record that is read again at
-/// all, for it was theirs to read.
+/// A public group with a hundred thousand former members: a message looks at the present ones only,
+/// and a record that is read again at all of them, since it was theirs to read.
 #[test]
 fn those_who_left_are_not_walked_through_for_a_message() {
     let mut group = Group::new(user(1), CLOSED, at(0));

@@ -1,11 +1,11 @@
-//! The number of an installation, which clients know it by, and the node numbers of its ids: each is kept by
-//! discovery and, beside it, by the store, so that the loss of either one takes nothing away.
+//! The number by which clients know an installation, and the node numbers of its ids. Discovery has
+//! each of them and the store a second copy, so that the loss of either one loses nothing.
 
 use std::time::Duration;
 
 use crate::Timestamp;
 
-/// How often the two copies of the number are compared.
+/// Interval between comparisons of the two copies.
 pub const COMPARE_EVERY: Duration = Duration::from_secs(60);
 
 /// One copy of the number.
@@ -13,26 +13,26 @@ pub const COMPARE_EVERY: Duration = Duration::from_secs(60);
 pub enum Replica {
     Number(u64),
     Missing,
-    /// Whoever keeps it does not answer.
+    /// The keeper of the copy does not answer.
     Unreachable,
 }
 
-/// What two copies say together.
+/// Verdict on the two copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Number {
         number: u64,
-        /// Where it is to be put (back).
+        /// Copies to write or restore.
         to_discovery: bool,
         to_store: bool,
     },
-    /// One of the two belongs to another installation: nobody but an operator knows which.
+    /// One of the two belongs to another installation: only an operator can know which.
     Differ { discovery: u64, store: u64 },
-    /// Whether there is a number cannot be known now.
+    /// Unknown for now: a number may or may not exist.
     Unknown,
 }
 
-/// The number by its two copies; `drawn` is for an installation that has none.
+/// Compares the two copies; `drawn` is for an installation without a number.
 pub fn compare(discovery: Replica, store: Replica, drawn: u64) -> Verdict {
     let number = |number| Verdict::Number {
         number,
@@ -49,9 +49,9 @@ pub fn compare(discovery: Replica, store: Replica, drawn: u64) -> Verdict {
     }
 }
 
-/// The time behind which a leased node number makes its first id. `recorded` is what discovery says, zero where
-/// it says nothing; `copied` what the store does, `None` where it does not answer. A number that neither can
-/// tell of rests for as long as anybody reserves ahead: its last holder may not have noticed its loss.
+/// Time after which a leased node number makes its first id. `recorded` is discovery's record, zero
+/// if there is none; `copied` the store's, `None` if it does not answer. A number unknown to both
+/// rests for as long as any holder reserves ahead: its last holder may not have noticed the loss.
 pub fn node_rests_until(
     recorded: Timestamp,
     copied: Option<Timestamp>,
@@ -65,7 +65,8 @@ pub fn node_rests_until(
     }
 }
 
-/// May a holder whose number discovery has forgotten go on with it? Not where somebody reserved more since.
+/// True if a holder whose number discovery has forgotten may continue with it: unless another one
+/// has reserved more since.
 pub fn node_is_still_ours(reserved: Timestamp, copied: Option<Timestamp>) -> bool {
     copied.is_none_or(|copied| copied <= reserved)
 }

@@ -17,11 +17,11 @@ const SEQUENCE_BITS: u32 = 12;
 /// Nodes are 0 to 1023.
 pub const NODES: u16 = 1 << NODE_BITS;
 const SEQUENCES: u16 = 1 << SEQUENCE_BITS;
-/// How far ids may run ahead of the clock: because a millisecond's 4096 ids were used up and the next
-/// one was borrowed, or because the clock stepped back a little. Beyond it, ids are refused.
+/// Maximum lead of ids over the clock: a millisecond's 4096 ids were used up and the next one was
+/// borrowed, or the clock stepped back a little. Beyond it, ids are refused.
 pub const AHEAD_MAX: Duration = Duration::from_millis(1000);
 
-/// The network-wide name of a message; sorts by time, then by node and sequence.
+/// Unique id of a message; sorts by time, then by node and sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MessageId(i64);
 
@@ -41,7 +41,7 @@ impl MessageId {
         self.0
     }
 
-    /// The accept time that the id carries.
+    /// Accept time in the id.
     pub const fn timestamp(self) -> Timestamp {
         Timestamp::from_millis((self.0 >> (NODE_BITS + SEQUENCE_BITS)) + EPOCH.millis())
     }
@@ -70,7 +70,7 @@ impl FromStr for MessageId {
     }
 }
 
-/// Why no id can be made now.
+/// Reason why no id can be made now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SnowflakeError {
     #[error(
@@ -102,7 +102,7 @@ impl Snowflake {
         }
     }
 
-    /// The last millisecond used, to be remembered beyond this process.
+    /// The last millisecond used, to record beyond this process.
     pub fn last(&self) -> Timestamp {
         self.last
     }

@@ -13,7 +13,7 @@ fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// With a set that arrived at the start, and the next look in ten minutes.
+/// A refresh whose set arrived at the start, with the next fetch in ten minutes.
 fn settled() -> KeyRefresh {
     let mut refresh = KeyRefresh::new(STALE_MAX, START);
     assert!(refresh.begin(START));
@@ -22,7 +22,7 @@ fn settled() -> KeyRefresh {
     refresh
 }
 
-/// From an arrival to the next look, for this random number.
+/// Time from an arrival to the next fetch, for this random number.
 fn period_of(fresh_for: Option<Duration>, random: u64) -> Duration {
     let mut refresh = KeyRefresh::new(STALE_MAX, START);
     refresh.arrived(fresh_for, START, random);
@@ -138,7 +138,7 @@ fn an_unknown_kid_causes_one_look_in_half_a_minute() {
     assert_eq!(refresh.due(), at(36_000), "a look that failed comes again");
 }
 
-// A provider that could not be asked made honest tokens unknown for a minute.
+// An unreachable provider used to make honest tokens unknown for a minute.
 #[test]
 fn only_a_look_that_succeeded_makes_a_kid_unknown() {
     let mut refresh = settled();
@@ -157,7 +157,7 @@ fn only_a_look_that_succeeded_makes_a_kid_unknown() {
         refresh.failed(at(33_000), 0);
     }
     assert_eq!(refresh.again_after(at(33_000)), secs(60));
-    // A look is under way, or due.
+    // A fetch is under way, or due.
     assert_eq!(refresh.again_after(at(100_000)), secs(1));
 }
 
@@ -192,7 +192,7 @@ fn a_kid_that_was_not_found_causes_no_look_for_a_minute() {
     let mut refresh = settled();
     refresh.remember_unknown("a", at(40_000));
     assert_eq!(refresh.missing(Some("b"), at(40_000)), Missing::Wait);
-    // Also while a look is under way for others.
+    // Also while another token's fetch is under way.
     assert!(refresh.begin(at(40_000)));
     assert_eq!(refresh.missing(Some("a"), at(40_001)), Missing::Refuse);
 }
@@ -239,7 +239,7 @@ fn keys_prove_nothing_once_they_are_stale() {
     let stale = STALE_MAX.as_millis() as u64;
     assert!(refresh.is_fit(at(stale)));
     assert!(!refresh.is_fit(at(stale + 1)));
-    // Then every token asks, once in half a minute.
+    // Every token then causes a fetch, once in half a minute.
     let mut refresh = settled();
     assert!(refresh.begin(at(stale)));
     refresh.failed(at(stale + 1), 0);
@@ -290,7 +290,7 @@ fn a_sign_in_waits_two_seconds_and_64_of_them_at_a_time() {
 }
 
 proptest! {
-    // Strangers ask for whatever they like, as often as they like, and the provider has two looks a minute.
+    // Strangers ask for any key, at any rate, and the provider sees two fetches a minute.
     #[test]
     fn strangers_cause_two_looks_a_minute_at_most(
         steps in prop::collection::vec((0_u64..3_000, 0_u8..4, 0_u64..6_000), 1..400),

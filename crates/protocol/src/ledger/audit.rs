@@ -1,15 +1,15 @@
-//! The balance: of what was accepted, everything is settled or in flight, or its name stands here.
+//! The balance: each accepted message is settled, in flight, or listed as missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::minute::minute_of;
-use super::trace::{Life, Open};
+use super::trace::{MessageLife, OpenObligation};
 use crate::message::Target;
 use crate::{ConversationId, MessageId, Seq, Timestamp};
 
-/// What the records say that nobody has committed yet: the topic `message` and the retry topics.
+/// Messages in uncommitted records of the topic `message` and of the retry topics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Carried(BTreeMap<MessageId, Load>);
+pub struct InFlight(BTreeMap<MessageId, Load>);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Load {
@@ -17,37 +17,38 @@ struct Load {
     targets: BTreeSet<Target>,
 }
 
-impl Carried {
-    /// A record of the topic `message` carries the message whole.
+impl InFlight {
+    /// A record of the topic `message` carries the whole message.
     pub fn add_message(&mut self, message: MessageId) {
         self.0.entry(message).or_default().whole = true;
     }
 
-    /// A record of a retry topic carries what some targets miss.
+    /// A record of a retry topic carries the message for the targets still owed it.
     pub fn add_targets(&mut self, message: MessageId, targets: impl IntoIterator<Item = Target>) {
         self.0.entry(message).or_default().targets.extend(targets);
     }
 
-    pub fn carries(&self, message: MessageId, open: Open) -> bool {
+    pub fn carries(&self, message: MessageId, open: OpenObligation) -> bool {
         self.0.get(&message).is_some_and(|load| {
             load.whole
                 || match open {
-                    Open::Message => false,
-                    Open::Target(target) => load.targets.contains(&target),
+                    OpenObligation::Message => false,
+                    OpenObligation::Target(target) => load.targets.contains(&target),
                 }
         })
     }
 }
 
-/// One minute's sum: `accepted = settled + in_flight + missing`.
+/// Totals of one minute: `accepted = settled + in_flight + missing`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Balance {
     pub accepted: u64,
-    /// Every obligation has an end.
+    /// Messages without an open obligation.
     pub settled: u64,
-    /// What is open is carried by a record that will come again.
+    /// Messages whose open obligations are all carried by a record to be consumed again.
     pub in_flight: u64,
-    /// Something is open and no record carries it: lost, unless the ledger is.
+    /// Messages with an open obligation that no record carries: lost, unless the ledger lost
+    /// entries.
     pub missing: Vec<MessageId>,
 }
 
@@ -57,36 +58,36 @@ impl Balance {
     }
 }
 
-/// Where one accepted message is.
+/// Fate of one accepted message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// Every obligation has an end.
+pub enum MessageFate {
+    /// Every obligation has ended.
     Settled,
-    /// What is open is carried by a record that will come again.
+    /// Each open obligation is carried by a record to be consumed again.
     InFlight,
-    /// Something is open and no record carries it.
+    /// An open obligation is carried by no record.
     Missing,
 }
 
-impl Fate {
-    pub fn of(life: &Life, carried: &Carried) -> Fate {
+impl MessageFate {
+    pub fn of(life: &MessageLife, carried: &InFlight) -> MessageFate {
         let open = life.open();
         if open.is_empty() {
-            Fate::Settled
+            MessageFate::Settled
         } else if open.iter().all(|&open| carried.carries(life.message, open)) {
-            Fate::InFlight
+            MessageFate::InFlight
         } else {
-            Fate::Missing
+            MessageFate::Missing
         }
     }
 }
 
-/// Two entries that cannot both be.
+/// Two ledger entries that exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Contradiction {
-    /// One message stands at two positions.
+    /// One message has two positions.
     PlacedTwice { message: MessageId },
-    /// Two messages stand at one position.
+    /// Two messages share one position.
     SeqReused {
         conversation: ConversationId,
         seq: Seq,
@@ -95,7 +96,7 @@ pub enum Contradiction {
     },
 }
 
-/// Sums up lives, minute by minute. Holds a few words for each message it has seen, so audit a window
+/// Totals of message lives, minute by minute. Holds a few words per message seen, so audit a window
 /// of the log, not its whole past.
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
@@ -106,9 +107,9 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Counts an accepted message, in the minute that its id names. One that the log has twice counts
+    /// Counts an accepted message in the minute of its id. A message that the log has twice counts
     /// once.
-    pub fn add(&mut self, life: &Life, carried: &Carried) {
+    pub fn add(&mut self, life: &MessageLife, carried: &InFlight) {
         if !self.seen.insert(life.message) {
             return;
         }
@@ -116,15 +117,15 @@ impl Audit {
         let minute = minute_of(life.message.timestamp());
         let balance = self.minutes.entry(minute).or_default();
         balance.accepted += 1;
-        match Fate::of(life, carried) {
-            Fate::Settled => balance.settled += 1,
-            Fate::InFlight => balance.in_flight += 1,
-            Fate::Missing => balance.missing.push(life.message),
+        match MessageFate::of(life, carried) {
+            MessageFate::Settled => balance.settled += 1,
+            MessageFate::InFlight => balance.in_flight += 1,
+            MessageFate::Missing => balance.missing.push(life.message),
         }
     }
 
-    /// Takes over what a second look found, at the messages that were missing and at no others: what
-    /// moved while it was looked for is settled or in flight after all.
+    /// Merges a second look at exactly the messages that were missing: a message that moved during
+    /// the first look is settled or in flight after all.
     pub fn look_again(&mut self, second: Audit) {
         for balance in self.minutes.values_mut() {
             balance.missing.clear();
@@ -138,7 +139,7 @@ impl Audit {
         self.contradictions.extend(second.contradictions);
     }
 
-    fn look_at_place(&mut self, life: &Life) {
+    fn look_at_place(&mut self, life: &MessageLife) {
         let message = life.message;
         if !life.placed_again.is_empty() {
             self.contradictions
@@ -158,7 +159,7 @@ impl Audit {
         }
     }
 
-    /// Each minute in which something was accepted, by its beginning.
+    /// Minutes with accepted messages, each by its start.
     pub fn minutes(&self) -> impl Iterator<Item = (Timestamp, &Balance)> {
         self.minutes
             .iter()
@@ -169,7 +170,7 @@ impl Audit {
         self.contradictions.iter()
     }
 
-    /// All minutes as one.
+    /// Sum of all minutes.
     pub fn total(&self) -> Balance {
         let mut total = Balance::default();
         for balance in self.minutes.values() {
@@ -181,7 +182,7 @@ impl Audit {
         total
     }
 
-    /// Nothing is missing and nothing contradicts itself.
+    /// True if no message is missing and no entries contradict each other.
     pub fn is_even(&self) -> bool {
         self.contradictions.is_empty() && self.minutes.values().all(Balance::is_even)
     }

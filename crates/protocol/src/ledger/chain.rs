@@ -1,73 +1,75 @@
-//! The chain over closed minutes: what it must be, and what is wrong with one.
+//! The chain over closed minutes, and its verification.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::minute::{Closed, Link, Row};
+use super::minute::{ChainLink, Closed, MinuteRow};
 use crate::Timestamp;
 
-/// The end of the chain, of which there is one: whoever closes a minute replaces the head that he knows.
+/// The end of the chain. There is only one: a worker that closes a minute replaces the head that it
+/// read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Head {
-    /// How often the head moved: a head is replaced by that of the next turn only.
+pub struct ChainHead {
+    /// Number of moves so far: a head is replaced only by that of the next turn.
     pub turn: u64,
-    /// Who moved it, and when: as long as that is not long ago, nobody else does.
+    /// Worker that moved the head last, and when. Other workers leave the head alone while this is
+    /// recent.
     pub worker: u64,
     pub at: Timestamp,
-    /// Links up to here were removed, as they were too old. Number 0: none.
-    pub start: Link,
-    /// Everything accepted from `start.minute` to here is in a closed minute.
+    /// Last link removed by retention. Number 0: none.
+    pub start: ChainLink,
+    /// Everything accepted between `start.minute` and this time is in a closed minute.
     pub until: Timestamp,
-    /// No minute before it is open.
+    /// No minute before this one is open.
     pub open_from: Timestamp,
-    pub place: Place,
-    /// The last link, whole: whoever takes over writes its row again, in case the one before him did not
-    /// come to it.
+    pub place: ChainPlace,
+    /// The last link, whole. A worker that takes over rewrites its row, in case its predecessor
+    /// moved the head but did not write the row.
     pub last: Option<Closed>,
 }
 
-/// How far the log was read: offsets, one a partition.
+/// Read position in the log: offsets, one per partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
-    /// Of the log that they belong to.
+pub struct ChainPlace {
+    /// Epoch of the log that the offsets belong to.
     pub epoch: u32,
-    /// Everything before is in a closed minute: reading goes on here.
+    /// Offset where reading resumes: everything before is in a closed minute.
     pub from: Vec<u64>,
-    /// Before it, records of closed minutes are counted.
+    /// Offset before which records of closed minutes are counted.
     pub counted: Vec<u64>,
 }
 
-impl Head {
+impl ChainHead {
     /// The last link.
-    pub fn link(&self) -> Link {
+    pub fn link(&self) -> ChainLink {
         self.last.as_ref().map_or(self.start, Closed::link)
     }
 }
 
-/// Where the chain does not hold.
+/// Flaws of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Flaw {
+pub enum ChainFlaw {
     /// The row cannot be read.
     Unreadable { minute: Timestamp },
-    /// The row's digest does not match what it says.
+    /// The row's digest does not match its contents.
     Altered { minute: Timestamp },
-    /// The row stands under another minute than its own, or out of turn.
+    /// The row's key is not its own minute, or the row is out of order.
     Misplaced { minute: Timestamp },
-    /// The row matches itself, but not the digest of the one before.
+    /// The row matches its own digest, but not the digest of the row before.
     Unlinked { minute: Timestamp },
-    /// Links of these numbers are not there; between the minutes of their neighbours.
+    /// Links of these numbers are missing, between the minutes of their neighbours.
     Removed {
         first: u64,
         last: u64,
         after: Timestamp,
         before: Timestamp,
     },
-    /// What became of the minute does not match its seal, or its sum is not what was accepted.
+    /// The amendment does not match its seal, or its figures do not add up to `accepted`.
     AmendmentAltered { minute: Timestamp },
-    /// What became of the minute is not there.
+    /// The amendment is missing.
     AmendmentRemoved { minute: Timestamp },
-    /// The ids that the log has are not those that were counted. Only a reading of the log finds it.
+    /// The ids in the log are not those counted. Only a read of the log finds this.
     IdsDiffer {
         minute: Timestamp,
         counted: u64,
@@ -75,40 +77,42 @@ pub enum Flaw {
     },
 }
 
-impl Flaw {
-    /// The minute that it is about; of removed ones, the last that is there before them.
+impl ChainFlaw {
+    /// Minute of the flaw; for removed links, that of the last link before them.
     pub fn minute(&self) -> Timestamp {
         match self {
-            Flaw::Unreadable { minute }
-            | Flaw::Altered { minute }
-            | Flaw::Misplaced { minute }
-            | Flaw::Unlinked { minute }
-            | Flaw::AmendmentAltered { minute }
-            | Flaw::AmendmentRemoved { minute }
-            | Flaw::IdsDiffer { minute, .. } => *minute,
-            Flaw::Removed { after, .. } => *after,
+            ChainFlaw::Unreadable { minute }
+            | ChainFlaw::Altered { minute }
+            | ChainFlaw::Misplaced { minute }
+            | ChainFlaw::Unlinked { minute }
+            | ChainFlaw::AmendmentAltered { minute }
+            | ChainFlaw::AmendmentRemoved { minute }
+            | ChainFlaw::IdsDiffer { minute, .. } => *minute,
+            ChainFlaw::Removed { after, .. } => *after,
         }
     }
 }
 
-impl fmt::Display for Flaw {
+impl fmt::Display for ChainFlaw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Flaw::Unreadable { .. } => f.write_str("the row cannot be read"),
-            Flaw::Altered { .. } => f.write_str("the row was altered: its digest does not match"),
-            Flaw::Misplaced { .. } => f.write_str("the row is not in its place"),
-            Flaw::Unlinked { .. } => {
+            ChainFlaw::Unreadable { .. } => f.write_str("the row cannot be read"),
+            ChainFlaw::Altered { .. } => {
+                f.write_str("the row was altered: its digest does not match")
+            }
+            ChainFlaw::Misplaced { .. } => f.write_str("the row is not in its place"),
+            ChainFlaw::Unlinked { .. } => {
                 f.write_str("the row before it is not the one that it was linked to")
             }
-            Flaw::Removed { first, last, .. } if first == last => {
+            ChainFlaw::Removed { first, last, .. } if first == last => {
                 write!(f, "link {first} was removed after it")
             }
-            Flaw::Removed { first, last, .. } => {
+            ChainFlaw::Removed { first, last, .. } => {
                 write!(f, "links {first} to {last} were removed after it")
             }
-            Flaw::AmendmentAltered { .. } => f.write_str("what became of it was altered"),
-            Flaw::AmendmentRemoved { .. } => f.write_str("what became of it was removed"),
-            Flaw::IdsDiffer {
+            ChainFlaw::AmendmentAltered { .. } => f.write_str("what became of it was altered"),
+            ChainFlaw::AmendmentRemoved { .. } => f.write_str("what became of it was removed"),
+            ChainFlaw::IdsDiffer {
                 counted, in_log, ..
             } => write!(
                 f,
@@ -118,31 +122,31 @@ impl fmt::Display for Flaw {
     }
 }
 
-/// Walks along a chain, row by row, and names what does not match.
+/// Walks along a chain row by row, and collects its flaws.
 #[derive(Clone, Debug)]
-pub struct Walk {
-    /// The last good place; `None` before the first row of a walk that begins inside the chain.
-    at: Option<Link>,
+pub struct ChainWalk {
+    /// Last good link; `None` before the first row of a walk that begins inside the chain.
+    at: Option<ChainLink>,
     since: Timestamp,
-    /// The link before the first that must be there.
-    start: Link,
-    end: Link,
-    flaws: Vec<Flaw>,
+    /// The link before the first required one.
+    start: ChainLink,
+    end: ChainLink,
+    flaws: Vec<ChainFlaw>,
     links: u64,
 }
 
-impl Walk {
-    /// Along the whole chain.
-    pub fn whole(head: &Head) -> Walk {
-        Walk {
+impl ChainWalk {
+    /// Walks the whole chain.
+    pub fn whole(head: &ChainHead) -> ChainWalk {
+        ChainWalk {
             at: Some(head.start),
-            ..Walk::since(head, head.start.minute)
+            ..ChainWalk::since(head, head.start.minute)
         }
     }
 
-    /// From the first row of this minute or later on, whose link to the one before is taken on trust.
-    pub fn since(head: &Head, since: Timestamp) -> Walk {
-        Walk {
+    /// Walks from the first row at or after `since`, and trusts that row's link to the one before.
+    pub fn since(head: &ChainHead, since: Timestamp) -> ChainWalk {
+        ChainWalk {
             at: None,
             since,
             start: head.start,
@@ -152,22 +156,23 @@ impl Walk {
         }
     }
 
-    /// The next row, in order of the keys.
-    pub fn step(&mut self, row: &Row) {
+    /// Checks the next row, in key order.
+    pub fn step(&mut self, row: &MinuteRow) {
         let minute = row.minute;
         let Some(closed) = &row.closed else {
-            return self.flaws.push(Flaw::Unreadable { minute });
+            return self.flaws.push(ChainFlaw::Unreadable { minute });
         };
         if closed.number <= self.start.number && closed.minute == minute {
-            // Left over from a removal that was broken off.
+            // Left over from an interrupted removal.
             return;
         }
         self.links += 1;
         if closed.recomputed() != closed.digest {
-            self.flaws.push(Flaw::Altered { minute });
-            // Its number may be part of what was altered: the next row shows where the walk is.
+            self.flaws.push(ChainFlaw::Altered { minute });
+            // The number itself may have been altered, so count on: the next row shows the true
+            // place.
             if let Some(at) = &mut self.at {
-                *at = Link {
+                *at = ChainLink {
                     number: at.number + 1,
                     minute,
                     digest: closed.digest,
@@ -176,42 +181,46 @@ impl Walk {
             return;
         }
         if closed.minute != minute {
-            return self.flaws.push(Flaw::Misplaced { minute });
+            return self.flaws.push(ChainFlaw::Misplaced { minute });
         }
         match self.at {
-            Some(at) if closed.number <= at.number => self.flaws.push(Flaw::Misplaced { minute }),
+            Some(at) if closed.number <= at.number => {
+                self.flaws.push(ChainFlaw::Misplaced { minute })
+            }
             Some(at) if closed.number > at.number + 1 => {
                 self.removed(at, closed.number - 1, minute)
             }
-            Some(at) if closed.before != at.digest => self.flaws.push(Flaw::Unlinked { minute }),
+            Some(at) if closed.before != at.digest => {
+                self.flaws.push(ChainFlaw::Unlinked { minute })
+            }
             _ => {}
         }
         self.at = Some(closed.link());
         match &row.amendment {
-            // It is written after its link.
+            // An amendment is written after its link, so the last one may still be missing.
             None if closed.number == self.end.number => {}
-            None => self.flaws.push(Flaw::AmendmentRemoved { minute }),
+            None => self.flaws.push(ChainFlaw::AmendmentRemoved { minute }),
             Some(amendment) => {
                 let figures = amendment.figures();
                 let sum = figures.settled + figures.in_flight + figures.missing;
                 if amendment.seal != amendment.recomputed(closed) || sum != closed.accepted {
-                    self.flaws.push(Flaw::AmendmentAltered { minute });
+                    self.flaws.push(ChainFlaw::AmendmentAltered { minute });
                 }
             }
         }
     }
 
-    /// The ids of a row were looked up in the log, and are not those.
+    /// Records that the ids of a row differ from those in the log.
     pub fn differs(&mut self, closed: &Closed, in_log: u64) {
-        self.flaws.push(Flaw::IdsDiffer {
+        self.flaws.push(ChainFlaw::IdsDiffer {
             minute: closed.minute,
             counted: closed.accepted,
             in_log,
         });
     }
 
-    fn removed(&mut self, at: Link, last: u64, before: Timestamp) {
-        self.flaws.push(Flaw::Removed {
+    fn removed(&mut self, at: ChainLink, last: u64, before: Timestamp) {
+        self.flaws.push(ChainFlaw::Removed {
             first: at.number + 1,
             last,
             after: at.minute,
@@ -219,10 +228,10 @@ impl Walk {
         });
     }
 
-    /// After the last row: what is wrong, and how many links there were.
-    pub fn end(mut self) -> (Vec<Flaw>, u64) {
-        // No row, where the last link at least must be.
-        let none = Link {
+    /// Ends the walk after the last row. Returns the flaws and the number of links.
+    pub fn end(mut self) -> (Vec<ChainFlaw>, u64) {
+        // The walk met no row, though at least the last link must be there.
+        let none = ChainLink {
             number: self.end.number.saturating_sub(1),
             minute: self.since,
             ..self.end
@@ -232,7 +241,7 @@ impl Walk {
         if at.number < self.end.number {
             self.removed(at, self.end.number, self.end.minute);
         } else if at != self.end {
-            self.flaws.push(Flaw::Unlinked {
+            self.flaws.push(ChainFlaw::Unlinked {
                 minute: self.end.minute,
             });
         }

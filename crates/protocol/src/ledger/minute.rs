@@ -1,11 +1,11 @@
-//! A closed minute: what the log accepted in it, for good, and what has become of it since.
+//! A closed minute: the messages that the log accepted in it, and their fate since.
 //!
-//! Two values, because two things are known at different times. **What was accepted** is known when the
-//! minute is closed, and never changes: it is a link of the chain (`chain`), and each link covers the one
-//! before. **What became of it** goes on for as long as retries do, ten minutes and more: an amendment
-//! replaces the one before, until everything is settled. Were amendments links, a minute that is late would
-//! change those after it; were they not sealed to their link, they could be exchanged. So each bears a seal
-//! over itself and its link.
+//! Two values, known at different times. **Accepted messages** are known when the minute closes,
+//! and never change: they form a link of the chain (`chain`), and each link covers the one before.
+//! **Their fate** keeps changing as long as retries go on, ten minutes and more: each amendment
+//! replaces the one before, until everything is settled. If amendments were links, a late minute
+//! would change those after it; if they were not sealed to their link, they could be exchanged. So
+//! each carries a seal over itself and its link.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::{MessageId, Timestamp};
 
 pub const MINUTE: Duration = Duration::from_secs(60);
 
-/// Ids of one kind that an amendment names.
+/// Ids of one kind that an amendment lists.
 pub const NAMES_MAX: usize = 1000;
 
-/// Open messages are looked at again after a quarter of their age, within these.
+/// Bounds of the pause before the next look at open messages, which is a quarter of their age.
 const AGAIN: (Duration, Duration) = (MINUTE, Duration::from_secs(3600));
 
-/// The beginning of the minute of a time.
+/// Start of the minute that contains `at`.
 pub fn minute_of(at: Timestamp) -> Timestamp {
     Timestamp::from_millis(at.millis() - at.millis().rem_euclid(MINUTE.as_millis() as i64))
 }
@@ -33,10 +33,10 @@ pub fn minute_of(at: Timestamp) -> Timestamp {
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// What the first link of a chain has before it.
+    /// Predecessor of the first link of a chain.
     pub const NONE: Digest = Digest([0; 32]);
 
-    /// Of ids: the same for the same set, whatever order they come in and however often each.
+    /// Digest of a set of ids, independent of order and duplicates.
     pub fn of_ids(ids: impl IntoIterator<Item = MessageId>) -> Digest {
         let mut ids: Vec<MessageId> = ids.into_iter().collect();
         ids.sort_unstable();
@@ -61,8 +61,8 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// What a digest covers: a name of its kind, then numbers and digests, each of fixed length, so that no two
-/// values make the same bytes.
+/// Input of a digest: the name of its kind, then numbers and digests of fixed length, so that no
+/// two values yield the same bytes.
 struct Text(Sha256);
 
 impl Text {
@@ -86,7 +86,7 @@ impl Text {
         self.0.update(digest.0);
     }
 
-    fn names(&mut self, names: &Names) {
+    fn names(&mut self, names: &UnsettledNames) {
         self.number(names.count);
         self.number(names.first.len() as u64);
         for id in &names.first {
@@ -99,30 +99,30 @@ impl Text {
     }
 }
 
-/// How many of the accepted messages are where. `accepted = settled + in_flight + missing`.
+/// Counts of accepted messages by fate. `accepted = settled + in_flight + missing`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Figures {
+pub struct MinuteFigures {
     pub settled: u64,
     pub in_flight: u64,
     pub missing: u64,
-    /// Pairs of ledger entries, among these messages, that cannot both be.
+    /// Pairs of ledger entries about these messages that exclude each other.
     pub contradictions: u64,
 }
 
-/// The records of one partition that a minute was read from: offsets.
+/// Offsets in one partition that a minute was read from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stretch {
-    /// The first that may be of this minute.
+pub struct OffsetRange {
+    /// First record that may belong to this minute.
     pub from: u64,
-    /// Before it, records of earlier minutes were counted there.
+    /// Offset before which records of earlier minutes were counted in those minutes.
     pub counted: u64,
-    /// After the last that was read.
+    /// Offset after the last record read.
     pub to: u64,
 }
 
-impl Stretch {
-    /// Whether the record at `offset`, of a message with this accept time, belongs to `minute`: it is of that
-    /// minute, or of an earlier one and came when that was closed.
+impl OffsetRange {
+    /// True if the record at `offset`, of a message with this accept time, counts in `minute`: it
+    /// is of that minute, or of an earlier one that was closed when the record arrived.
     pub fn counts(&self, minute: Timestamp, offset: u64, accepted_at: Timestamp) -> bool {
         let of = minute_of(accepted_at);
         let read = (self.from..self.to).contains(&offset);
@@ -130,46 +130,47 @@ impl Stretch {
     }
 }
 
-/// What a minute was read from and what it came to.
+/// Source and result of reading one minute.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reading {
-    /// Its beginning.
+pub struct MinuteReading {
+    /// Start of the minute.
     pub minute: Timestamp,
     pub accepted: u64,
     pub ids: Digest,
-    /// Records that the log had removed before they were read: what they held is unknown.
+    /// Records that the log removed before they were read; their contents are unknown.
     pub unread: u64,
-    /// Of the log that the offsets belong to.
+    /// Epoch of the log that the offsets belong to.
     pub epoch: u32,
-    /// One a partition.
-    pub stretches: Vec<Stretch>,
+    /// One per partition.
+    pub stretches: Vec<OffsetRange>,
 }
 
-/// A link of the chain: a minute in which something was accepted. Never changes.
+/// A link of the chain: a minute with accepted messages or unread records. Never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Closed {
-    /// 1 for the first of the chain, and one more for each after it.
+    /// 1 for the first link of the chain, increasing by one.
     pub number: u64,
-    /// Its beginning.
+    /// Start of the minute.
     pub minute: Timestamp,
-    /// Messages whose records were read first in this minute: those whose ids are of it, and those of earlier
-    /// minutes that came after theirs was closed (a dead letter that was sent on its way again, a repeat).
+    /// Messages first read in this minute: those whose ids belong to it, and those of earlier
+    /// minutes whose records arrived after their own minute was closed (a redriven dead letter, a
+    /// repeat).
     pub accepted: u64,
     pub ids: Digest,
     pub unread: u64,
     pub epoch: u32,
-    pub stretches: Vec<Stretch>,
-    /// When it was closed; later figures are in the amendment.
-    pub then: Figures,
-    /// The digest of the link before.
+    pub stretches: Vec<OffsetRange>,
+    /// Figures at closing time; later ones are in the amendment.
+    pub then: MinuteFigures,
+    /// Digest of the previous link.
     pub before: Digest,
-    /// Covers everything above.
+    /// Covers all fields above.
     pub digest: Digest,
 }
 
 impl Closed {
-    /// The link after `before`.
-    pub fn after(before: Link, reading: Reading, then: Figures) -> Closed {
+    /// Builds the link after `before`.
+    pub fn after(before: ChainLink, reading: MinuteReading, then: MinuteFigures) -> Closed {
         let mut closed = Closed {
             number: before.number + 1,
             minute: reading.minute,
@@ -186,7 +187,7 @@ impl Closed {
         closed
     }
 
-    /// What its digest must be.
+    /// Recomputes the digest from the other fields.
     pub fn recomputed(&self) -> Digest {
         let mut text = Text::new("minute");
         text.number(self.number);
@@ -209,8 +210,8 @@ impl Closed {
         text.digest()
     }
 
-    pub fn link(&self) -> Link {
-        Link {
+    pub fn link(&self) -> ChainLink {
+        ChainLink {
             number: self.number,
             minute: self.minute,
             digest: self.digest,
@@ -218,18 +219,18 @@ impl Closed {
     }
 }
 
-/// The name of a link.
+/// Identity of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Link {
+pub struct ChainLink {
     pub number: u64,
     pub minute: Timestamp,
     pub digest: Digest,
 }
 
-impl Link {
-    /// What stands before the first link of a chain that begins with `minute`.
-    pub const fn beginning(minute: Timestamp) -> Link {
-        Link {
+impl ChainLink {
+    /// Predecessor of the first link of a chain that begins with `minute`.
+    pub const fn beginning(minute: Timestamp) -> ChainLink {
+        ChainLink {
             number: 0,
             minute,
             digest: Digest::NONE,
@@ -237,17 +238,17 @@ impl Link {
     }
 }
 
-/// Some ids by name, and how many there are.
+/// Ids of unsettled messages, some listed, all counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Names {
-    /// The oldest, at most [`NAMES_MAX`].
+pub struct UnsettledNames {
+    /// The oldest ids, at most [`NAMES_MAX`].
     pub first: Vec<MessageId>,
     pub count: u64,
 }
 
-impl Names {
-    pub fn of(ids: &[MessageId]) -> Names {
-        Names {
+impl UnsettledNames {
+    pub fn of(ids: &[MessageId]) -> UnsettledNames {
+        UnsettledNames {
             first: ids.iter().take(NAMES_MAX).copied().collect(),
             count: ids.len() as u64,
         }
@@ -258,27 +259,27 @@ impl Names {
     }
 }
 
-/// What has become of a closed minute, when it was last looked at.
+/// Fate of a closed minute's messages at the last look.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Amendment {
     pub looked_at: Timestamp,
     pub settled: u64,
-    pub in_flight: Names,
-    pub missing: Names,
+    pub in_flight: UnsettledNames,
+    pub missing: UnsettledNames,
     pub contradictions: u64,
-    /// Covers everything above and the digest of the minute.
+    /// Covers all fields above, and the digest of the minute.
     pub seal: Digest,
 }
 
 impl Amendment {
-    /// What a look at the whole minute found.
-    pub fn of(closed: &Closed, looked_at: Timestamp, found: &Found) -> Amendment {
+    /// Amendment after a look at the whole minute.
+    pub fn of(closed: &Closed, looked_at: Timestamp, found: &MinuteVerdict) -> Amendment {
         let open = (found.in_flight.len() + found.missing.len()) as u64;
         let mut amendment = Amendment {
             looked_at,
             settled: closed.accepted.saturating_sub(open),
-            in_flight: Names::of(&found.in_flight),
-            missing: Names::of(&found.missing),
+            in_flight: UnsettledNames::of(&found.in_flight),
+            missing: UnsettledNames::of(&found.missing),
             contradictions: found.contradictions,
             seal: Digest::NONE,
         };
@@ -286,10 +287,15 @@ impl Amendment {
         amendment
     }
 
-    /// What a later look at what was open, or at the whole minute again, makes of it. What was settled stays
-    /// so: a look that finds more open than there was (a dead letter was sent on its way again since) changes
-    /// nothing.
-    pub fn amended(&self, closed: &Closed, looked_at: Timestamp, found: &Found) -> Amendment {
+    /// Amendment after a later look, at the open messages or at the whole minute again. Settled
+    /// messages stay settled: a look that finds more open than before (a dead letter was redriven
+    /// since) changes nothing but its time.
+    pub fn amended(
+        &self,
+        closed: &Closed,
+        looked_at: Timestamp,
+        found: &MinuteVerdict,
+    ) -> Amendment {
         let mut next = Amendment::of(closed, looked_at, found);
         if next.settled < self.settled {
             next = self.clone();
@@ -300,7 +306,7 @@ impl Amendment {
         next
     }
 
-    /// A later look that found nothing changed.
+    /// Amendment after a later look that found no change.
     pub fn seen_again(&self, closed: &Closed, looked_at: Timestamp) -> Amendment {
         let mut next = self.clone();
         next.looked_at = looked_at;
@@ -308,7 +314,7 @@ impl Amendment {
         next
     }
 
-    /// What its seal must be.
+    /// Sentence for a message that is a change, a list change, or refused.
     pub fn recomputed(&self, closed: &Closed) -> Digest {
         let mut text = Text::new("amendment");
         text.other(closed.digest);
@@ -320,8 +326,8 @@ impl Amendment {
         text.digest()
     }
 
-    pub fn figures(&self) -> Figures {
-        Figures {
+    pub fn figures(&self) -> MinuteFigures {
+        MinuteFigures {
             settled: self.settled,
             in_flight: self.in_flight.count,
             missing: self.missing.count,
@@ -329,12 +335,12 @@ impl Amendment {
         }
     }
 
-    /// Nothing needs another look.
+    /// True if no message needs another look.
     pub fn is_settled(&self) -> bool {
         self.in_flight.count == 0 && self.missing.count == 0
     }
 
-    /// The messages that are open, where all of them have their names here.
+    /// Open messages; `None` if not all of them are listed here.
     pub fn open(&self) -> Option<Vec<MessageId>> {
         let complete = self.in_flight.is_complete() && self.missing.is_complete();
         complete.then(|| {
@@ -345,28 +351,28 @@ impl Amendment {
         })
     }
 
-    /// When a minute that is not settled is looked at again.
+    /// Time of the next look at an unsettled minute.
     pub fn again_at(&self, minute: Timestamp) -> Timestamp {
         let age = self.looked_at.since(minute);
         self.looked_at + (age / 4).clamp(AGAIN.0, AGAIN.1)
     }
 }
 
-/// What a look found open: ids in order.
+/// Open messages found by a look, ordered by id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct MinuteVerdict {
     pub in_flight: Vec<MessageId>,
     pub missing: Vec<MessageId>,
     pub contradictions: u64,
 }
 
-/// A row as it is kept: what cannot be read is `None`, so that a damaged row is named and hides no other.
+/// A stored row. Unreadable parts are `None`, so a damaged row is reported and hides no other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// The key that it is kept under.
+pub struct MinuteRow {
+    /// Key of the row.
     pub minute: Timestamp,
     pub closed: Option<Closed>,
-    /// Also `None` where the minute was closed and not looked at since.
+    /// Also `None` if nobody has looked at the minute since it was closed.
     pub amendment: Option<Amendment>,
 }
 

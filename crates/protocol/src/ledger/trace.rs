@@ -1,45 +1,45 @@
-//! The life of one message, read from its entries: who was owed it, and how each of them ended up.
+//! The life of one message, read from its entries: its targets, and the end of each obligation.
 //!
-//! Entries come from several processes with several clocks, and may stand twice after a crash. So the
-//! reading does not depend on their order: an end that was reached once stays reached, and the better
-//! end wins (delivered before stored, stored before dead).
+//! Entries come from several processes with several clocks, and may be duplicated after a crash. So
+//! the reading does not depend on their order: an end once reached stays, and the better end wins
+//! (delivered before stored, stored before dead).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use super::{DeadReason, Event, FailureCause, LedgerEntry};
-use crate::mailbox::Whereabouts;
+use super::{DeadReason, FailureCause, LedgerEntry, LedgerEvent};
+use crate::mailbox::MailLocation;
 use crate::message::Target;
 use crate::{ConversationId, MessageId, SendId, Seq, SessionId, Timestamp, UserId};
 
-/// What became of one message.
+/// Fate of one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Life {
+pub struct MessageLife {
     pub message: MessageId,
-    pub placed: Option<Place>,
-    /// Other positions that the message was given: a broken promise where there is any.
-    pub placed_again: Vec<Place>,
-    /// It stands for nothing itself: it was to change a message.
-    pub change: Option<Fate>,
-    /// It was to change somebody's list, and did.
+    pub placed: Option<TracePlace>,
+    /// Further positions of the message: any entry breaks a guarantee.
+    pub placed_again: Vec<TracePlace>,
+    /// Fate of the requested change, for a message that asks for one instead of being delivered.
+    pub change: Option<TargetFate>,
+    /// Conversation changed in a list, for a message that asks for that instead of being delivered.
     pub listed: Option<ConversationId>,
-    /// Refused at its place in the log, in these words.
+    /// Reason why the message was refused at its place in the log.
     pub refused: Option<String>,
-    /// It was dropped for this earlier one, which carries the obligation.
+    /// Earlier message that this one repeats and that carries the obligation; this one was dropped.
     pub repeat_of: Option<MessageId>,
-    /// When its record first needed no more work.
+    /// Time at which the record first needed no more work.
     pub settled_at: Option<Timestamp>,
-    /// The whole message is a dead letter that nobody sent on its way again.
-    pub dead: Option<Letter>,
-    /// A dead letter of the whole message was sent on its way again and is not settled since.
+    /// Dead letter of the whole message, not redriven.
+    pub dead: Option<TraceLetter>,
+    /// True if a dead letter of the whole message was redriven and has not settled since.
     pub redriven: bool,
     pub obligations: BTreeMap<Target, Obligation>,
 }
 
-/// Where the writer put a message.
+/// Position assigned by the writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TracePlace {
     pub at: Timestamp,
     pub conversation: ConversationId,
     pub seq: Seq,
@@ -51,48 +51,48 @@ pub struct Place {
 
 /// A dead letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Letter {
+pub struct TraceLetter {
     pub at: Timestamp,
     pub reason: DeadReason,
     pub letter: String,
 }
 
-/// What is owed to one target.
+/// Obligation towards one target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obligation {
-    /// False for the sender's own other sessions: they learn of it by sync at the latest.
+    /// False for the sender's own other sessions, which catch up by sync at the latest.
     pub owed: bool,
-    pub end: Option<End>,
-    /// How often it was pushed.
+    pub end: Option<TraceEnd>,
+    /// Number of pushes.
     pub pushes: u32,
-    /// The last thing that is no end.
-    pub last: Option<Step>,
-    /// Providers that were asked to tell the user, and whether they took it.
+    /// Last step that ended nothing.
+    pub last: Option<TraceStep>,
+    /// Providers that were called, and whether each accepted the notification.
     pub notifications: Vec<(String, bool)>,
 }
 
-/// How an obligation ended.
+/// End of an obligation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
-    /// A device has it; `offline` is how long it waited in the mailbox.
+pub enum TraceEnd {
+    /// A device has the message; `offline` is its time in the mailbox.
     Delivered {
         at: Timestamp,
         session: SessionId,
         offline: Option<Duration>,
     },
-    /// It waits in the mailbox.
+    /// Waiting in the mailbox.
     Stored { at: Timestamp },
-    /// History has it, and sync finds it.
+    /// In history, where sync finds it.
     Reachable { at: Timestamp },
     /// Dropped, as the options ask.
     Dropped { at: Timestamp },
-    /// A dead letter that nobody sent on its way again.
-    Dead(Letter),
+    /// A dead letter that was not redriven.
+    Dead(TraceLetter),
 }
 
-/// Something that happened on the way and ended nothing.
+/// A step that ends no obligation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum TraceStep {
     Pushed { attempt: u32 },
     Failed { cause: FailureCause, attempt: u32 },
     Retried { attempt: u32, tier: u8 },
@@ -100,24 +100,24 @@ pub enum Step {
     Notified,
 }
 
-/// A part of a message that has no end yet.
+/// An open part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Open {
-    /// The record itself: it was not placed, or not settled.
+pub enum OpenObligation {
+    /// The record itself, not placed or not settled.
     Message,
     Target(Target),
 }
 
-/// What became of a change that was asked for.
+/// Outcome of a requested change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fate {
-    /// The message that it is about.
+pub struct TargetFate {
+    /// The changed message.
     pub subject: MessageId,
-    /// Its place among the changes; `None` where it was so already, `Err` where the rules say no, in these words.
+    /// Rev of the change; `None` if it changed nothing, `Err` with the reason if a rule refused it.
     pub rev: Result<Option<u64>, String>,
 }
 
-impl Fate {
+impl TargetFate {
     fn sentence(&self) -> String {
         let subject = self.subject;
         match &self.rev {
@@ -128,15 +128,15 @@ impl Fate {
     }
 }
 
-impl Life {
-    /// Reads the entries of `message`; those of other messages are passed over.
-    pub fn of(message: MessageId, entries: &[LedgerEntry]) -> Life {
+impl MessageLife {
+    /// Reads the entries of `message`, and skips those of others.
+    pub fn of(message: MessageId, entries: &[LedgerEntry]) -> MessageLife {
         let mut entries: Vec<&LedgerEntry> =
             entries.iter().filter(|e| e.message == message).collect();
         entries.sort_by_key(|entry| entry.at);
         let letters = Redriven::among(&entries);
 
-        let mut life = Life {
+        let mut life = MessageLife {
             message,
             placed: None,
             placed_again: Vec::new(),
@@ -156,11 +156,11 @@ impl Life {
         life.redriven = letters.are_under_way(&entries, life.placed.as_ref());
         let from = life.placed.map(|place| place.from);
         for (target, obligation) in &mut life.obligations {
-            // A change is told to who is there; the others find it by sync.
+            // Changes are pushed to live sessions only; others find them by sync.
             obligation.owed =
                 from != Some(target.user) && life.change.is_none() && life.listed.is_none();
             if let (None, Some(letter)) = (&obligation.end, &life.dead) {
-                obligation.end = Some(End::Dead(letter.clone()));
+                obligation.end = Some(TraceEnd::Dead(letter.clone()));
             }
         }
         life
@@ -175,7 +175,7 @@ impl Life {
         let at = entry.at;
         match (&entry.event, entry.target) {
             (
-                &Event::Placed {
+                &LedgerEvent::Placed {
                     conversation,
                     seq,
                     from,
@@ -184,7 +184,7 @@ impl Life {
                     offset,
                 },
                 _,
-            ) => self.read_place(Place {
+            ) => self.read_place(TracePlace {
                 at,
                 conversation,
                 seq,
@@ -193,33 +193,35 @@ impl Life {
                 partition,
                 offset,
             }),
-            (Event::Changed { subject, rev, .. }, _) => {
-                self.change = Some(Fate {
+            (LedgerEvent::Changed { subject, rev, .. }, _) => {
+                self.change = Some(TargetFate {
                     subject: *subject,
                     rev: Ok(Some(*rev)),
                 });
             }
-            (Event::Refused { why, .. }, _) => _ = self.refused.get_or_insert_with(|| why.clone()),
-            (Event::Listed { conversation }, _) => self.listed = Some(*conversation),
+            (LedgerEvent::Refused { why, .. }, _) => {
+                _ = self.refused.get_or_insert_with(|| why.clone())
+            }
+            (LedgerEvent::Listed { conversation }, _) => self.listed = Some(*conversation),
             (
-                Event::Unchanged {
+                LedgerEvent::Unchanged {
                     subject, refused, ..
                 },
                 _,
             ) => {
                 let rev = refused.clone().map_or(Ok(None), Err);
-                self.change.get_or_insert(Fate {
+                self.change.get_or_insert(TargetFate {
                     subject: *subject,
                     rev,
                 });
             }
-            // A second record of the same id was dropped: that says nothing of the first.
-            (&Event::Repeat { of }, _) if of == self.message => {}
-            (&Event::Repeat { of }, _) => self.repeat_of = Some(of),
-            (Event::Settled, _) => _ = self.settled_at.get_or_insert(at),
-            (Event::Dead { letter, .. }, None) if redriven.is(letter, None) => {}
-            (Event::Dead { reason, letter }, None) => {
-                self.dead = Some(Letter {
+            // A second record of the same id was dropped, without effect on the first.
+            (&LedgerEvent::Repeat { of }, _) if of == self.message => {}
+            (&LedgerEvent::Repeat { of }, _) => self.repeat_of = Some(of),
+            (LedgerEvent::Settled, _) => _ = self.settled_at.get_or_insert(at),
+            (LedgerEvent::Dead { letter, .. }, None) if redriven.is(letter, None) => {}
+            (LedgerEvent::Dead { reason, letter }, None) => {
+                self.dead = Some(TraceLetter {
                     at,
                     reason: *reason,
                     letter: letter.clone(),
@@ -227,7 +229,7 @@ impl Life {
             }
             (_, None) => {}
             (event, Some(target)) => {
-                if matches!(event, Event::StoredOffline) {
+                if matches!(event, LedgerEvent::StoredOffline) {
                     stored.entry(target).or_insert(at);
                 }
                 let stored = stored.get(&target).copied();
@@ -247,8 +249,8 @@ impl Life {
         })
     }
 
-    fn read_place(&mut self, place: Place) {
-        let same = |other: &Place| {
+    fn read_place(&mut self, place: TracePlace) {
+        let same = |other: &TracePlace| {
             other.conversation == place.conversation
                 && other.seq == place.seq
                 && other.send_id == place.send_id
@@ -260,7 +262,7 @@ impl Life {
         }
     }
 
-    /// The writer did with it what was to be done at its place in the log.
+    /// True if the writer has handled the message at its place in the log.
     pub fn has_its_place(&self) -> bool {
         self.placed.is_some()
             || self.change.is_some()
@@ -268,20 +270,20 @@ impl Life {
             || self.refused.is_some()
     }
 
-    /// What has no end yet. Empty: the message is settled.
+    /// Open parts of the message; none if it is settled.
     ///
-    /// A message whose record went to the retry topics is settled as a record; the targets that wait
-    /// there are open.
-    pub fn open(&self) -> Vec<Open> {
+    /// A message whose record went to the retry topics is settled as a record; its targets in retry
+    /// topics stay open.
+    pub fn open(&self) -> Vec<OpenObligation> {
         if self.repeat_of.is_some() {
             return Vec::new();
         }
         let unplaced = !self.has_its_place() && self.dead.is_none();
         let message = (self.settled_at.is_none() || unplaced || self.redriven)
-            .then_some(Open::Message)
+            .then_some(OpenObligation::Message)
             .into_iter();
         let targets = self.obligations.iter().filter_map(|(&target, obligation)| {
-            (obligation.owed && obligation.end.is_none()).then_some(Open::Target(target))
+            (obligation.owed && obligation.end.is_none()).then_some(OpenObligation::Target(target))
         });
         message.chain(targets).collect()
     }
@@ -290,17 +292,19 @@ impl Life {
         self.open().is_empty()
     }
 
-    /// For whom it is said to wait. The ledger hears of what was fetched later, or never: their mailboxes
-    /// know.
+    /// Targets whose mailbox holds the message, according to the ledger. The ledger learns of a
+    /// fetch late, or never: the mailboxes know better.
     pub fn stored_for(&self) -> impl Iterator<Item = Target> {
-        let stored = |obligation: &Obligation| matches!(obligation.end, Some(End::Stored { .. }));
+        let stored =
+            |obligation: &Obligation| matches!(obligation.end, Some(TraceEnd::Stored { .. }));
         let obligations = self.obligations.iter();
         obligations.filter_map(move |(&target, obligation)| stored(obligation).then_some(target))
     }
 
-    /// The verdict in words: one sentence for the message, and one for each target. `mailboxes` is what they
-    /// answered for [`stored_for`](Life::stored_for); who is missing there got no answer.
-    pub fn verdict(&self, mailboxes: &BTreeMap<Target, Whereabouts>) -> Vec<String> {
+    /// The verdict in words: one sentence for the message, and one for each target. `mailboxes`
+    /// holds the answers for [`stored_for`](MessageLife::stored_for); a target missing there did
+    /// not answer.
+    pub fn verdict(&self, mailboxes: &BTreeMap<Target, MailLocation>) -> Vec<String> {
         let accepted = self.message.timestamp();
         let mut sentences = vec![self.sentence(accepted)];
         for (target, obligation) in &self.obligations {
@@ -310,11 +314,11 @@ impl Life {
         sentences
     }
 
-    /// What became of something that stands for nothing itself.
+    /// Sentence for a message that is a change, a list change, or refused.
     fn done(&self) -> Option<String> {
-        // A repeat of what was done finds nothing to do.
+        // An applied list change comes first: a repeat of it finds nothing left to do.
         let of_list = (self.listed).map(|of| format!("its sender's list was changed: {of}"));
-        let change = self.change.as_ref().map(Fate::sentence);
+        let change = self.change.as_ref().map(TargetFate::sentence);
         let refused = self.refused.as_ref();
         let refused = refused.map(|why| format!("refused at its place in the log: {why}"));
         of_list.or(change).or(refused)
@@ -331,7 +335,7 @@ impl Life {
                     first.seq, first.conversation
                 );
             }
-            let after = Span(first.at.since(accepted));
+            let after = ShortDuration(first.at.since(accepted));
             let place = format!(
                 "placed at {} in {} after {after}",
                 first.seq, first.conversation
@@ -355,9 +359,9 @@ impl Life {
     }
 }
 
-/// The dead letters that were sent on their way again; `whole` are those of the whole message.
+/// Redriven dead letters; `whole` holds those of the whole message.
 struct Redriven<'a> {
-    /// Each with the target for which it was sent again: one that was left out keeps its end.
+    /// Letters, each with a target that was redriven. A target left out keeps its end.
     all: BTreeSet<(&'a str, Option<Target>)>,
     whole: BTreeSet<&'a str>,
 }
@@ -368,8 +372,10 @@ impl<'a> Redriven<'a> {
         let mut whole = BTreeSet::new();
         for entry in entries {
             match (&entry.event, entry.target) {
-                (Event::Redriven { letter }, target) => _ = all.insert((letter.as_str(), target)),
-                (Event::Dead { letter, .. }, None) => _ = whole.insert(letter.as_str()),
+                (LedgerEvent::Redriven { letter }, target) => {
+                    _ = all.insert((letter.as_str(), target))
+                }
+                (LedgerEvent::Dead { letter, .. }, None) => _ = whole.insert(letter.as_str()),
                 _ => {}
             }
         }
@@ -381,22 +387,24 @@ impl<'a> Redriven<'a> {
         self.all.contains(&(letter, target))
     }
 
-    /// A letter of the whole message has come to its end when the record settled after it got its place;
-    /// where it had that before it died, when the record settled after the letter was redriven. The desk's
-    /// word for when that was is the last resort: it is written down after the fact, by another clock.
-    fn are_under_way(&self, entries: &[&LedgerEntry], placed: Option<&Place>) -> bool {
-        let latest = |pick: &dyn Fn(&Event) -> bool| {
+    /// True if a redriven letter of the whole message is still under way: the record has not
+    /// settled since the message was placed or, if it was placed before it died (or not yet), since
+    /// the redrive. The redrive's time is the last resort: the desk logs it after the fact, by
+    /// another clock.
+    fn are_under_way(&self, entries: &[&LedgerEntry], placed: Option<&TracePlace>) -> bool {
+        let latest = |pick: &dyn Fn(&LedgerEvent) -> bool| {
             let picked = entries.iter().filter(|entry| pick(&entry.event));
             picked.map(|entry| entry.at).max()
         };
         let whole = |letter: &String| self.whole.contains(letter.as_str());
-        let died = latest(&|e| matches!(e, Event::Dead { letter, .. } if whole(letter)));
-        let Some(redriven) = latest(&|e| matches!(e, Event::Redriven { letter } if whole(letter)))
+        let died = latest(&|e| matches!(e, LedgerEvent::Dead { letter, .. } if whole(letter)));
+        let Some(redriven) =
+            latest(&|e| matches!(e, LedgerEvent::Redriven { letter } if whole(letter)))
         else {
             return false;
         };
         let since = placed.map(|place| place.at).filter(|at| Some(*at) > died);
-        latest(&|e| matches!(e, Event::Settled)) < Some(since.unwrap_or(redriven))
+        latest(&|e| matches!(e, LedgerEvent::Settled)) < Some(since.unwrap_or(redriven))
     }
 }
 
@@ -404,66 +412,70 @@ impl Obligation {
     fn read(
         &mut self,
         (at, target): (Timestamp, Target),
-        event: &Event,
+        event: &LedgerEvent,
         redriven: &Redriven<'_>,
         stored: Option<Timestamp>,
     ) {
         match event {
-            &Event::Acked { session } | &Event::Written { session } => {
-                self.end_with(End::Delivered {
+            &LedgerEvent::Acked { session } | &LedgerEvent::Written { session } => {
+                self.end_with(TraceEnd::Delivered {
                     at,
                     session,
                     offline: None,
                 })
             }
-            &Event::Fetched { session } => self.end_with(End::Delivered {
+            &LedgerEvent::Fetched { session } => self.end_with(TraceEnd::Delivered {
                 at,
                 session,
                 offline: stored.map(|stored| at.since(stored)),
             }),
-            Event::StoredOffline => self.end_with(End::Stored { at }),
-            Event::ReachableBySync => self.end_with(End::Reachable { at }),
-            Event::Dropped => self.end_with(End::Dropped { at }),
-            Event::Dead { letter, .. } if redriven.is(letter, Some(target)) => {}
-            Event::Dead { reason, letter } => self.end_with(End::Dead(Letter {
+            LedgerEvent::StoredOffline => self.end_with(TraceEnd::Stored { at }),
+            LedgerEvent::ReachableBySync => self.end_with(TraceEnd::Reachable { at }),
+            LedgerEvent::Dropped => self.end_with(TraceEnd::Dropped { at }),
+            LedgerEvent::Dead { letter, .. } if redriven.is(letter, Some(target)) => {}
+            LedgerEvent::Dead { reason, letter } => self.end_with(TraceEnd::Dead(TraceLetter {
                 at,
                 reason: *reason,
                 letter: letter.clone(),
             })),
-            &Event::Pushed { attempt, .. } => {
+            &LedgerEvent::Pushed { attempt, .. } => {
                 self.pushes += 1;
-                self.last = Some(Step::Pushed { attempt });
+                self.last = Some(TraceStep::Pushed { attempt });
             }
-            &Event::Failed { cause, attempt } => self.last = Some(Step::Failed { cause, attempt }),
-            &Event::Retried { attempt, tier } => self.last = Some(Step::Retried { attempt, tier }),
-            Event::Redriven { letter } => {
+            &LedgerEvent::Failed { cause, attempt } => {
+                self.last = Some(TraceStep::Failed { cause, attempt })
+            }
+            &LedgerEvent::Retried { attempt, tier } => {
+                self.last = Some(TraceStep::Retried { attempt, tier })
+            }
+            LedgerEvent::Redriven { letter } => {
                 let letter = letter.clone();
-                self.last = Some(Step::Redriven { letter });
+                self.last = Some(TraceStep::Redriven { letter });
             }
-            Event::Notified => self.last = Some(Step::Notified),
-            Event::NotificationSent { provider, ok } => {
+            LedgerEvent::Notified => self.last = Some(TraceStep::Notified),
+            LedgerEvent::NotificationSent { provider, ok } => {
                 self.notifications.push((provider.clone(), *ok));
             }
-            Event::Placed { .. }
-            | Event::Changed { .. }
-            | Event::Unchanged { .. }
-            | Event::Listed { .. }
-            | Event::Refused { .. }
-            | Event::Repeat { .. }
-            | Event::Settled => {}
+            LedgerEvent::Placed { .. }
+            | LedgerEvent::Changed { .. }
+            | LedgerEvent::Unchanged { .. }
+            | LedgerEvent::Listed { .. }
+            | LedgerEvent::Refused { .. }
+            | LedgerEvent::Repeat { .. }
+            | LedgerEvent::Settled => {}
         }
     }
 
-    /// The better end stands; of two alike the first.
-    fn end_with(&mut self, end: End) {
+    /// Keeps the better end; of two alike, the first.
+    fn end_with(&mut self, end: TraceEnd) {
         if self.end.as_ref().is_none_or(|old| end.rank() < old.rank()) {
             self.end = Some(end);
         }
     }
 
-    fn sentence(&self, target: Target, accepted: Timestamp, found: Option<Whereabouts>) -> String {
+    fn sentence(&self, target: Target, accepted: Timestamp, found: Option<MailLocation>) -> String {
         let who = format!("{}/{}", target.user, target.platform);
-        let after = |at: Timestamp| Span(at.since(accepted));
+        let after = |at: Timestamp| ShortDuration(at.since(accepted));
         let Some(end) = &self.end else {
             return match (&self.last, self.owed) {
                 (Some(step), true) => format!("open for {who}: {step}"),
@@ -476,9 +488,9 @@ impl Obligation {
             None => String::new(),
         };
         match end {
-            End::Delivered { at, offline, .. } => {
+            TraceEnd::Delivered { at, offline, .. } => {
                 let offline = match offline {
-                    Some(waited) => format!(", of which {} offline", Span(*waited)),
+                    Some(waited) => format!(", of which {} offline", ShortDuration(*waited)),
                     None => String::new(),
                 };
                 let pushes = match self.pushes {
@@ -487,17 +499,17 @@ impl Obligation {
                 };
                 format!("delivered to {who} after {}{offline}{pushes}", after(*at))
             }
-            End::Stored { at } => {
+            TraceEnd::Stored { at } => {
                 let now = still_there(found);
                 format!("stored offline for {who} after {}{told}, {now}", after(*at))
             }
-            End::Reachable { .. } => format!("{who} finds it by sync{told}"),
-            End::Dropped { .. } => {
+            TraceEnd::Reachable { .. } => format!("{who} finds it by sync{told}"),
+            TraceEnd::Dropped { .. } => {
                 format!(
                     "dropped for {who}: absent, and the options ask neither to store nor to confirm"
                 )
             }
-            End::Dead(letter) => {
+            TraceEnd::Dead(letter) => {
                 let reason = letter.reason.name();
                 format!("dead letter {} for {who}: {reason}", letter.letter)
             }
@@ -505,15 +517,15 @@ impl Obligation {
     }
 }
 
-/// What a mailbox knows of a message that the ledger says it has. It does not tell why it no longer has one:
-/// the ledger knows no mark of the mailbox that it was stored under.
-fn still_there(found: Option<Whereabouts>) -> &'static str {
+/// Phrase for the mailbox's answer about a message that the ledger says is stored. Absence stays
+/// unexplained: the ledger does not record the mailbox marker that the message was stored under.
+fn still_there(found: Option<MailLocation>) -> &'static str {
     match found {
-        Some(Whereabouts::Waits) => "not fetched yet",
-        Some(Whereabouts::Acknowledged) => {
+        Some(MailLocation::Waits) => "not fetched yet",
+        Some(MailLocation::Acknowledged) => {
             "and a device acknowledged it since, of which the ledger has not heard yet"
         }
-        Some(Whereabouts::Absent) => {
+        Some(MailLocation::Absent) => {
             "and waits no longer: it was fetched and the ledger was not told, or the mailbox lost it or \
              keeps it no longer; history should have it for the next sync"
         }
@@ -521,39 +533,39 @@ fn still_there(found: Option<Whereabouts>) -> &'static str {
     }
 }
 
-impl End {
-    /// The smaller the better.
+impl TraceEnd {
+    /// Quality of the end; smaller is better.
     fn rank(&self) -> u8 {
         match self {
-            End::Delivered { .. } => 0,
-            End::Stored { .. } => 1,
-            End::Reachable { .. } => 2,
-            End::Dropped { .. } => 3,
-            End::Dead(_) => 4,
+            TraceEnd::Delivered { .. } => 0,
+            TraceEnd::Stored { .. } => 1,
+            TraceEnd::Reachable { .. } => 2,
+            TraceEnd::Dropped { .. } => 3,
+            TraceEnd::Dead(_) => 4,
         }
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for TraceStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Step::Pushed { attempt } => write!(f, "pushed in attempt {attempt}, no outcome"),
-            Step::Failed { cause, attempt } => {
+            TraceStep::Pushed { attempt } => write!(f, "pushed in attempt {attempt}, no outcome"),
+            TraceStep::Failed { cause, attempt } => {
                 write!(f, "attempt {attempt} failed, {}", cause.text())
             }
-            Step::Retried { attempt, tier } => {
+            TraceStep::Retried { attempt, tier } => {
                 write!(f, "waits in retry-{tier} for attempt {attempt}")
             }
-            Step::Redriven { letter } => write!(f, "dead letter {letter}, on its way again"),
-            Step::Notified => f.write_str("a notification was asked for"),
+            TraceStep::Redriven { letter } => write!(f, "dead letter {letter}, on its way again"),
+            TraceStep::Notified => f.write_str("a notification was asked for"),
         }
     }
 }
 
 /// `3.1 s`, `12 ms`.
-struct Span(Duration);
+struct ShortDuration(Duration);
 
-impl fmt::Display for Span {
+impl fmt::Display for ShortDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.as_millis() {
             millis @ ..1000 => write!(f, "{millis} ms"),

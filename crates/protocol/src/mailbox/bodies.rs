@@ -1,31 +1,32 @@
-//! Bodies of waiting messages: one for all mailboxes that hold the message.
+//! Bodies of waiting messages, shared by all mailboxes that hold the message.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::{Change, Mail};
+use super::{Mail, MailboxChange};
 use crate::MessageId;
 
-/// Each body and how many entries need it. It goes with the last of them.
+/// Bodies, each with the number of entries that need it. A body goes with its last entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bodies {
     counted: BTreeMap<MessageId, (u64, Bytes)>,
 }
 
 impl Bodies {
-    /// Follows what a [`Mailbox`](super::Mailbox) did; `mail` is the message of the request, if it had one.
-    pub fn apply(&mut self, changes: &[Change], mail: Option<&Mail>) {
+    /// Applies the changes of a [`Mailbox`](super::Mailbox); `mail` is the message of the request,
+    /// if any.
+    pub fn apply(&mut self, changes: &[MailboxChange], mail: Option<&Mail>) {
         for change in changes {
             match (change, mail) {
-                (Change::Added { at, .. }, Some(mail)) if at.id == mail.id => self.add(mail),
-                (Change::Added { .. }, _) => {}
-                (Change::Removed { at, .. }, _) => self.remove(at.id),
+                (MailboxChange::Added { at, .. }, Some(mail)) if at.id == mail.id => self.add(mail),
+                (MailboxChange::Added { .. }, _) => {}
+                (MailboxChange::Removed { at, .. }, _) => self.remove(at.id),
             }
         }
     }
 
-    /// One more entry needs it.
+    /// Adds an entry that needs the body.
     pub fn add(&mut self, mail: &Mail) {
         let (count, _) = self
             .counted
@@ -34,7 +35,8 @@ impl Bodies {
         *count += 1;
     }
 
-    /// One entry fewer needs it. A body that is not known stays so: nothing falls below zero.
+    /// Removes an entry that needed the body. An unknown body is ignored: no count falls below
+    /// zero.
     pub fn remove(&mut self, id: MessageId) {
         if let Some((count, _)) = self.counted.get_mut(&id) {
             *count -= 1;
@@ -44,7 +46,7 @@ impl Bodies {
         }
     }
 
-    /// Drops a body whoever needs it, as a store does that lost it.
+    /// Drops a body regardless of its entries, like a store that lost it.
     pub fn lose(&mut self, id: MessageId) {
         self.counted.remove(&id);
     }

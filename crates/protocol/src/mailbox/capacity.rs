@@ -1,28 +1,30 @@
-//! Sessions that one user may have on a platform at a time.
+//! Limits of one user's sessions on a platform.
 
 use crate::Platform;
 
-/// Most sessions of a platform. A message goes to each of them, and a step on a user's mailbox reads them all.
+/// Most sessions of one platform. Each message goes to all of them, and a step on a user's mailbox
+/// reads them all.
 pub const CAPACITY_MAX: u8 = 64;
 
-/// Capacity of each platform: one, and 16 of bots, unless the station is set otherwise.
+/// Capacity per platform: one session, and 16 for bots, unless the station's settings differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionCapacity {
-    /// By number of the platform, from 1 on.
+    /// Indexed by platform number, counted from 1.
     per_platform: [u8; Platform::ALL.len()],
 }
 
-/// Outcome of a login that finds its platform full of other devices' sessions.
+/// Handling of a login on a platform full of other devices' sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overflow {
-    /// A person is where she signed in last: the oldest sessions end.
+    /// End the oldest sessions: a person is at the device that signed in last.
     Displace,
-    /// A program runs where it was started, and nobody sits before it to start it again: the login is refused.
+    /// Refuse the login: a program runs where it was started, and nobody is there to restart a
+    /// displaced one.
     Refuse,
 }
 
 impl SessionCapacity {
-    /// `None` where `sessions` is not in 1..=[`CAPACITY_MAX`].
+    /// Sets the capacity of a platform; `None` if `sessions` is not in 1..=[`CAPACITY_MAX`].
     #[must_use]
     pub fn with(mut self, platform: Platform, sessions: u32) -> Option<SessionCapacity> {
         let sessions = u8::try_from(sessions).ok()?;

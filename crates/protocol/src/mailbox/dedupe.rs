@@ -1,4 +1,4 @@
-//! Sends that were seen, so that a repeat finds the first.
+//! Dedupe of sends: a repeat finds the first.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::{DedupeAnswer, DedupeKey, FirstSend};
 use crate::Timestamp;
 
-/// Remembers sends for `keep`, and at most `count_max` of them: at the bound the oldest is forgotten. A
-/// send that was forgotten is answered [`Fresh`](DedupeAnswer::Fresh), like one that never was; so a
-/// client's *resend* that comes out fresh is unsure, and the writer looks for it in history.
+/// Remembers sends for `keep`, at most `count_max` of them; at the bound the oldest is forgotten. A
+/// forgotten send is answered [`Fresh`](DedupeAnswer::Fresh), like a new one; so a client's
+/// *resend* that comes out fresh is unsure, and the writer looks for it in history.
 #[derive(Clone, Debug)]
 pub struct Dedupe {
     keep: Duration,
@@ -37,8 +37,8 @@ impl Dedupe {
         }
     }
 
-    /// Looks the send up; one that is not known is now pending as it is offered. Whether a known one is
-    /// the same send is for the caller to judge.
+    /// Looks the send up; an unknown one becomes pending as offered. The caller judges whether a
+    /// known one is really the same send.
     pub fn begin(&mut self, key: DedupeKey, offered: FirstSend, now: Timestamp) -> DedupeAnswer {
         self.latest = self.latest.max(now);
         self.forget_old(now);
@@ -52,8 +52,8 @@ impl Dedupe {
         DedupeAnswer::Fresh
     }
 
-    /// The log has it. A send that is known under another id keeps that one; a forgotten one is
-    /// remembered again.
+    /// Records that the log has the send. A send known under another id keeps that id; a forgotten
+    /// send is remembered again.
     pub fn done(&mut self, key: DedupeKey, sent: FirstSend) {
         match self.known.get_mut(&key) {
             Some(known) => known.done |= known.first == sent,
@@ -86,7 +86,7 @@ impl Dedupe {
     }
 
     fn forget_oldest(&mut self) {
-        // Only if it is this entry: a key that came again has a younger one in the order.
+        // Remove only the matching entry: a key that came again has a younger one in the order.
         if let Some((since, key)) = self.order.pop_front()
             && self.known.get(&key).is_some_and(|k| k.since == since)
         {
@@ -141,7 +141,7 @@ mod tests {
         );
     }
 
-    // The first message under a name is what the name stands for, whoever else is written to under it.
+    // A key stands for its first message, even if another recipient is addressed under it.
     #[test]
     fn a_name_says_where_it_was_used() {
         let mut dedupe = Dedupe::new(DAY, 10);

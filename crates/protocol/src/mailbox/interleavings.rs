@@ -1,5 +1,5 @@
-//! Every order in which parties can take their steps, tried one by one: with the rule no order ends
-//! badly, and with the rule broken some order does, which shows that the model can tell.
+//! Explores every interleaving of the parties' steps: under the rule none ends badly, and under a
+//! broken rule some does, which shows that the model detects it.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use crate::{BoatId, Incarnation, SessionId};
 
 type Step<W> = fn(&mut W);
 
-/// How many orders there are, and how many of them end badly.
+/// Number of interleavings, and of those that end badly.
 #[derive(Debug, PartialEq, Eq)]
 struct Orders {
     all: u32,
     bad: u32,
 }
 
-/// Runs every interleaving of the parties' steps, each party's own in their order.
+/// Runs every interleaving of the parties' steps, each party's own steps in order.
 fn explore<W: Clone>(world: &W, parties: &[&[Step<W>]], is_bad: fn(W) -> bool) -> Orders {
     let mut orders = Orders { all: 0, bad: 0 };
     let mut moved = false;
@@ -84,7 +84,7 @@ fn request() -> RouteRequest {
         platforms: vec![PLATFORM],
         forced: Vec::new(),
         mail: Some(mail()),
-        denied: Denied::default(),
+        denied: DeniedBoats::default(),
         now: NOW,
     }
 }
@@ -97,7 +97,7 @@ fn connect_under(policies: &Policies, mailbox: &mut Mailbox, n: i64) -> ConnectA
     let request = ConnectRequest {
         user: user(1),
         entry: session(n),
-        denied: Denied::default(),
+        denied: DeniedBoats::default(),
         now: NOW,
     };
     let answer = mailbox.connect(&request, policies, 1);
@@ -111,9 +111,9 @@ fn connect_under(policies: &Policies, mailbox: &mut Mailbox, n: i64) -> ConnectA
 struct Arrival {
     mailbox: Mailbox,
     bodies: Bodies,
-    /// The carrier's: sessions it must push to.
+    /// Carrier's state: sessions it must push to.
     live: Vec<SessionEntry>,
-    /// The carrier's, where look and store are two steps: nobody was there.
+    /// Carrier's state, if look and store are two steps: no session was live.
     absent: bool,
     shown: u32,
     drained: Vec<MessageId>,
@@ -138,13 +138,17 @@ impl Arrival {
     }
 
     fn look(&mut self) {
-        self.live = self.mailbox.live(&Denied::default()).cloned().collect();
+        self.live = self
+            .mailbox
+            .live(&DeniedBoats::default())
+            .cloned()
+            .collect();
         self.absent = self.live.is_empty();
     }
 
     fn store_where_nobody_was(&mut self) {
         if self.absent {
-            // What a store does that is told to append, whoever is there by now.
+            // A bare append, as by a store that stores even if a session is live by now.
             let forced = RouteRequest {
                 forced: vec![PLATFORM],
                 ..request()
@@ -176,7 +180,7 @@ impl Arrival {
         self.bodies.apply(&changes, None);
     }
 
-    /// Online, drained, and nothing came: it waits until the next login.
+    /// Online and drained, but not shown the message, which waits until the next login.
     fn waits_unseen(self) -> bool {
         self.shown == 0
     }
@@ -212,7 +216,7 @@ fn draining_before_the_session_is_registered_loses_sight() {
     assert!(orders.bad > 0, "{orders:?}");
 }
 
-// The wake-up: a device that is connected did not take a push, and drains at the same time.
+// Wake-up: a connected device did not take a push, and drains at the same time.
 
 impl Arrival {
     fn force(&mut self) {
@@ -249,14 +253,14 @@ fn a_forced_store_wakes_whoever_is_there() {
     assert!(orders.bad > 0, "{orders:?}");
 }
 
-// R8: one user acknowledges while the message is appended for another; they share the body.
+// R8: one user acknowledges while the message is appended for another; both share the body.
 
 #[derive(Clone)]
 struct SharedBody {
     one: Mailbox,
     other: Mailbox,
     bodies: Bodies,
-    /// What the broken parties read of the count before they write it.
+    /// Count that each broken party reads before it writes.
     read_by_acker: u64,
     read_by_appender: u64,
     broken_count: u64,
@@ -352,21 +356,21 @@ fn counting_in_two_steps_loses_the_body() {
     assert!(orders.bad > 0, "{orders:?}");
 }
 
-// R4: logins on one platform, and kicks that come late and in any order.
+// R4: logins on one platform, and kicks that arrive late and in any order.
 
 #[derive(Clone)]
 struct Logins {
     mailbox: Mailbox,
-    /// Connections that are open, on whatever boat.
+    /// Open connections, on any boat.
     open: Vec<SessionKey>,
     kicks: Vec<SessionKey>,
-    /// In the order of their registration.
+    /// In registration order.
     logins: Vec<SessionKey>,
     policies: Policies,
 }
 
 impl Logins {
-    /// On a platform that may have so many sessions.
+    /// A platform with this session capacity.
     fn with_room_for(sessions: u32) -> Logins {
         let mut policies = policies();
         let capacity = policies.sessions.with(PLATFORM, sessions);
@@ -422,7 +426,7 @@ impl Logins {
         self.mailbox.disconnect(key);
     }
 
-    /// The broken kick: names the user and the platform only.
+    /// The broken kick: names only the user and the platform.
     fn kick_of_the_platform(&mut self) {
         if self.kicks.pop().is_some() {
             self.open.clear();
@@ -432,20 +436,21 @@ impl Logins {
         }
     }
 
-    /// The first session's boat sweeps: what another login displaced is closed.
+    /// The first session's boat sweeps, and closes the session if another login displaced it.
     fn sweep(&mut self) {
         let first = session(1);
         if self.open.contains(&first.key) {
-            let answer = self
-                .mailbox
-                .reassert(&first, &Denied::default(), &self.policies, 1, NOW);
+            let answer =
+                self.mailbox
+                    .reassert(&first, &DeniedBoats::default(), &self.policies, 1, NOW);
             if answer == ReassertAnswer::Displaced {
                 self.close(&first.key);
             }
         }
     }
 
-    /// True after all kicks where anything but the last logins, as many as may be, is open.
+    /// Runs the remaining kicks. True if the open sessions are not exactly the last logins, up to
+    /// capacity.
     fn has_another_winner(mut self) -> bool {
         while !self.kicks.is_empty() {
             self.newest_kick();
@@ -462,7 +467,7 @@ impl Logins {
 
 fn registered(mailbox: &Mailbox) -> Vec<SessionKey> {
     let key = |entry: &SessionEntry| entry.clone().into_key(user(1));
-    mailbox.live(&Denied::default()).map(key).collect()
+    mailbox.live(&DeniedBoats::default()).map(key).collect()
 }
 
 #[test]
@@ -520,15 +525,15 @@ fn a_kick_without_a_session_closes_the_newest() {
 #[derive(Clone)]
 struct OneDevice {
     mailbox: Mailbox,
-    /// The number of the connection that the device holds; none once it was told to stay away.
+    /// Number of the connection that the device holds; none once it has to stay away.
     holds: Option<i64>,
     opened: i64,
-    /// Whom the registrations so far have ended, and whether for good.
+    /// Sessions ended by the registrations so far, and whether for good.
     kicks: Vec<(SessionKey, bool)>,
 }
 
 impl OneDevice {
-    /// The first connection is given up, the second one held; both have said hello.
+    /// The first connection is given up, the second held; both have said hello.
     fn new() -> OneDevice {
         OneDevice {
             mailbox: Mailbox::new(user(1)),
@@ -549,7 +554,7 @@ impl OneDevice {
         let request = ConnectRequest {
             user: user(1),
             entry: OneDevice::session(n),
-            denied: Denied::default(),
+            denied: DeniedBoats::default(),
             now: NOW,
         };
         let answer = self.mailbox.connect(&request, &policies(), 1);
@@ -567,15 +572,15 @@ impl OneDevice {
         self.admit(2);
     }
 
-    /// Its boat sees that nobody is there.
+    /// The first connection's boat notices that the client is gone.
     fn leave_first(&mut self) {
         self.mailbox.disconnect(&OneDevice::session(1).key);
     }
 
-    /// The boat of the held connection sweeps.
+    /// The held connection's boat sweeps.
     fn sweep(&mut self) {
         let Some(held) = self.holds else { return };
-        let (denied, session) = (Denied::default(), OneDevice::session(held));
+        let (denied, session) = (DeniedBoats::default(), OneDevice::session(held));
         let answer = self
             .mailbox
             .reassert(&session, &denied, &policies(), 1, NOW);
@@ -593,7 +598,7 @@ impl OneDevice {
         }
     }
 
-    /// The device hears only of the connection that it holds; where it may, it comes again.
+    /// The device learns only of the connection it holds, and connects again if it may.
     fn end(&mut self, key: &SessionKey, for_good: bool) {
         self.mailbox.disconnect(key);
         if self
@@ -610,13 +615,14 @@ impl OneDevice {
         }
     }
 
-    /// The broken rule: whoever has to leave its platform stays away.
+    /// The broken rule: a device that loses its platform stays away for good.
     fn kick_for_good(&mut self) {
         self.kicks.iter_mut().for_each(|kick| kick.1 = true);
         self.kick();
     }
 
-    /// When all kicks have come: it stays away though nobody else is there, or is not who is registered.
+    /// Runs all kicks. True if the device stays away though no other is there, or its connection is
+    /// not the one registered.
     fn ends_shut_out(mut self) -> bool {
         for _ in 0..10 {
             self.kick();
@@ -629,7 +635,7 @@ impl OneDevice {
 
 #[test]
 fn no_order_of_its_sign_ins_shuts_a_device_out() {
-    // The held connection is swept only once it was admitted.
+    // The held connection is swept only after it was admitted.
     let parties: [&[Step<OneDevice>]; 3] = [
         &[OneDevice::admit_first, OneDevice::leave_first],
         &[OneDevice::admit_second, OneDevice::sweep],
@@ -650,13 +656,13 @@ fn a_device_that_displaces_itself_ends_shut_out() {
     assert!(orders.bad > 0, "{orders:?}");
 }
 
-// R5: a boat lost its lease and registered anew; what it and others said under its earlier life is still
-// on its way.
+// R5: a boat lost its lease and registered anew; calls by it and others under its earlier life are
+// still on their way.
 
 #[derive(Clone)]
 struct Renewal {
     mailbox: Mailbox,
-    /// The boat was told so, and closed a session that nobody took the place of.
+    /// True if the boat heard that its session lost its place, which nobody took.
     displaced: bool,
 }
 
@@ -680,7 +686,7 @@ impl Renewal {
     fn reassert(&mut self, session: &NewSession) {
         let answer = self
             .mailbox
-            .reassert(session, &Denied::default(), &policies(), 1, NOW);
+            .reassert(session, &DeniedBoats::default(), &policies(), 1, NOW);
         self.displaced |= matches!(answer, ReassertAnswer::Displaced | ReassertAnswer::Replaced);
     }
 
@@ -692,7 +698,7 @@ impl Renewal {
         self.reassert(&renewed());
     }
 
-    /// Somebody met the registration under the earlier life, and found no such session there.
+    /// A peer met the registration under the earlier life, and found no such session there.
     fn forget_under_earlier_life(&mut self) {
         self.mailbox.disconnect(&session(1).key);
     }

@@ -1,4 +1,4 @@
-//! What a mailbox keeps, and for how long.
+//! Retention of mail.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,38 +6,38 @@ use std::time::Duration;
 use super::SessionCapacity;
 use crate::{Platform, Timestamp};
 
-/// How long and how much a platform keeps.
+/// Retention on one platform, by age and count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MailboxPolicy {
     pub expire: Duration,
-    /// The newest that are kept; `None` is unlimited.
+    /// Number of newest entries retained; `None` is unlimited.
     pub count_max: Option<u32>,
 }
 
 impl MailboxPolicy {
-    /// The oldest accept time that is still kept; what is older has expired, the bound itself has not.
+    /// Oldest accept time retained. Anything older has expired, the bound itself has not.
     pub fn oldest_kept(&self, now: Timestamp) -> Timestamp {
         now - self.expire
     }
 
-    /// How many of `count` entries are too many.
+    /// Number of entries beyond the maximum.
     pub fn excess(&self, count: u64) -> u64 {
         self.count_max
             .map_or(0, |max| count.saturating_sub(u64::from(max)))
     }
 }
 
-/// A policy for each platform.
+/// Policies by platform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policies {
-    /// For platforms that have none of their own.
+    /// Policy of platforms without their own.
     pub other: MailboxPolicy,
     pub own: BTreeMap<Platform, MailboxPolicy>,
     pub sessions: SessionCapacity,
 }
 
 impl Policies {
-    /// The same for all platforms, with the sessions that are usual.
+    /// One policy for all platforms, with the default session capacity.
     pub fn uniform(policy: MailboxPolicy) -> Policies {
         Policies {
             other: policy,

@@ -1,33 +1,33 @@
-//! One user's presence: her sessions, and what her devices acknowledged lately.
+//! One user's presence: her sessions, and her devices' recent acknowledgements.
 
-use super::{RecentlyAcked, RouteRequest, Sessions};
+use super::{RecentAcks, RouteRequest, Sessions};
 use crate::presence::SessionEntry;
 use crate::{MessageId, Platform, Timestamp};
 
-/// The half of a [`Mailbox`](super::Mailbox) that may live in memory: losing it costs duplicates, never a
-/// message.
+/// The half of a [`Mailbox`](super::Mailbox) that may live in memory: its loss costs duplicates,
+/// never a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Presence {
     pub sessions: Sessions,
-    /// Most users have none at a time.
+    /// `None` for most users at any time.
     acked: Option<Box<Acked>>,
 }
 
-/// By platform.
+/// Recent acknowledgements by platform.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Acked(Vec<(Platform, RecentlyAcked)>);
+struct Acked(Vec<(Platform, RecentAcks)>);
 
-/// Where a message goes.
+/// Destinations of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placement {
+pub struct SessionPlacement {
     pub live: Vec<SessionEntry>,
-    /// Platforms to store for; nothing to do for the other half where it is empty.
+    /// Platforms to store for. If empty, the other half has nothing to do.
     pub store: Vec<Platform>,
     pub acknowledged: Vec<Platform>,
 }
 
 impl Presence {
-    /// Nobody yet, and logins that count on from `last_login`.
+    /// Presence without sessions, whose login numbers continue from `last_login`.
     pub fn after_login(last_login: u64) -> Presence {
         Presence {
             sessions: Sessions::after_login(last_login),
@@ -35,11 +35,12 @@ impl Presence {
         }
     }
 
-    /// Decides a route: all live sessions are told, and what must be stored is what has no session or is
-    /// forced, and was not acknowledged. The caller stores before anything else may happen to this user.
-    pub fn place(&mut self, request: &RouteRequest) -> Placement {
+    /// Decides a route: the message goes to all live sessions, and is stored for each platform that
+    /// has no session or is forced, unless a device there has acknowledged it. The caller must
+    /// store before any other step on this user.
+    pub fn place(&mut self, request: &RouteRequest) -> SessionPlacement {
         self.sessions.forget_denied(&request.denied);
-        let mut placement = Placement {
+        let mut placement = SessionPlacement {
             live: self.sessions.live(&request.denied).cloned().collect(),
             store: Vec::new(),
             acknowledged: Vec::new(),
@@ -64,7 +65,7 @@ impl Presence {
         let Acked(platforms) = self.acked.get_or_insert_default().as_mut();
         let known = platforms.iter().position(|(p, _)| *p == platform);
         let index = known.unwrap_or_else(|| {
-            platforms.push((platform, RecentlyAcked::default()));
+            platforms.push((platform, RecentAcks::default()));
             platforms.len() - 1
         });
         let acked = &mut platforms[index].1;
@@ -76,7 +77,7 @@ impl Presence {
         platforms.any(|(p, acked)| *p == platform && acked.contains(id, now))
     }
 
-    /// Gives back the memory of acknowledgements that are remembered no longer.
+    /// Frees memory of expired acknowledgements.
     pub fn forget_old(&mut self, now: Timestamp) {
         let Some(acked) = &mut self.acked else { return };
         let platforms = &mut acked.0;
@@ -89,7 +90,7 @@ impl Presence {
         }
     }
 
-    /// Nothing but the login number would be lost with it.
+    /// True if dropping it would lose nothing but the login number.
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty() && self.acked.is_none()
     }

@@ -3,49 +3,50 @@
 use std::time::Duration;
 
 use super::{NewSession, Overflow, SessionCapacity};
-use crate::presence::{BoatLife, Denied, SessionEntry, SessionKey};
+use crate::presence::{BoatLife, DeniedBoats, SessionEntry, SessionKey};
 use crate::{Code, DeviceId, Platform, Refusal, Timestamp, UserId};
 
-/// The pause of a sign-in that found too many sessions: silence ends one of a client that is gone about as late.
+/// Retry pause after a sign-in that found too many sessions. A vanished client's session ends for
+/// its silence after about as long.
 const SESSIONS_PAUSE: Duration = Duration::from_secs(60);
 
-/// The sessions of one user: of each platform as many as it may have, those that logged in last. A device has one,
-/// but of bots, which stand side by side.
+/// Sessions of one user: on each platform the latest logins, up to its capacity. A device has one
+/// session, except for bots, whose sessions coexist.
 ///
-/// A session belongs to a boat, whatever life the boat is in: one that lost its lease goes on holding its
-/// sessions and asserts them under a later life. The latest life that was heard of stands.
+/// A session belongs to a boat across the boat's lives: a boat that lost its lease keeps its
+/// sessions and asserts them under a later life. The latest life seen is the one recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sessions {
-    held: Vec<Held>,
+    held: Vec<StoredSession>,
     last_login: u64,
 }
 
-/// An entry, and whose it is: only the next login of its platform asks for that.
+/// An entry and its device. Only later sign-ins and re-assertions on its platform compare the
+/// device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Held {
+struct StoredSession {
     entry: SessionEntry,
     device: DeviceId,
 }
 
-/// What a login did.
+/// Result of a login.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Registered {
+pub struct RegisterResult {
     pub login: u64,
-    /// Other devices' sessions, registered no longer. Sessions of denied lives are not named: nobody is
-    /// there to be kicked, and a life that was denied in error learns it when it re-asserts.
+    /// Other devices' sessions that this login unregistered. Sessions of denied lives are left out:
+    /// nobody is there to be kicked, and a life denied in error learns of it when it re-asserts.
     pub displaced: Vec<SessionKey>,
     /// Sessions of the same device, likewise.
     pub replaced: Vec<SessionKey>,
 }
 
-/// As many sessions as the platform may have are registered, of other devices and on boats that live; and it displaces
-/// none.
+/// The platform is full of other devices' sessions on live boats, and displaces none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManySessions;
 
-/// What saying again did.
+/// Result of a re-assertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reasserted {
+pub enum ReassertResult {
     Known,
     Restored,
     Displaced,
@@ -53,7 +54,7 @@ pub enum Reasserted {
 }
 
 impl Sessions {
-    /// No session yet, and logins that count on from `last_login`.
+    /// No sessions, with login numbers that continue from `last_login`.
     pub fn after_login(last_login: u64) -> Sessions {
         Sessions {
             held: Vec::new(),
@@ -61,26 +62,27 @@ impl Sessions {
         }
     }
 
-    /// Registers a session in the place of its device's earlier one; and where other devices have as many as the platform
-    /// may have, of the oldest, by login. Bots displace nobody: full, one takes the place of its device's
-    /// earliest. The login number is larger than all before it, whatever the clock does; a session that is registered
-    /// already, under this life of its boat or another, keeps its own.
+    /// Registers a session in place of its device's earlier one and, if other devices fill the
+    /// platform, in place of the oldest by login. Bots displace no other device: on a full
+    /// platform, a bot replaces its own device's earliest session. The login number exceeds all
+    /// before it, whatever the clock does; a session already registered, under this life of its
+    /// boat or another, keeps its number.
     ///
     /// # Errors
     ///
-    /// The platform is full of other devices' sessions, and displaces none; nothing changed but that ended lives are
-    /// forgotten.
+    /// The platform is full of other devices' sessions, and displaces none. Nothing has changed,
+    /// except that ended lives are forgotten.
     pub fn connect(
         &mut self,
         user: UserId,
         new: &NewSession,
         capacity: &SessionCapacity,
-        denied: &Denied,
+        denied: &DeniedBoats,
         now: Timestamp,
-    ) -> Result<Registered, TooManySessions> {
+    ) -> Result<RegisterResult, TooManySessions> {
         if let Some(entry) = self.find(&new.key) {
             hold(entry, &new.key.life);
-            return Ok(Registered {
+            return Ok(RegisterResult {
                 login: entry.login,
                 displaced: Vec::new(),
                 replaced: Vec::new(),
@@ -91,11 +93,11 @@ impl Sessions {
         let (mut displaced, mut replaced) = (Vec::new(), Vec::new());
         match SessionCapacity::overflow(new.platform) {
             Overflow::Displace => {
-                let own = |held: &mut Held| held.is_of(new);
+                let own = |held: &mut StoredSession| held.is_of(new);
                 let own = self.held.extract_if(.., own);
                 replaced.extend(own.map(|held| held.entry.into_key(user)));
                 let mut excess = (self.count(new.platform) + 1).saturating_sub(room);
-                // The order of the list is that of the logins.
+                // The list is in login order.
                 let oldest = self.held.extract_if(.., |held| {
                     let is_oldest = excess > 0 && held.is_on(new.platform);
                     excess -= usize::from(is_oldest);
@@ -109,45 +111,46 @@ impl Sessions {
             }
             Overflow::Refuse => {}
         }
-        Ok(Registered {
+        Ok(RegisterResult {
             login: self.register(new, now),
             displaced,
             replaced,
         })
     }
 
-    /// A boat says that it holds this session. Missing, it is registered again, unless sessions that
-    /// living boats hold took its place in the meantime: one of its device, or as many as the platform may have. Under an
-    /// earlier life of the boat, it is registered anew: whoever took that life for over may have kept things from
-    /// it. Nothing is displaced, even where the platform had room for more once.
+    /// Handles a boat's assertion that it holds this session. A missing session is registered
+    /// again, unless sessions on live boats have taken its place: one of the same device, or as
+    /// many as the platform's capacity. A session registered under an earlier life of the boat
+    /// moves to the new life and counts as restored: peers that took the earlier life for over may
+    /// have withheld messages from it. Displaces nothing, even if the capacity was lowered.
     pub fn reassert(
         &mut self,
         new: &NewSession,
         capacity: &SessionCapacity,
-        denied: &Denied,
+        denied: &DeniedBoats,
         now: Timestamp,
-    ) -> Reasserted {
+    ) -> ReassertResult {
         if let Some(entry) = self.find(&new.key) {
             return match hold(entry, &new.key.life) {
-                true => Reasserted::Restored,
-                false => Reasserted::Known,
+                true => ReassertResult::Restored,
+                false => ReassertResult::Known,
             };
         }
         self.forget_denied(denied);
         if SessionCapacity::overflow(new.platform) == Overflow::Displace {
             if self.held.iter().any(|held| held.is_of(new)) {
-                return Reasserted::Replaced;
+                return ReassertResult::Replaced;
             }
             if self.count(new.platform) >= capacity.of(new.platform) {
-                return Reasserted::Displaced;
+                return ReassertResult::Displaced;
             }
         }
         self.register(new, now);
-        Reasserted::Restored
+        ReassertResult::Restored
     }
 
-    /// Removes exactly this session: not a later one of its platform, and not where a later life of its
-    /// boat has asserted it since.
+    /// Removes exactly this session: not a later one on its platform, and not if a later life of
+    /// its boat has asserted it since.
     pub fn disconnect(&mut self, key: &SessionKey) -> bool {
         let before = self.held.len();
         let later = |entry: &SessionEntry| entry.life.incarnation > key.life.incarnation;
@@ -156,27 +159,27 @@ impl Sessions {
         self.held.len() < before
     }
 
-    /// Removes the sessions of lives that ended: invisible at once, and gone where they are met.
-    pub fn forget_denied(&mut self, denied: &Denied) {
+    /// Removes sessions of ended lives. They are invisible at once, and removed when met.
+    pub fn forget_denied(&mut self, denied: &DeniedBoats) {
         if !denied.is_empty() {
             self.held.retain(|held| !denied.contains(&held.entry.life));
         }
     }
 
-    /// Those whose boat is not known to have ended.
-    pub fn live(&self, denied: &Denied) -> impl Iterator<Item = &SessionEntry> {
+    /// Sessions whose boat is not known to have ended.
+    pub fn live(&self, denied: &DeniedBoats) -> impl Iterator<Item = &SessionEntry> {
         self.held
             .iter()
             .map(|held| &held.entry)
             .filter(|entry| denied.is_empty() || !denied.contains(&entry.life))
     }
 
-    /// Whether a session holds this platform.
+    /// True if the platform has a session.
     pub fn on(&self, platform: Platform) -> bool {
         self.held.iter().any(|held| held.is_on(platform))
     }
 
-    /// The last login number given.
+    /// The last login number assigned.
     pub fn last_login(&self) -> u64 {
         self.last_login
     }
@@ -195,7 +198,7 @@ impl Sessions {
         held.count()
     }
 
-    /// The place of the same device's earliest session: perhaps one whose connection is dead.
+    /// Index of the same device's earliest session, whose connection may be dead.
     fn earliest_of(&self, new: &NewSession) -> Option<usize> {
         let held = self.held.iter().enumerate();
         let own = held.filter(|(_, held)| held.is_of(new));
@@ -206,9 +209,10 @@ impl Sessions {
     fn register(&mut self, new: &NewSession, now: Timestamp) -> u64 {
         let now = u64::try_from(now.millis()).unwrap_or(0);
         self.last_login = now.max(self.last_login.saturating_add(1));
-        // Most users have one session: the vector's usual first step of four would cost 150 bytes each.
+        // Most users have one session: the vector's usual first step of four would cost 150 bytes
+        // each.
         self.held.reserve_exact(1);
-        self.held.push(Held {
+        self.held.push(StoredSession {
             entry: SessionEntry {
                 session: new.key.session,
                 platform: new.platform,
@@ -228,18 +232,19 @@ impl From<TooManySessions> for Refusal {
     }
 }
 
-impl Held {
+impl StoredSession {
     fn is_on(&self, platform: Platform) -> bool {
         self.entry.platform == platform
     }
 
-    /// A session of the same device, on the same platform.
+    /// True for a session of the same device on the same platform.
     fn is_of(&self, new: &NewSession) -> bool {
         self.is_on(new.platform) && self.device == new.device
     }
 }
 
-/// What the older connection of a device hears, whoever tells it. It may be the one in use.
+/// Refusal sent to a device's older connection, by any service. That connection may be the one in
+/// use.
 pub fn signed_in_again() -> Refusal {
     Refusal::new(
         Code::Replaced,
@@ -247,13 +252,13 @@ pub fn signed_in_again() -> Refusal {
     )
 }
 
-/// The same session of the same boat, under whatever life of it.
+/// True for the same session of the same boat, under any of its lives.
 fn is(entry: &SessionEntry, key: &SessionKey) -> bool {
     entry.session == key.session && entry.life.boat == key.life.boat
 }
 
-/// The boat holds it under this life; true: which is later than the one known. What an earlier one says
-/// late changes nothing.
+/// Records the boat's life that holds the session. Returns true if it is later than the one known;
+/// a late word from an earlier life changes nothing.
 fn hold(entry: &mut SessionEntry, life: &BoatLife) -> bool {
     let later = life.incarnation > entry.life.incarnation;
     if later {
@@ -291,9 +296,10 @@ mod tests {
         }
     }
 
-    fn login(sessions: &mut Sessions, n: i64, now: i64) -> Registered {
+    fn login(sessions: &mut Sessions, n: i64, now: i64) -> RegisterResult {
         let now = Timestamp::from_millis(now);
-        let registered = sessions.connect(user(), &session(n), &usual(), &Denied::default(), now);
+        let registered =
+            sessions.connect(user(), &session(n), &usual(), &DeniedBoats::default(), now);
         registered.expect("one at a time")
     }
 
@@ -312,15 +318,25 @@ mod tests {
         let mut sessions = Sessions::default();
         assert_eq!(login(&mut sessions, 1, 1).displaced, []);
         assert_eq!(login(&mut sessions, 2, 1).displaced, [session(1).key]);
-        let again = sessions.reassert(&session(1), &usual(), &Denied::default(), Timestamp::ZERO);
-        assert_eq!(again, Reasserted::Displaced);
+        let again = sessions.reassert(
+            &session(1),
+            &usual(),
+            &DeniedBoats::default(),
+            Timestamp::ZERO,
+        );
+        assert_eq!(again, ReassertResult::Displaced);
         assert!(!sessions.disconnect(&session(1).key));
         assert!(sessions.disconnect(&session(2).key));
-        let again = sessions.reassert(&session(1), &usual(), &Denied::default(), Timestamp::ZERO);
-        assert_eq!(again, Reasserted::Restored);
+        let again = sessions.reassert(
+            &session(1),
+            &usual(),
+            &DeniedBoats::default(),
+            Timestamp::ZERO,
+        );
+        assert_eq!(again, ReassertResult::Restored);
     }
 
-    // A device cannot be signed in elsewhere than where it is: its own sign-ins may overtake each other.
+    // A device cannot displace itself: its own sign-ins may overtake each other.
     #[test]
     fn a_device_does_not_displace_itself() {
         let mut sessions = Sessions::default();
@@ -333,7 +349,7 @@ mod tests {
             user(),
             &of_one_device(2),
             &usual(),
-            &Denied::default(),
+            &DeniedBoats::default(),
             Timestamp::ZERO,
         );
         let later = later.expect("one at a time");
@@ -341,8 +357,13 @@ mod tests {
             (later.displaced, later.replaced),
             (Vec::new(), vec![session(1).key])
         );
-        let again = sessions.reassert(&session(1), &usual(), &Denied::default(), Timestamp::ZERO);
-        assert_eq!(again, Reasserted::Replaced);
+        let again = sessions.reassert(
+            &session(1),
+            &usual(),
+            &DeniedBoats::default(),
+            Timestamp::ZERO,
+        );
+        assert_eq!(again, ReassertResult::Replaced);
         let other = login(&mut sessions, 3, 1);
         assert_eq!(
             (other.displaced, other.replaced),
@@ -351,14 +372,14 @@ mod tests {
         let again = sessions.reassert(
             &of_one_device(2),
             &usual(),
-            &Denied::default(),
+            &DeniedBoats::default(),
             Timestamp::ZERO,
         );
-        assert_eq!(again, Reasserted::Displaced);
+        assert_eq!(again, ReassertResult::Displaced);
     }
 
-    // A boat that lost its lease asserts its sessions under a later life; what it said under the earlier
-    // one may still be on its way.
+    // A boat that lost its lease asserts its sessions under a later life; messages from its earlier
+    // life may still be on their way.
     #[test]
     fn a_later_life_of_the_boat_holds_the_same_session() {
         let under = |incarnation| {
@@ -371,27 +392,27 @@ mod tests {
             sessions.reassert(
                 &under(incarnation),
                 &usual(),
-                &Denied::default(),
+                &DeniedBoats::default(),
                 Timestamp::ZERO,
             )
         };
         let first = login(&mut sessions, 1, 1).login;
-        assert_eq!(again(&mut sessions, 2), Reasserted::Restored);
-        assert_eq!(again(&mut sessions, 2), Reasserted::Known);
-        assert_eq!(again(&mut sessions, 1), Reasserted::Known, "came late");
+        assert_eq!(again(&mut sessions, 2), ReassertResult::Restored);
+        assert_eq!(again(&mut sessions, 2), ReassertResult::Known);
+        assert_eq!(again(&mut sessions, 1), ReassertResult::Known, "came late");
         assert!(!sessions.disconnect(&under(1).key), "came late");
         let repeated = sessions.connect(
             user(),
             &under(3),
             &usual(),
-            &Denied::default(),
+            &DeniedBoats::default(),
             Timestamp::from_millis(9),
         );
         let repeated = repeated.expect("there already");
         assert_eq!((repeated.login, repeated.displaced), (first, Vec::new()));
-        let held: Vec<_> = sessions.live(&Denied::default()).collect();
+        let held: Vec<_> = sessions.live(&DeniedBoats::default()).collect();
         assert_eq!(held[0].life, under(3).key.life);
-        // It may end before it was asserted anew.
+        // The later life may end the session before it re-asserts it.
         assert!(sessions.disconnect(&under(4).key));
         assert!(sessions.is_empty());
     }
@@ -402,21 +423,25 @@ mod tests {
             platform: Platform::Bot,
             ..session(n)
         };
-        let denied = |n: i64| -> Denied {
+        let denied = |n: i64| -> DeniedBoats {
             let lives = [session(n).key.life].into_iter();
             lives.collect::<std::collections::BTreeSet<_>>().into()
         };
         let mut sessions = Sessions::default();
-        let mut connect = |n, denied: &Denied| {
+        let mut connect = |n, denied: &DeniedBoats| {
             sessions
                 .connect(user(), &bot(n), &usual(), denied, Timestamp::ZERO)
                 .map(|at| at.login)
         };
         for n in 1..=16 {
-            connect(n, &Denied::default()).expect("room");
+            connect(n, &DeniedBoats::default()).expect("room");
         }
-        assert_eq!(connect(17, &Denied::default()), Err(TooManySessions));
-        assert_eq!(connect(16, &Denied::default()), Ok(16), "there already");
+        assert_eq!(connect(17, &DeniedBoats::default()), Err(TooManySessions));
+        assert_eq!(
+            connect(16, &DeniedBoats::default()),
+            Ok(16),
+            "there already"
+        );
         assert_eq!(connect(17, &denied(3)), Ok(17), "one ended with its boat");
         assert_eq!(connect(18, &denied(3)), Err(TooManySessions));
         assert_eq!(
@@ -432,7 +457,7 @@ mod tests {
             user(),
             &again,
             &usual(),
-            &Denied::default(),
+            &DeniedBoats::default(),
             Timestamp::ZERO,
         );
         assert_eq!(earliest.expect("its own place").replaced, [bot(7).key]);
@@ -441,7 +466,7 @@ mod tests {
             user(),
             &bot(20),
             &usual(),
-            &Denied::default(),
+            &DeniedBoats::default(),
             Timestamp::ZERO,
         );
         assert!(next.is_ok());
@@ -454,7 +479,7 @@ mod tests {
     fn a_login_beyond_the_capacity_displaces_the_oldest() {
         for room in 1..=3_u32 {
             let capacity = usual().with(Platform::Ios, room).expect("in bounds");
-            let none = Denied::default();
+            let none = DeniedBoats::default();
             let mut sessions = Sessions::default();
             let mut connect = |new: &NewSession, capacity: &SessionCapacity| {
                 let now = Timestamp::from_millis(1);
@@ -467,7 +492,7 @@ mod tests {
                 let ended = connect(&session(n), &capacity);
                 assert_eq!(ended, (vec![], vec![]), "{n} of {room}");
             }
-            // Its own first, whatever the room.
+            // The device's own session goes first, whatever the capacity.
             let again = NewSession {
                 device: session(1).device,
                 ..session(10)
@@ -477,11 +502,11 @@ mod tests {
                 (vec![], vec![session(1).key]),
                 "room for {room}"
             );
-            // Oldest by login, which the replaced one is no longer.
+            // The oldest by login; the replaced session no longer is.
             let oldest = if room == 1 { again } else { session(2) };
             let ended = connect(&session(11), &capacity);
             assert_eq!(ended, (vec![oldest.key], vec![]), "room for {room}");
-            // Less room than before: all that are too many, oldest first.
+            // Lower capacity than before: all sessions in excess end, oldest first.
             let ended = connect(&session(12), &usual());
             assert_eq!(ended.0.len() as i64, room);
             assert_eq!(ended.0.last(), Some(&session(11).key));
@@ -492,44 +517,44 @@ mod tests {
     #[test]
     fn a_session_comes_back_where_there_is_room() {
         let two = usual().with(Platform::Ios, 2).expect("in bounds");
-        let none = Denied::default();
+        let none = DeniedBoats::default();
         let mut sessions = Sessions::default();
         let mut again = |n, capacity: &SessionCapacity| {
             sessions.reassert(&session(n), capacity, &none, Timestamp::ZERO)
         };
-        assert_eq!(again(1, &two), Reasserted::Restored);
-        assert_eq!(again(2, &two), Reasserted::Restored);
-        assert_eq!(again(3, &two), Reasserted::Displaced);
-        // Less room displaces at the next login, and not here.
+        assert_eq!(again(1, &two), ReassertResult::Restored);
+        assert_eq!(again(2, &two), ReassertResult::Restored);
+        assert_eq!(again(3, &two), ReassertResult::Displaced);
+        // Lower capacity displaces at the next login, not here.
         assert_eq!(
             [again(1, &usual()), again(2, &usual())],
-            [Reasserted::Known; 2]
+            [ReassertResult::Known; 2]
         );
-        assert_eq!(again(3, &usual()), Reasserted::Displaced);
+        assert_eq!(again(3, &usual()), ReassertResult::Displaced);
         let own = NewSession {
             device: session(1).device,
             ..session(4)
         };
         let roomy = usual().with(Platform::Ios, 3).expect("in bounds");
         let replaced = sessions.reassert(&own, &roomy, &none, Timestamp::ZERO);
-        assert_eq!(replaced, Reasserted::Replaced, "room or not");
+        assert_eq!(replaced, ReassertResult::Replaced, "room or not");
     }
 
-    // The room of a life that ended is there: nobody who lives is displaced for it.
+    // Capacity held by an ended life is free: no live session is displaced for it.
     #[test]
     fn sessions_of_ended_lives_displace_nobody() {
         let two = usual().with(Platform::Ios, 2).expect("in bounds");
         let mut sessions = Sessions::default();
-        let mut connect = |n, denied: &Denied| {
+        let mut connect = |n, denied: &DeniedBoats| {
             let registered = sessions.connect(user(), &session(n), &two, denied, Timestamp::ZERO);
             registered.expect("people are never refused").displaced
         };
-        let ended: Denied = [session(2).key.life]
+        let ended: DeniedBoats = [session(2).key.life]
             .into_iter()
             .collect::<std::collections::BTreeSet<_>>()
             .into();
-        assert_eq!(connect(1, &Denied::default()), []);
-        assert_eq!(connect(2, &Denied::default()), []);
+        assert_eq!(connect(1, &DeniedBoats::default()), []);
+        assert_eq!(connect(2, &DeniedBoats::default()), []);
         assert_eq!(connect(3, &ended), []);
         assert_eq!(connect(4, &ended), [session(1).key]);
     }
@@ -538,12 +563,12 @@ mod tests {
     fn unknown_means_alive() {
         let mut sessions = Sessions::default();
         login(&mut sessions, 1, 1);
-        let other: Denied = [session(2).key.life]
+        let other: DeniedBoats = [session(2).key.life]
             .into_iter()
             .collect::<std::collections::BTreeSet<_>>()
             .into();
         assert_eq!(sessions.live(&other).count(), 1);
         sessions.forget_denied(&other);
-        assert_eq!(sessions.live(&Denied::default()).count(), 1);
+        assert_eq!(sessions.live(&DeniedBoats::default()).count(), 1);
     }
 }

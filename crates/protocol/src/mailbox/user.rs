@@ -1,27 +1,27 @@
-//! One user's whole mailbox as a value: the rule that every store must behave like.
+//! One user's whole mailbox as a value: the rule that every store must follow.
 
 use std::collections::BTreeMap;
 
 use super::{
-    Bodies, ConnectAnswer, ConnectRequest, Mail, MailCursor, MailPage, MailboxPolicy, NewSession,
-    Policies, Presence, ReassertAnswer, Reasserted, RouteAnswer, RouteRequest, TooManySessions,
-    Waiting, Whereabouts,
+    Bodies, ConnectAnswer, ConnectRequest, Mail, MailCursor, MailIndex, MailLocation, MailPage,
+    MailboxPolicy, NewSession, Policies, Presence, ReassertAnswer, ReassertResult, RouteAnswer,
+    RouteRequest, TooManySessions,
 };
-use crate::presence::{Denied, SessionEntry, SessionKey};
+use crate::presence::{DeniedBoats, SessionEntry, SessionKey};
 use crate::{MessageId, Platform, Timestamp, UserId};
 
-/// One user's sessions and, per platform, what waits. Each method is one step that nothing may
-/// interrupt: a store that splits one loses messages.
+/// One user's sessions and, per platform, the waiting messages. Each method is one atomic step: a
+/// store that splits one loses messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mailbox {
     user: UserId,
     presence: Presence,
-    waiting: BTreeMap<Platform, Waiting>,
+    waiting: BTreeMap<Platform, MailIndex>,
 }
 
-/// What happened to an entry, for whoever counts [`Bodies`].
+/// Change to an entry, for the counter of [`Bodies`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum MailboxChange {
     Added { platform: Platform, at: MailCursor },
     Removed { platform: Platform, at: MailCursor },
 }
@@ -35,12 +35,12 @@ impl Mailbox {
         }
     }
 
-    /// Looks, and stores where nobody is, as one step.
+    /// Looks up sessions, and stores for platforms without one, as one step.
     pub fn route(
         &mut self,
         request: &RouteRequest,
         policies: &Policies,
-    ) -> (RouteAnswer, Vec<Change>) {
+    ) -> (RouteAnswer, Vec<MailboxChange>) {
         let placement = self.presence.place(request);
         let mut changes = Vec::new();
         let mut dropped = 0;
@@ -57,12 +57,12 @@ impl Mailbox {
         (answer, changes)
     }
 
-    /// Registers a session and tells whether something waits for its platform, as one step. `marker` is
-    /// the store's.
+    /// Registers a session and reports whether mail waits for its platform, as one step. `marker`
+    /// is the store's.
     ///
     /// # Errors
     ///
-    /// As many sessions as the platform may have are registered, and it displaces none.
+    /// The platform has as many sessions as it may have, and displaces none.
     pub fn connect(
         &mut self,
         request: &ConnectRequest,
@@ -87,41 +87,42 @@ impl Mailbox {
         })
     }
 
-    /// A boat says that it holds this session.
+    /// Handles a boat's assertion that it holds this session.
     pub fn reassert(
         &mut self,
         new: &NewSession,
-        denied: &Denied,
+        denied: &DeniedBoats,
         policies: &Policies,
         marker: u64,
         now: Timestamp,
     ) -> ReassertAnswer {
         let sessions = &mut self.presence.sessions;
         match sessions.reassert(new, &policies.sessions, denied, now) {
-            Reasserted::Known => ReassertAnswer::Known {
+            ReassertResult::Known => ReassertAnswer::Known {
                 mail_waits: self.mail_waits(new.platform, policies, now),
             },
-            Reasserted::Displaced => ReassertAnswer::Displaced,
-            Reasserted::Replaced => ReassertAnswer::Replaced,
-            Reasserted::Restored => ReassertAnswer::Restored {
+            ReassertResult::Displaced => ReassertAnswer::Displaced,
+            ReassertResult::Replaced => ReassertAnswer::Replaced,
+            ReassertResult::Restored => ReassertAnswer::Restored {
                 marker,
                 mail_waits: self.mail_waits(new.platform, policies, now),
             },
         }
     }
 
-    /// Removes exactly this session; `false` where it was not there, or a later life of its boat holds it.
+    /// Removes exactly this session. Returns `false` if it is absent, or a later life of its boat
+    /// holds it.
     pub fn disconnect(&mut self, key: &SessionKey) -> bool {
         self.presence.sessions.disconnect(key)
     }
 
-    /// Those whose boat is not known to have ended.
-    pub fn live(&self, denied: &Denied) -> impl Iterator<Item = &SessionEntry> {
+    /// Sessions whose boat is not known to have ended.
+    pub fn live(&self, denied: &DeniedBoats) -> impl Iterator<Item = &SessionEntry> {
         self.presence.sessions.live(denied)
     }
 
-    /// What waits, oldest first, strictly after `after`; removes nothing. Entries whose body is gone
-    /// take their place in the page without one.
+    /// Returns waiting mail, oldest first, strictly after `after`; removes nothing. Entries without
+    /// a body are listed apart, in `bodiless`.
     pub fn page(
         &self,
         platform: Platform,
@@ -150,32 +151,33 @@ impl Mailbox {
         page
     }
 
-    /// What is known of one message, as one look: what is acknowledged in between was there or is remembered.
+    /// Locates one message in one step, so a message acknowledged meanwhile is found either waiting
+    /// or among the remembered acknowledgements.
     pub fn find(
         &self,
         platform: Platform,
         id: MessageId,
         policies: &Policies,
         now: Timestamp,
-    ) -> Whereabouts {
+    ) -> MailLocation {
         let waiting = self.waiting.get(&platform);
         if waiting.is_some_and(|waiting| waiting.has(id, policies.of(platform), now)) {
-            return Whereabouts::Waits;
+            return MailLocation::Waits;
         }
         match self.presence.has_acked(platform, id, now) {
-            true => Whereabouts::Acknowledged,
-            false => Whereabouts::Absent,
+            true => MailLocation::Acknowledged,
+            false => MailLocation::Absent,
         }
     }
 
-    /// Removes what the platform's device acknowledged and remembers it for a while; the changes name
-    /// what had waited.
+    /// Removes mail acknowledged by the platform's device, and remembers the ids for a while. The
+    /// changes list the entries that had waited.
     pub fn acknowledge(
         &mut self,
         platform: Platform,
         ids: &[MessageId],
         now: Timestamp,
-    ) -> Vec<Change> {
+    ) -> Vec<MailboxChange> {
         self.presence.remember_acked(platform, ids, now);
         let Some(waiting) = self.waiting.get_mut(&platform) else {
             return Vec::new();
@@ -183,25 +185,25 @@ impl Mailbox {
         removed(platform, waiting.acknowledge(ids))
     }
 
-    /// Removes what the policy no longer keeps.
+    /// Removes mail that the policy no longer retains.
     pub fn trim(
         &mut self,
         platform: Platform,
         policy: MailboxPolicy,
         now: Timestamp,
-    ) -> Vec<Change> {
+    ) -> Vec<MailboxChange> {
         let Some(waiting) = self.waiting.get_mut(&platform) else {
             return Vec::new();
         };
         removed(platform, waiting.trim(policy, now))
     }
 
-    /// How many wait for a platform, expired ones included until they are trimmed.
+    /// Number of entries waiting for a platform, including expired ones until they are trimmed.
     pub fn waiting(&self, platform: Platform) -> u64 {
-        self.waiting.get(&platform).map_or(0, Waiting::len)
+        self.waiting.get(&platform).map_or(0, MailIndex::len)
     }
 
-    /// Loses sessions and marks, as a store does that kept them in memory and died.
+    /// Loses sessions and recent acknowledgements, like a store that died with them in memory.
     pub fn lose_presence(&mut self) {
         self.presence = Presence::default();
     }
@@ -217,13 +219,13 @@ impl Mailbox {
         mail: &Mail,
         policies: &Policies,
         now: Timestamp,
-        changes: &mut Vec<Change>,
+        changes: &mut Vec<MailboxChange>,
     ) -> u32 {
         let at = mail.cursor();
         let waiting = self.waiting.entry(platform).or_default();
         let appended = waiting.append(at, policies.of(platform), now);
         if appended.added {
-            changes.push(Change::Added { platform, at });
+            changes.push(MailboxChange::Added { platform, at });
         }
         let dropped = appended.dropped.len() as u32;
         changes.extend(removed(platform, appended.dropped));
@@ -231,7 +233,7 @@ impl Mailbox {
     }
 }
 
-fn removed(platform: Platform, entries: Vec<MailCursor>) -> Vec<Change> {
-    let change = |at| Change::Removed { platform, at };
+fn removed(platform: Platform, entries: Vec<MailCursor>) -> Vec<MailboxChange> {
+    let change = |at| MailboxChange::Removed { platform, at };
     entries.into_iter().map(change).collect()
 }

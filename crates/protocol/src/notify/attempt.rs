@@ -1,33 +1,33 @@
-//! What follows an attempt to tell a user: done, again later, or never.
+//! Outcome of an attempt to notify a user: done, retry, or give up.
 
 use std::time::Duration;
 
 use crate::Timestamp;
 use crate::ledger::DeadReason;
 
-/// How long and how often a notification is tried.
+/// Limits of a notification's attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Attempts in all.
+pub struct NotifyLimits {
+    /// Total attempts.
     pub attempts_max: u32,
-    /// Between the first attempt and the second; doubles from there.
+    /// Delay between the first attempt and the second; doubles from there.
     pub delay: Duration,
-    /// The longest delay of our own. A provider may ask for a longer one.
+    /// Maximum of our own delay. A provider may ask for a longer one.
     pub delay_max: Duration,
-    /// A message older than this is no news any more.
+    /// Age above which a message is no longer news.
     pub age_max: Duration,
 }
 
-/// Why a provider did not take a notification.
+/// Reasons why a provider did not accept a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// Not reachable, too slow, or in trouble of its own.
+pub enum NotifyFailure {
+    /// Unreachable, too slow, or failing.
     Unavailable,
-    /// It asks for less; everything that goes to it should wait.
+    /// The provider asks for less; all calls to it should wait.
     Throttled,
-    /// It will never take this one.
+    /// The provider will never accept this one.
     Refused,
-    /// There is nobody to tell any more: the device let go of its token.
+    /// Nobody is left to notify: the device gave up its token.
     Gone,
     /// The user does not want to be disturbed by this conversation now.
     Muted,
@@ -35,44 +35,47 @@ pub enum Failure {
     Panicked,
 }
 
-/// What becomes of a notification.
+/// Next step of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum NextAttempt {
     Again {
         after: Duration,
     },
     /// A dead letter.
     GiveUp(DeadReason),
-    /// Done: nobody is there to be told.
+    /// Done: no device is left to notify.
     Nobody,
-    /// Done: they do not want to be told.
+    /// Done: the user does not want to be disturbed.
     Muted,
 }
 
-impl Limits {
-    /// Whether a notification of a message accepted at `accepted_at` is still news.
+impl NotifyLimits {
+    /// True if a notification of a message accepted at `accepted_at` is still news.
     pub fn is_news(&self, accepted_at: Timestamp, now: Timestamp) -> bool {
         now.since(accepted_at) <= self.age_max
     }
 
-    /// After the n-th attempt (counted from 1) failed. `asked` is how long the provider wants to be left
-    /// alone; `chance` spreads those that failed together over the second half of the delay.
+    /// Decides after the failure of the n-th attempt (counted from 1). `asked` is the pause that
+    /// the provider asks for; `chance` spreads simultaneous failures over the second half of the
+    /// delay.
     pub fn after(
         &self,
-        failure: Failure,
+        failure: NotifyFailure,
         attempts: u32,
         asked: Option<Duration>,
         chance: u64,
-    ) -> Next {
+    ) -> NextAttempt {
         match failure {
-            Failure::Gone => Next::Nobody,
-            Failure::Muted => Next::Muted,
-            Failure::Refused => Next::GiveUp(DeadReason::Refused),
-            Failure::Panicked => Next::GiveUp(DeadReason::HandlerPanic),
-            Failure::Unavailable | Failure::Throttled if attempts >= self.attempts_max => {
-                Next::GiveUp(DeadReason::MaxRetries)
+            NotifyFailure::Gone => NextAttempt::Nobody,
+            NotifyFailure::Muted => NextAttempt::Muted,
+            NotifyFailure::Refused => NextAttempt::GiveUp(DeadReason::Refused),
+            NotifyFailure::Panicked => NextAttempt::GiveUp(DeadReason::HandlerPanic),
+            NotifyFailure::Unavailable | NotifyFailure::Throttled
+                if attempts >= self.attempts_max =>
+            {
+                NextAttempt::GiveUp(DeadReason::MaxRetries)
             }
-            Failure::Unavailable | Failure::Throttled => {
+            NotifyFailure::Unavailable | NotifyFailure::Throttled => {
                 let doublings = attempts.saturating_sub(1).min(31);
                 let delay = self
                     .delay
@@ -80,7 +83,7 @@ impl Limits {
                     .min(self.delay_max);
                 let share = 0.5 + 0.5 * (chance as f64 / u64::MAX as f64);
                 let own = delay.mul_f64(share);
-                Next::Again {
+                NextAttempt::Again {
                     after: asked.map_or(own, |asked| asked.max(own).min(self.age_max)),
                 }
             }
@@ -94,8 +97,8 @@ mod tests {
 
     use super::*;
 
-    fn limits() -> Limits {
-        Limits {
+    fn limits() -> NotifyLimits {
+        NotifyLimits {
             attempts_max: 8,
             delay: Duration::from_secs(1),
             delay_max: Duration::from_secs(60),
@@ -104,8 +107,8 @@ mod tests {
     }
 
     fn delay(attempts: u32, asked: Option<Duration>, chance: u64) -> Duration {
-        match limits().after(Failure::Unavailable, attempts, asked, chance) {
-            Next::Again { after } => after,
+        match limits().after(NotifyFailure::Unavailable, attempts, asked, chance) {
+            NextAttempt::Again { after } => after,
             other => panic!("{other:?} after {attempts} attempts"),
         }
     }
@@ -128,14 +131,17 @@ mod tests {
     #[test]
     fn the_last_attempt_and_final_answers_end_it() {
         let after = |failure, attempts| limits().after(failure, attempts, None, 0);
-        let give_up = |why| Next::GiveUp(why);
+        let give_up = |why| NextAttempt::GiveUp(why);
         assert_eq!(
-            after(Failure::Throttled, 8),
+            after(NotifyFailure::Throttled, 8),
             give_up(DeadReason::MaxRetries)
         );
-        assert_eq!(after(Failure::Refused, 1), give_up(DeadReason::Refused));
-        assert_eq!(after(Failure::Gone, 1), Next::Nobody);
-        assert_eq!(after(Failure::Muted, 1), Next::Muted);
+        assert_eq!(
+            after(NotifyFailure::Refused, 1),
+            give_up(DeadReason::Refused)
+        );
+        assert_eq!(after(NotifyFailure::Gone, 1), NextAttempt::Nobody);
+        assert_eq!(after(NotifyFailure::Muted, 1), NextAttempt::Muted);
     }
 
     #[test]
@@ -148,13 +154,13 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_happens_attempts_are_bounded(attempts in 0..u32::MAX, chance: u64) {
-            match limits().after(Failure::Unavailable, attempts, None, chance) {
-                Next::Again { after } => {
+            match limits().after(NotifyFailure::Unavailable, attempts, None, chance) {
+                NextAttempt::Again { after } => {
                     prop_assert!(attempts < 8);
                     prop_assert!(after <= limits().delay_max);
                 }
-                Next::GiveUp(_) => prop_assert!(attempts >= 8),
-                Next::Nobody | Next::Muted => prop_assert!(false),
+                NextAttempt::GiveUp(_) => prop_assert!(attempts >= 8),
+                NextAttempt::Nobody | NextAttempt::Muted => prop_assert!(false),
             }
         }
     }

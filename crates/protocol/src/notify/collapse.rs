@@ -1,4 +1,5 @@
-//! One notification a message and target: storing again, as a redelivery does, publishes it again.
+//! One notification per message and target: a repeated store, as after a redelivery, publishes it
+//! again.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -7,7 +8,7 @@ use crate::message::Target;
 
 type Key = (MessageId, Target);
 
-/// Remembers the newest keys, up to its bound. What is forgotten may be told twice.
+/// Remembers the newest keys, up to a bound. A forgotten key may be notified twice.
 #[derive(Clone, Debug)]
 pub struct Collapse {
     known: BTreeSet<Key>,
@@ -25,7 +26,7 @@ impl Collapse {
         }
     }
 
-    /// False: this target has been told of the message, or is about to be.
+    /// Returns false if the target was notified of the message, or is about to be.
     pub fn admit(&mut self, message: MessageId, target: Target) -> bool {
         let key = (message, target);
         if !self.known.insert(key) {
@@ -40,7 +41,7 @@ impl Collapse {
         true
     }
 
-    /// It was not told after all: the next one of this key is admitted.
+    /// Admits the next notification of this key, as this one did not take place.
     pub fn forget(&mut self, message: MessageId, target: Target) {
         self.known.remove(&(message, target));
     }

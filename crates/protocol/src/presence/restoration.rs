@@ -1,28 +1,29 @@
-//! Which clients sync when the store had forgotten their sessions.
+//! Resync of clients whose sessions the store had forgotten.
 //!
-//! A store that lost its data has another marker: what came meanwhile may be gone with it, and the client
-//! has to ask. Under a marker that is the same, sessions were removed one by one, as those of a boat that
-//! counts as over because its lease is away. Then the mail is there, and a word to every client would bring
-//! all of them at once, again and again, for as long as the lease is away.
+//! A store that lost its data has a new marker: mail that arrived meanwhile may be lost, too, so
+//! the client has to sync. Under an unchanged marker, sessions were removed one by one, such as
+//! those of a boat that counts as over because its lease is away. Then the mail is there, and a
+//! notice to every client would bring them all at once, again and again, for as long as the lease
+//! is away.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// All clients are told to sync at most once in this time, unless the store has another marker.
+/// Minimum interval between two resyncs of all clients, unless the store has a new marker.
 pub const RESYNC_REST: Duration = Duration::from_secs(600);
 
-/// Markers that are remembered: some for each part of the store. Beyond it all count as new once more, which
-/// costs a sync.
+/// Markers remembered: each part of the store has a few. Beyond this number all count as new once
+/// more, which costs a sync.
 const MARKERS_MAX: usize = 8192;
 
-/// The markers under which a boat's sessions were registered.
+/// Markers under which a boat's sessions were registered.
 #[derive(Clone, Debug, Default)]
 pub struct Restoration {
     markers: BTreeSet<u64>,
 }
 
 impl Restoration {
-    /// A session was registered under this marker. True: the boat had not met it.
+    /// A session was registered under this marker. Returns true if the marker is new to the boat.
     pub fn handle_marker(&mut self, marker: u64) -> bool {
         if self.markers.contains(&marker) {
             return false;
@@ -34,8 +35,8 @@ impl Restoration {
     }
 }
 
-/// Is the client of a restored session to sync? While the lease is away only where the store is another:
-/// with the next lease all are told.
+/// True if the client of a restored session has to sync. While the lease is away, only a new marker
+/// of the store requires it: with the next lease all clients sync.
 pub fn syncs_restored(has_lease: bool, is_new_marker: bool) -> bool {
     has_lease || is_new_marker
 }

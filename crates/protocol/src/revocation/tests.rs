@@ -31,7 +31,7 @@ fn set_of(rows: &[Revocation]) -> Revocations {
     set
 }
 
-/// Rows of a store that a window asks for.
+/// Rows of a store within a window.
 fn read(store: &[Revocation], window: &Window) -> Vec<Revocation> {
     let asked = |row: &&Revocation| row.at >= window.since && window.hours.contains(&row.hour());
     store.iter().filter(asked).cloned().collect()
@@ -50,7 +50,7 @@ fn numbers_are_those_of_the_promise() {
     assert_eq!(PAGE, 10_000);
 }
 
-// Reads and questions that all are answered late, and one of each lost.
+// Reads and queries that are all answered late, with one of each lost.
 #[test]
 fn a_session_ends_within_a_minute() {
     let store_within = Duration::from_secs(3);
@@ -121,7 +121,7 @@ fn a_revocation_goes_when_the_last_token_has() {
     assert_eq!(set.page(Follower::default().start(), 9), []);
 }
 
-// A million that ended in one hour kept every sign-in waiting.
+// A million revocations that expired in one hour used to keep every sign-in waiting.
 #[test]
 fn a_step_of_forgetting_is_bounded() {
     let retention = retention(LIFETIME);
@@ -158,10 +158,10 @@ fn tokens_of_the_future_and_long_words_are_no_revocation() {
 #[test]
 fn the_first_read_is_of_all_that_may_matter_and_the_next_of_two_hours() {
     let retention = retention(LIFETIME);
-    // Half an hour after a full one.
+    // Half an hour after a full hour.
     let now = at(0);
     let this = hour(now);
-    let mut cursor = Cursor::default();
+    let mut cursor = RevocationCursor::default();
     let window = cursor.window(now, retention);
     assert_eq!(window.since, now - retention);
     assert_eq!(window.hours, this - 26..=this);
@@ -174,7 +174,7 @@ fn the_first_read_is_of_all_that_may_matter_and_the_next_of_two_hours() {
     assert_eq!(window.since, at(3 - 60));
     assert_eq!(window.hours, this - 1..=this);
 
-    // Three hours in which nothing was read.
+    // Three hours without a read.
     let window = cursor.window(at(3 * 3600), retention);
     assert_eq!(window.since, at(3 - 60));
     assert_eq!(window.hours, this - 1..=this + 3);
@@ -182,7 +182,7 @@ fn the_first_read_is_of_all_that_may_matter_and_the_next_of_two_hours() {
 
 #[test]
 fn a_clock_that_is_ahead_hides_nothing() {
-    let mut cursor = Cursor::default();
+    let mut cursor = RevocationCursor::default();
     cursor.handle_read(at(5), [at(600)]);
     let window = cursor.window(at(10), retention(LIFETIME));
     assert_eq!(window.since, at(5 - 60));
@@ -217,7 +217,7 @@ fn refusals_say_what_helps() {
 /// (user, before, at), in seconds.
 fn rows() -> impl Strategy<Value = Vec<Revocation>> {
     let row = (1..6i64, 0..300i64, 0..300i64).prop_map(|(number, before, written)| {
-        // Before it was written.
+        // A `before` no later than the write.
         revocation(number, before.min(written), written)
     });
     vec(row, 0..20)
@@ -256,14 +256,14 @@ proptest! {
         prop_assert_eq!(pages, set.page(start, PAGE));
     }
 
-    // A station whose reads are lost now and then, and writers whose clocks are up to a minute off.
+    // A station whose reads fail now and then, with writers' clocks up to a minute off.
     #[test]
     fn a_lost_poll_is_made_up_for(
         writes in vec((0..20_000i64, -59..=59i64, 1..50i64), 0..30),
         polls in vec((1..4000i64, any::<bool>()), 1..40),
     ) {
         let retention = retention(LIFETIME);
-        let (mut set, mut cursor, mut now, mut through) = (Revocations::default(), Cursor::default(), 0, -1);
+        let (mut set, mut cursor, mut now, mut through) = (Revocations::default(), RevocationCursor::default(), 0, -1);
         for (pause, succeeds) in polls {
             now += pause;
             let store: Vec<_> = (writes.iter())
@@ -287,8 +287,8 @@ proptest! {
         }
     }
 
-    // A boat whose questions are lost, or answered by stations that have read nothing for minutes but know what they
-    // wrote themselves. Clocks of writers and stations differ by less than a minute.
+    // A boat whose queries get lost, or reach stations that have read nothing for minutes but know
+    // their own writes. Clocks of writers and stations differ by less than a minute.
     #[test]
     fn a_question_that_was_lost_is_made_up_for(
         writes in vec((0..3600i64, -29..=29i64, 1..50i64, 0..3usize), 0..30),
@@ -336,7 +336,7 @@ fn ask(follower: &mut Follower, known: &[Revocation], until: i64) -> Vec<UserRev
 fn a_station_that_reads_nothing_leads_no_boat_past_what_it_lacks() {
     let (unread, own) = (revocation(1, 500, 500), revocation(2, 900, 900));
     let mut follower = Follower::default();
-    // Its store is away since 400, and it wrote one itself.
+    // The station's store is away since 400, and it wrote one revocation itself.
     for _ in 0..3 {
         ask(&mut follower, std::slice::from_ref(&own), 400);
     }
@@ -353,7 +353,7 @@ fn a_station_whose_clock_is_ahead_leads_no_boat_past_the_next() {
     let next = revocation(2, 130, 130);
     let page = ask(&mut follower, &[ahead.clone(), next.clone()], 140);
     assert!(page.iter().any(|of| of.user == user(2)), "{page:?}");
-    // The clock is right again, and the questions are short.
+    // The clock is right again, and queries are short.
     ask(&mut follower, &[ahead.clone(), next.clone()], 1000);
     ask(&mut follower, &[ahead, next], 1000);
     assert_eq!(follower.start(), PageStart::of(at(740)));

@@ -1,45 +1,47 @@
-//! What a session asks of the world, and the values it is asked with.
+//! Actions of a session, and the values that go in.
 
 use bytes::Bytes;
 
-use crate::change::{Change, Changed, Marks, REACTION_BYTES_MAX};
+use crate::change::{MessageChange, MessageMarks, OrderedChange, REACTION_BYTES_MAX};
 use crate::frame::{Ack, Hello, Refresh, Send, ServerFrame, Summary, SyncAnswer, SyncRequest};
 use crate::mailbox::MailCursor;
 use crate::{MessageId, Placed, Refusal, Timestamp, UserId};
 
-/// What is to be done now. In order.
+/// Actions for the caller, to do in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Write it. Tell its [`weight`](Outgoing::weight) by `handle_written` once the socket has it.
+    /// Write it, and report its [`weight`](Outgoing::weight) by `handle_written` once the socket
+    /// has it.
     Transmit(Outgoing),
     /// Ask the station to admit this client; answer by `handle_admitted`, in any case.
     Admit(Hello),
-    /// Ask the station to accept these, in this order; answer by `handle_submitted`. Never two at a time.
+    /// Ask the station to accept these sends, in this order; answer by `handle_submitted`. Never
+    /// two at a time.
     Submit(Vec<Send>),
-    /// Tell the station what was acknowledged; answer by `handle_receipts`. Never two at a time.
+    /// Pass acknowledgements to the station; answer by `handle_receipts`. Never two at a time.
     Receipts(Ack),
-    /// The end of a push, exactly once for each token.
+    /// Outcome of a push, exactly once for each token.
     Resolve { token: Token, outcome: Outcome },
-    /// Ask for waiting messages; answer by `handle_page`. Never two at a time.
+    /// Fetch waiting messages; answer by `handle_page`. Never two at a time.
     FetchMail {
         after: Option<MailCursor>,
         limit: u32,
     },
-    /// A device has these: they need not wait any longer. No answer.
+    /// Remove these from the mailbox, since a device has them. No answer.
     RemoveMail { ids: Vec<MessageId> },
     /// Ask the station; answer by `handle_answer`.
     Sync(SyncRequest),
     /// Have a station check the new token; answer by `handle_refreshed`.
     Refresh(Refresh),
-    /// Count it: the client has reached this bound. What it is told follows.
+    /// Count that the client has reached this bound. Its notice follows.
     Count(Bound),
-    /// Write what was transmitted before, then end the connection with this code. At most once.
+    /// Write all earlier frames, then end the connection with this code. At most once.
     Close(Refusal),
-    /// Tell the station that this session is gone. At most once, and only if it was admitted.
+    /// Tell the station that this session is gone. At most once, and only after an admission.
     Leave,
 }
 
-/// A bound of one session that its client reaches by what it does, or does not read.
+/// A bound of one session that its client reaches by its own frames, or by not reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     Frames,
@@ -48,22 +50,22 @@ pub enum Bound {
     OutgoingBytes,
 }
 
-/// Something for the client.
+/// Output to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outgoing {
     /// A complete frame, shared with other receivers.
     Encoded(Bytes),
-    /// The same, of what nobody waits for: echoes and receipts.
+    /// The same, for echoes and receipts, which can wait.
     Notice(Bytes),
     Frame(ServerFrame),
 }
 
-/// Bytes of what has no body.
+/// Weight of a frame without a body.
 const SMALL: usize = 64;
 
 impl Outgoing {
-    /// Does it lose nothing by going out together with what comes next, a moment later? Echoes and
-    /// receipts do not, and outnumber the messages.
+    /// True if it may go out a moment later, together with the next frame. Echoes and receipts may,
+    /// and outnumber the messages.
     pub fn may_wait(&self) -> bool {
         matches!(
             self,
@@ -71,7 +73,7 @@ impl Outgoing {
         )
     }
 
-    /// What it counts as against the bound of outgoing bytes: its length, or a guess a little too high.
+    /// Weight against the bound of outgoing bytes: its length, or a slightly high estimate.
     pub fn weight(&self) -> usize {
         match self {
             Outgoing::Encoded(bytes) | Outgoing::Notice(bytes) => bytes.len(),
@@ -94,7 +96,7 @@ impl Outgoing {
                             SyncAnswer::Row(row) => row.as_deref().map_or(0, summary_weight),
                             SyncAnswer::History(page) => {
                                 page.messages.iter().map(message_weight).sum::<usize>()
-                                    + page.marks.values().map(Marks::weight).sum::<usize>()
+                                    + page.marks.values().map(MessageMarks::weight).sum::<usize>()
                             }
                             SyncAnswer::Status(statuses) => statuses.len() * SMALL / 2,
                             SyncAnswer::Members(page) => page.members.len() * 12,
@@ -132,22 +134,22 @@ fn message_weight(placed: &Placed) -> usize {
 fn summary_weight(summary: &Summary) -> usize {
     let newest = summary.newest.as_ref();
     let newest = newest.map_or(0, message_weight);
-    SMALL + newest + summary.marks.as_ref().map_or(0, Marks::weight)
+    SMALL + newest + summary.marks.as_ref().map_or(0, MessageMarks::weight)
 }
 
-fn change_weight(changed: &Changed) -> usize {
+fn change_weight(changed: &OrderedChange) -> usize {
     SMALL
         + match &changed.asked.change {
-            Change::Recall => 0,
-            Change::Edit(content) => SMALL + content.data.len(),
-            Change::React { .. } => REACTION_BYTES_MAX,
+            MessageChange::Recall => 0,
+            MessageChange::Edit(content) => SMALL + content.data.len(),
+            MessageChange::React { .. } => REACTION_BYTES_MAX,
         }
 }
 
-/// Names a push to the one who asked for it.
+/// Name of a push for its requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token {
-    /// Which of those who push: several carriers number alike.
+    /// Requester of the push: several carriers use the same numbers.
     pub source: u32,
     pub number: u64,
 }
@@ -155,40 +157,40 @@ pub struct Token {
 /// A message for the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Push {
-    /// `None`: nobody waits for the outcome.
+    /// `None` if nobody waits for the outcome.
     pub token: Option<Token>,
     pub id: MessageId,
     /// The complete frame.
     pub frame: Bytes,
-    /// False: done when it is written.
+    /// False if the push is done once written.
     pub needs_ack: bool,
 }
 
-/// What became of a push.
+/// Outcome of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
-    /// The client acknowledged it, or none was asked for and it is written.
+    /// Acknowledged by the client, or written if no acknowledgement was requested.
     Done,
     /// Not acknowledged in time, or the connection ended before.
     NoAck,
-    /// The session does not live any more, or not yet.
+    /// No live session, or not yet.
     NoSession,
     /// Too much is unacknowledged.
     Full,
 }
 
-/// The station's yes to a hello.
+/// The station's admission after a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
     pub user: UserId,
-    /// Marks the offline data; another value later means that some was lost.
+    /// Marker of the offline data; another value later means that some was lost.
     pub marker: u64,
     pub recovered: bool,
-    /// Messages wait for this platform.
+    /// True if messages wait for this platform.
     pub mail_waits: bool,
     pub cluster: u64,
     pub server_time: Timestamp,
-    /// When the token ends, and the session with it.
+    /// End of the token, and with it of the session.
     pub expires_at: Timestamp,
 }
 
@@ -196,7 +198,7 @@ pub struct Admission {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     pub mails: Vec<PageItem>,
-    /// Where the next page goes on; `None`: nothing waits after this one.
+    /// Cursor of the next page; `None` if nothing waits after this one.
     pub next: Option<MailCursor>,
 }
 

@@ -1,9 +1,9 @@
-//! What the client does.
+//! Input from the client.
 
 use std::time::Duration;
 
-use super::pushes::Acknowledged;
-use super::sends::Arrival;
+use super::pushes::AckResult;
+use super::sends::SubmitResult;
 use super::{Action, Bound, Phase, Session, malformed, rate_limited};
 use crate::frame::{Ack, ClientFrame, Hello, Refresh, Send, ServerFrame, SyncRequest, VERSION};
 use crate::receipt::ReceiptKind;
@@ -11,7 +11,7 @@ use crate::ticket::REFRESH_PAUSE;
 use crate::{Code, Recipient, Refusal, SendId, Timestamp};
 
 impl Session {
-    /// A frame came.
+    /// Takes a frame.
     pub fn handle_frame(&mut self, frame: ClientFrame, now: Timestamp) {
         if !self.heard(now) {
             return;
@@ -36,14 +36,14 @@ impl Session {
         }
     }
 
-    /// A send came whose content cannot be: refused like one that the station refuses for ever.
+    /// Refuses a send with impossible content, like one that the station refuses for good.
     pub fn handle_invalid_send(&mut self, send_id: SendId, refusal: Refusal, now: Timestamp) {
         if self.heard(now) && self.is_welcomed() {
             self.transmit(ServerFrame::Refused { send_id, refusal }, now);
         }
     }
 
-    /// A question came whose content cannot be.
+    /// Refuses a query with impossible content.
     pub fn handle_invalid_question(&mut self, request: u32, refusal: Refusal, now: Timestamp) {
         if self.heard(now) && self.is_welcomed() {
             let request = Some(request);
@@ -51,19 +51,19 @@ impl Session {
         }
     }
 
-    /// Bytes came that are no frame, or too many of them.
+    /// Ends the session for bytes that are not a frame, or for too many of them.
     pub fn handle_malformed(&mut self, refusal: Refusal, now: Timestamp) {
         self.heard_at = now;
         self.end(refusal);
     }
 
-    /// The connection is gone.
+    /// Settles after the loss of the connection.
     pub fn handle_closed(&mut self, _now: Timestamp) {
         self.finish();
     }
 
-    /// The socket has taken this [weight](super::Outgoing::weight) of what was transmitted: there is room
-    /// for more, so poll for actions.
+    /// Notes that the socket has taken this [weight](super::Outgoing::weight) of the transmitted
+    /// frames: there is room for more, so poll for actions.
     pub fn handle_written(&mut self, weight: usize, now: Timestamp) {
         self.written = self.transmitted.min(self.written + weight as u64);
         self.written_at = now;
@@ -74,7 +74,7 @@ impl Session {
         self.push_mail(now);
     }
 
-    /// Counts a frame; false if nothing more is heard.
+    /// Counts a frame; false if the session takes no more.
     fn heard(&mut self, now: Timestamp) -> bool {
         if self.is_closed() {
             return false;
@@ -91,7 +91,7 @@ impl Session {
         !exceeded
     }
 
-    /// Ends it if a frame came that is not for now.
+    /// Ends the session if a frame came too early.
     fn is_welcomed(&mut self) -> bool {
         if !self.is_open() {
             self.end(malformed(match self.phase {
@@ -118,7 +118,7 @@ impl Session {
         self.device = Some(hello.device.clone());
         self.platform = hello.platform;
         self.phase = Phase::Admitting;
-        // The time to say hello is over; the token's end is known with the admission.
+        // The hello deadline is over; the token's end comes with the admission.
         self.expires_at = Timestamp::MAX;
         self.actions.push_back(Action::Admit(hello));
     }
@@ -131,15 +131,15 @@ impl Session {
         let window = self.limits.send_window as usize;
         let sends = self.sends.get_or_insert_default();
         match sends.arrive(send, window) {
-            Arrival::Waits | Arrival::Known => {}
-            Arrival::Refused(refusal) => {
+            SubmitResult::Waits | SubmitResult::Known => {}
+            SubmitResult::Refused(refusal) => {
                 self.transmit(ServerFrame::Refused { send_id, refusal }, now);
                 self.check_held();
             }
         }
     }
 
-    /// What is wrong with a send in itself.
+    /// Refusal of a send for its own sake, if any.
     fn refuse(&mut self, send: &Send) -> Option<Refusal> {
         if let Phase::Draining(farewell) = &self.phase {
             return Some(farewell.refusal.clone());
@@ -166,7 +166,7 @@ impl Session {
             if let Some(pushes) = &mut self.pushes {
                 for item in &ack.items {
                     let acknowledged = pushes.acknowledge(item.id, &mut self.actions);
-                    if acknowledged == Acknowledged::Mail
+                    if acknowledged == AckResult::Mail
                         && let Some(mail) = &mut self.mail
                     {
                         mail.acknowledge(item.id);

@@ -1,4 +1,4 @@
-//! What others want of a session.
+//! Commands to a session.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl Session {
         } else if admitting {
             pushes.hold_early(push);
         } else if push.needs_ack {
-            // Expected before it is handed out: an acknowledgement can never come too early.
+            // Expected before it is handed out, so that no acknowledgement can come too early.
             if pushes.expect(&push, false, self.transmitted) {
                 self.transmit_any(Outgoing::Encoded(push.frame), now);
             }
@@ -41,7 +41,7 @@ impl Session {
         }
     }
 
-    /// Refuses a message for which there is no room: as if its window were full.
+    /// Refuses a message for lack of room, as if the window were full.
     pub fn refuse_push(&mut self, push: Push) {
         let outcome = match self.phase {
             Phase::Opened | Phase::Draining(_) | Phase::Closed { .. } => Outcome::NoSession,
@@ -50,7 +50,7 @@ impl Session {
         self.resolve(push.token, outcome);
     }
 
-    /// Writes a complete frame that nobody waits for. Before the welcome it is dropped: a client syncs
+    /// Writes a complete frame that nobody waits for. Dropped before the welcome: the client syncs
     /// after it.
     pub fn notice(&mut self, frame: Bytes, now: Timestamp) {
         if self.is_open() {
@@ -58,7 +58,7 @@ impl Session {
         }
     }
 
-    /// Something was stored for this client while it is here.
+    /// Notes that mail was stored for this client while it is connected.
     pub fn hint(&mut self) {
         if matches!(self.phase, Phase::Admitting | Phase::Open) {
             match &mut self.mail {
@@ -68,8 +68,8 @@ impl Session {
         }
     }
 
-    /// Something may have been lost or stored while this session was not registered: the client
-    /// compares its cursors, and what waits is fetched.
+    /// Has the client compare its cursors, and fetches waiting mail: something may have been lost
+    /// or stored while this session was not registered.
     pub fn resync(&mut self, now: Timestamp) {
         if self.is_open() {
             self.transmit(ServerFrame::Resync, now);
@@ -77,14 +77,14 @@ impl Session {
         }
     }
 
-    /// Ends it, with this as the last frame.
+    /// Ends the session, with this as the last frame.
     pub fn close(&mut self, refusal: Refusal, _now: Timestamp) {
         self.end(refusal);
     }
 
-    /// Ends it in order: nothing new is taken, sends under way get their answers and pushes their
-    /// acknowledgements, as long as their deadlines let them; then it closes with `refusal`, and with a ticket to resume
-    /// with elsewhere.
+    /// Drains the session: it takes nothing new, but sends under way get their answers and pushes
+    /// their acknowledgements, as far as their deadlines allow. Then it closes with `refusal`, and
+    /// with a ticket to resume elsewhere.
     pub fn drain(&mut self, refusal: Refusal, resume: Option<ResumeTicket>, _now: Timestamp) {
         match self.phase {
             Phase::Open => {

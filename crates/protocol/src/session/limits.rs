@@ -3,74 +3,86 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Bounds of one session, shared by all sessions of a boat.
+/// Limits of one session, shared by all sessions of a boat.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Limits {
-    /// Time from the open connection to its hello; then `handshake_timeout`.
+pub struct SessionLimits {
+    /// Time from the open connection to its hello; then the session is closed with
+    /// `handshake_timeout`.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "crate::settings::Span", extend("spanMinimum" = "100ms", "spanMaximum" = "5m"))]
     pub handshake: Duration,
-    /// Interval of a silent client's pings. After 2.5 times as long without a frame:
-    /// `heartbeat_missed`.
+    /// Interval between pings of a silent client. After 2.5 times as long without a frame the
+    /// session is closed with `heartbeat_missed`.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "crate::settings::Span", extend("spanMinimum" = "1s", "spanMaximum" = "1h"))]
     pub heartbeat: Duration,
-    /// Time for a device to acknowledge a message, from when the socket has taken it; large ones
-    /// get the time that the slowest link needs. After it: `reconnect`.
+    /// Time for a device to acknowledge a message, counted from when the socket took it, plus the
+    /// time that the message needs on the slowest link. Then the session is closed with
+    /// `reconnect`.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "crate::settings::Span", extend("spanMinimum" = "10ms", "spanMaximum" = "5m"))]
     pub ack_wait: Duration,
-    /// Time for which the socket may take nothing of what waits for it, beside the time that the
-    /// slowest link needs. After it: `slow`.
+    /// Time for which the socket may take none of the waiting bytes, plus the time that they need
+    /// on the slowest link. Then the session is closed with `slow`.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "crate::settings::Span", extend("spanMinimum" = "10ms", "spanMaximum" = "10m"))]
     pub write_wait: Duration,
-    /// Bytes per second of the slowest link that is waited for.
+    /// Speed of the slowest supported link, in bytes per second.
     pub link_bytes_min: u32,
-    /// Frames of a client in one second; beyond: `rate_limited`.
+    /// Maximum number of frames from a client in one second; beyond it the session is closed with
+    /// `rate_limited`.
     pub frames_per_second: u32,
-    /// Bytes of a client's largest frame; the welcome names it, the links keep it.
+    /// Maximum size of a client's frame in bytes. The welcome announces it, and the transports
+    /// enforce it.
     #[schemars(range(min = 1024, max = 16_777_216))]
     pub frame_bytes_max: u32,
-    /// Bytes of the largest `data` of a message; beyond: `too_large`.
+    /// Maximum size of a message's `data` in bytes; a larger one is refused as `too_large`.
     #[schemars(range(max = 16_777_216))]
     pub body_bytes_max: u32,
-    /// Sends that wait for their answer; beyond: `window_full`.
+    /// Maximum number of sends that wait for their answers; a further one is refused as
+    /// `window_full`.
     pub send_window: u32,
-    /// Bytes of sends in one batch to the station (a single larger one passes); the rest goes with
-    /// the next.
+    /// Maximum size of one batch of sends to the station, in bytes (a single larger send passes).
+    /// The rest goes with the next batch.
     #[schemars(range(min = 1024, max = 67_108_864))]
     pub submit_bytes_max: u32,
-    /// Sends remembered as refused until they are resent or given up; beyond: `rate_limited`.
+    /// Maximum number of refused sends that are remembered until they are resent or given up;
+    /// beyond it the session is closed with `rate_limited`.
     #[schemars(extend("zero" = true))]
     pub held_max: u32,
-    /// Unacknowledged messages; beyond, a push is answered with *full* and the message is stored.
+    /// Maximum number of unacknowledged messages; a further push is answered with *full*, and its
+    /// message is stored.
     pub push_window: u32,
-    /// Bytes of unacknowledged messages (a single larger one passes); beyond: *full*.
+    /// Maximum size of the unacknowledged messages in bytes (a single larger one passes); beyond it
+    /// a push is answered with *full*.
     #[schemars(range(min = 1024, max = 67_108_864))]
     pub push_window_bytes: u32,
-    /// Waiting messages of one page. At most two pages are unacknowledged.
+    /// Number of waiting messages in one page. At most two pages are unacknowledged.
     pub mail_page: u32,
-    /// Pause before waiting messages that could not be had are asked for again.
+    /// Pause before another attempt to fetch waiting messages.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "crate::settings::Span")]
     pub mail_retry: Duration,
-    /// Acknowledged messages that wait to be passed on; beyond: `rate_limited`.
+    /// Maximum number of acknowledged messages that wait to be passed on; beyond it the session is
+    /// closed with `rate_limited`.
     pub receipts_max: u32,
-    /// Refused acknowledgements in one minute; beyond: `rate_limited`.
+    /// Maximum number of refused acknowledgements in one minute; beyond it the session is closed
+    /// with `rate_limited`.
     #[schemars(extend("zero" = true))]
     pub refused_acks_per_minute: u32,
-    /// Questions that wait for their answer; beyond, an error `rate_limited`.
+    /// Maximum number of questions that wait for their answers; a further one gets an error
+    /// `rate_limited`.
     pub questions_max: u8,
-    /// Bytes that wait to be written (the last frame may pass it); beyond: `slow`.
+    /// Maximum number of bytes that wait to be written (the last frame may exceed it); beyond it
+    /// the session is closed with `slow`.
     #[schemars(range(min = 1024, max = 67_108_864))]
     pub outgoing_bytes_max: u32,
 }
 
-impl Default for Limits {
+impl Default for SessionLimits {
     fn default() -> Self {
-        Limits {
+        SessionLimits {
             handshake: Duration::from_secs(5),
             heartbeat: Duration::from_secs(30),
             ack_wait: Duration::from_secs(2),
@@ -94,13 +106,13 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
-    /// The longest silence: two and a half heartbeats.
+impl SessionLimits {
+    /// Maximum silence: two and a half heartbeats.
     pub fn silence_max(&self) -> Duration {
         self.heartbeat * 5 / 2
     }
 
-    /// How long so many bytes are on their way on the slowest link.
+    /// Travel time of this many bytes on the slowest link.
     pub(super) fn travel(&self, bytes: usize) -> Duration {
         Duration::from_secs(bytes as u64) / self.link_bytes_min.max(1)
     }

@@ -1,5 +1,5 @@
-//! Waiting messages on their way to a client that is back: page after page, each removed only after a
-//! device has it.
+//! Waiting messages on their way to a client that is back: page after page, each removed only after
+//! a device has it.
 
 use std::collections::VecDeque;
 
@@ -7,16 +7,16 @@ use super::{Page, PageItem};
 use crate::mailbox::MailCursor;
 use crate::{MessageId, Refusal, Timestamp};
 
-/// Ids that were just acknowledged: their removal may still be under way while a page is read again.
+/// Recently acknowledged ids: their removal may still be under way while a page is read again.
 const RECENT_MAX: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct MailDrain {
     state: State,
     after: Option<MailCursor>,
-    /// Something was stored since the drain began: it may lie before `after`.
+    /// True if something was stored since the drain began: it may lie before `after`.
     again: bool,
-    /// Of the page that was read last, not yet pushed.
+    /// Items of the last page that are not pushed yet.
     pending: VecDeque<PageItem>,
     acknowledged: Vec<MessageId>,
     recent: VecDeque<MessageId>,
@@ -24,11 +24,11 @@ pub(super) struct MailDrain {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// A page is wanted.
+    /// The next page is due.
     Due,
     Fetching,
     RetryAt(Timestamp),
-    /// The end was reached.
+    /// The end is reached.
     Finished,
 }
 
@@ -44,13 +44,13 @@ impl MailDrain {
         }
     }
 
-    /// Something was stored: read from the oldest once more, now or after the present pass.
+    /// Notes stored mail: read from the oldest once more, now or after the present pass.
     pub(super) fn hint(&mut self) {
         self.again = true;
         self.settle();
     }
 
-    /// The cursor of a page to be asked for now.
+    /// Cursor of a page to fetch now.
     pub(super) fn next_fetch(&mut self) -> Option<Option<MailCursor>> {
         (self.state == State::Due && self.pending.is_empty()).then(|| {
             self.state = State::Fetching;
@@ -65,7 +65,7 @@ impl MailDrain {
         match page {
             Ok(page) => {
                 self.pending = page.mails.into();
-                // A page that does not move forward would be read for ever.
+                // A page that does not advance would be read forever.
                 self.state = match page.next {
                     Some(next) if Some(next) > self.after => State::Due,
                     Some(_) | None => State::Finished,
@@ -81,7 +81,7 @@ impl MailDrain {
         }
     }
 
-    /// The next message to push that the client has not just acknowledged.
+    /// Next message to push that the client has not just acknowledged.
     pub(super) fn next_pending(&mut self) -> Option<PageItem> {
         while let Some(item) = self.pending.pop_front() {
             if !self.recent.contains(&item.id) {
@@ -91,7 +91,7 @@ impl MailDrain {
         None
     }
 
-    /// No room for it yet.
+    /// Puts back a message for lack of room.
     pub(super) fn put_back(&mut self, item: PageItem) {
         self.pending.push_front(item);
     }
@@ -121,7 +121,7 @@ impl MailDrain {
         }
     }
 
-    /// Nothing to fetch, to push or to remove.
+    /// True with nothing to fetch, to push or to remove.
     pub(super) fn is_over(&self) -> bool {
         self.state == State::Finished && self.pending.is_empty() && self.acknowledged.is_empty()
     }

@@ -2,23 +2,23 @@
 
 use std::collections::VecDeque;
 
-use super::{Action, Limits, Outcome, Push, Token};
+use super::{Action, Outcome, Push, SessionLimits, Token};
 use crate::{MessageId, Timestamp};
 
 #[derive(Debug, Default)]
 pub(super) struct Pushes {
-    /// Oldest first.
+    /// Unacknowledged pushes, oldest first.
     outstanding: VecDeque<Outstanding>,
     bytes: usize,
-    /// Entries of `outstanding` whose message stands there before them.
+    /// Entries of `outstanding` whose message has an earlier entry there.
     repeats: usize,
-    /// Entries of `outstanding` that wait in the mailbox, too.
+    /// Entries of `outstanding` that also wait in the mailbox.
     mail: usize,
-    /// Up to here the client has acknowledged the outgoing stream, and so has all of it.
+    /// Position in the outgoing stream up to which acknowledgements prove its arrival.
     arrived: u64,
-    /// Done when all bytes up to this position of the outgoing stream are written.
+    /// Tokens that are done once the outgoing stream is written up to this position.
     unwritten: VecDeque<(u64, Token)>,
-    /// Came before the client was admitted.
+    /// Pushes from before the client's admission.
     early: Vec<Push>,
 }
 
@@ -26,9 +26,9 @@ pub(super) struct Pushes {
 struct Outstanding {
     id: MessageId,
     token: Option<Token>,
-    /// Where its frame ends in the outgoing stream.
+    /// End of the frame in the outgoing stream.
     position: u64,
-    /// When the socket had taken its frame: only then can it arrive.
+    /// Time at which the socket had taken the frame, which cannot arrive earlier.
     written_at: Option<Timestamp>,
     /// Bytes on their way when it was written, up to its end.
     travelling: u64,
@@ -36,12 +36,12 @@ struct Outstanding {
     mail: bool,
 }
 
-/// Where a message stands that the client acknowledged.
+/// Origin of an acknowledged message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Acknowledged {
+pub(super) enum AckResult {
     Unknown,
     Live,
-    /// It waits in the mailbox and can go from there.
+    /// Waits in the mailbox, and can go from there.
     Mail,
 }
 
@@ -51,8 +51,9 @@ impl Pushes {
         waiting == 0 || (waiting < window && self.bytes + bytes <= window_bytes)
     }
 
-    /// Expects an acknowledgement of `id`, whose frame follows the `transmitted` bytes before it. Answers
-    /// whether it must be written: not when the client is about to acknowledge an earlier copy.
+    /// Expects an acknowledgement of `id`, whose frame follows the `transmitted` bytes before it.
+    /// Returns true if it must be written: false if the client is about to acknowledge an earlier
+    /// copy.
     pub(super) fn expect(&mut self, push: &Push, mail: bool, transmitted: u64) -> bool {
         if mail && self.mark_as_mail(push.id) {
             return false;
@@ -74,7 +75,7 @@ impl Pushes {
         !repeat
     }
 
-    /// `token` is done once everything up to `position` is written.
+    /// Resolves `token` as done once everything up to `position` is written.
     pub(super) fn expect_written(&mut self, position: u64, token: Token) {
         self.unwritten.push_back((position, token));
     }
@@ -90,13 +91,13 @@ impl Pushes {
         early
     }
 
-    /// The client has `id`: every push of it is done.
+    /// Resolves every push of `id`, which the client has.
     pub(super) fn acknowledge(
         &mut self,
         id: MessageId,
         actions: &mut VecDeque<Action>,
-    ) -> Acknowledged {
-        let mut found = Acknowledged::Unknown;
+    ) -> AckResult {
+        let mut found = AckResult::Unknown;
         let mut index = 0;
         while index < self.outstanding.len() {
             if self.outstanding[index].id != id {
@@ -112,9 +113,9 @@ impl Pushes {
             }
             if entry.mail {
                 self.mail -= 1;
-                found = Acknowledged::Mail;
-            } else if found == Acknowledged::Unknown {
-                found = Acknowledged::Live;
+                found = AckResult::Mail;
+            } else if found == AckResult::Unknown {
+                found = AckResult::Live;
             }
             resolve(entry.token, Outcome::Done, actions);
             if self.repeats == 0 {
@@ -127,8 +128,8 @@ impl Pushes {
         found
     }
 
-    /// The socket has taken the stream up to `written`; of it the last `travelling` bytes may still be on
-    /// their way.
+    /// Notes that the socket has taken the stream up to `written`, of which the last `travelling`
+    /// bytes may still be on their way.
     pub(super) fn handle_written(
         &mut self,
         written: u64,
@@ -152,7 +153,7 @@ impl Pushes {
         }
     }
 
-    /// The session ends: nothing more will be acknowledged.
+    /// Fails all pushes at the end of the session: no acknowledgement will come.
     pub(super) fn fail(self, actions: &mut VecDeque<Action>) {
         for entry in self.outstanding {
             resolve(entry.token, Outcome::NoAck, actions);
@@ -165,8 +166,8 @@ impl Pushes {
         }
     }
 
-    /// Until when the oldest one must be acknowledged; `None` while it is not written.
-    pub(super) fn ack_deadline(&self, limits: &Limits) -> Option<Timestamp> {
+    /// Deadline of the oldest push's acknowledgement; `None` while it is not written.
+    pub(super) fn ack_deadline(&self, limits: &SessionLimits) -> Option<Timestamp> {
         let oldest = self.outstanding.front()?;
         let travel = limits.travel(oldest.travelling as usize);
         Some(oldest.written_at? + limits.ack_wait + travel)
@@ -176,7 +177,7 @@ impl Pushes {
         self.mail
     }
 
-    /// Nothing is owed to anybody any more.
+    /// True if no push is open.
     pub(super) fn is_empty(&self) -> bool {
         self.outstanding.is_empty() && self.unwritten.is_empty() && self.early.is_empty()
     }

@@ -1,5 +1,4 @@
-//! Acknowledgements on their way to the station: one call under way, what comes meanwhile goes with
-//! the next.
+//! Acknowledgements on their way to the station: one call under way, later ones go with the next.
 
 use std::collections::VecDeque;
 
@@ -10,7 +9,7 @@ use crate::frame::{Ack, Acked};
 pub(super) struct Receipts {
     waiting: VecDeque<Ack>,
     in_flight: Option<Ack>,
-    /// In `waiting`.
+    /// Number of items in `waiting`.
     items: usize,
 }
 
@@ -23,7 +22,7 @@ impl Receipts {
         }
     }
 
-    /// What waits, of one kind, if nothing is under way.
+    /// Next waiting items of one kind, if nothing is under way.
     pub(super) fn next(&mut self) -> Option<Ack> {
         if self.in_flight.is_some() {
             return None;
@@ -34,7 +33,7 @@ impl Receipts {
         Some(ack)
     }
 
-    /// The answer to the call under way, with a refusal for each item if the call failed.
+    /// Takes the answer to the call under way; if the call failed, refuses each item.
     pub(super) fn answered(&mut self, answer: Result<Acked, Refusal>) -> Option<Acked> {
         let asked = self.in_flight.take()?;
         Some(answer.unwrap_or_else(|refusal| {

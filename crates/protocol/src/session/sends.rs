@@ -1,5 +1,5 @@
-//! What a client sends, on its way to the station: a window, one batch under way, and the order of
-//! each conversation kept where something fails.
+//! Sends of a client, on their way to the station: a window, one batch under way, and the order of
+//! each conversation kept across failures.
 
 use std::collections::VecDeque;
 
@@ -7,33 +7,34 @@ use crate::admission::send_id_taken;
 use crate::frame::Send;
 use crate::{Code, Recipient, Refusal, SendId};
 
-/// What a send takes beside its data.
+/// Bytes of a send beside its data.
 const SEND_BYTES: usize = 128;
 
 #[derive(Debug, Default)]
 pub(super) struct Sends {
     waiting: VecDeque<Send>,
     in_flight: Vec<(SendId, Recipient)>,
-    /// Refused, and may be resent: oldest first. Each conversation goes on with its first one here.
+    /// Sends that were refused and may be resent, oldest first. Each conversation goes on with its
+    /// first one here.
     held: VecDeque<(SendId, Recipient)>,
 }
 
-/// What becomes of a send that just came.
+/// Result for a send that just came.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Arrival {
-    /// It goes with the next batch.
+pub(super) enum SubmitResult {
+    /// Queued for the next batch.
     Waits,
-    /// It is under way already; its answer will come.
+    /// Already under way; its answer will come.
     Known,
     Refused(Refusal),
 }
 
 impl Sends {
-    pub(super) fn arrive(&mut self, send: Send, window: usize) -> Arrival {
+    pub(super) fn arrive(&mut self, send: Send, window: usize) -> SubmitResult {
         match self.under_way(send.send_id) {
-            Some(to) if to == send.to => return Arrival::Known,
-            // The answer that will come is not about this one.
-            Some(_) => return Arrival::Refused(send_id_taken()),
+            Some(to) if to == send.to => return SubmitResult::Known,
+            // The pending answer is not about this send.
+            Some(_) => return SubmitResult::Refused(send_id_taken()),
             None => {}
         }
         let first = self.held.iter().position(|(_, to)| *to == send.to);
@@ -41,13 +42,13 @@ impl Sends {
             && self.held[first].0 != send.send_id
         {
             self.hold_last(send.send_id, send.to);
-            return Arrival::Refused(earlier_failed());
+            return SubmitResult::Refused(earlier_failed());
         }
         if self.waiting.len() + self.in_flight.len() >= window {
             if first.is_none() {
                 self.hold_last(send.send_id, send.to);
             }
-            return Arrival::Refused(Refusal::new(
+            return SubmitResult::Refused(Refusal::new(
                 Code::WindowFull,
                 format!("{window} sends wait for their answers; wait for one of them"),
             ));
@@ -56,10 +57,10 @@ impl Sends {
             self.held.remove(first);
         }
         self.waiting.push_back(send);
-        Arrival::Waits
+        SubmitResult::Waits
     }
 
-    /// What waits, as far as `bytes_max` allows, if nothing is under way.
+    /// Next batch of waiting sends, within `bytes_max`, if nothing is under way.
     pub(super) fn next_batch(&mut self, bytes_max: usize) -> Option<Vec<Send>> {
         if !self.in_flight.is_empty() || self.waiting.is_empty() {
             return None;
@@ -80,8 +81,8 @@ impl Sends {
         std::mem::take(&mut self.in_flight)
     }
 
-    /// These were refused and may be resent. What waits behind them in their conversations is taken
-    /// back; it is returned, to be refused, too.
+    /// Holds refused sends that may be resent. Takes back the sends that wait behind them in their
+    /// conversations, and returns those, to refuse as well.
     pub(super) fn hold(&mut self, failed: &[(SendId, Recipient)]) -> Vec<SendId> {
         let blocked = |to: &Recipient| failed.iter().any(|(_, failed_to)| failed_to == to);
         let behind: Vec<(SendId, Recipient)> = (self.waiting.iter())
@@ -103,7 +104,7 @@ impl Sends {
         self.held.len()
     }
 
-    /// Nothing waits and nothing is under way.
+    /// True if nothing waits and nothing is under way.
     pub(super) fn is_quiet(&self) -> bool {
         self.waiting.is_empty() && self.in_flight.is_empty()
     }
@@ -112,7 +113,7 @@ impl Sends {
         self.is_quiet() && self.held.is_empty()
     }
 
-    /// To whom the send of this name goes that has no answer yet.
+    /// Recipient of the unanswered send with this id.
     fn under_way(&self, send_id: SendId) -> Option<Recipient> {
         let waiting = self.waiting.iter().map(|send| (send.send_id, send.to));
         let mut all = waiting.chain(self.in_flight.iter().copied());

@@ -1,4 +1,4 @@
-//! What the station answers.
+//! Answers of the station.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,17 +9,17 @@ use crate::frame::{Accepted, Acked, ServerFrame, Welcome};
 use crate::{Code, Recipient, Refusal, SendId, Timestamp};
 
 impl Session {
-    /// The answer to `Admit`.
+    /// Takes the answer to `Admit`.
     pub fn handle_admitted(&mut self, answer: Result<Admission, Refusal>, now: Timestamp) {
         match (&self.phase, answer) {
             (Phase::Admitting, Ok(admission)) => self.open(admission, now),
             (Phase::Admitting, Err(refusal)) => {
                 self.end(refusal);
-                // This was the answer: no other will come.
+                // The answer has come: no other will.
                 self.phase = Phase::Closed { admitting: false };
             }
             (Phase::Closed { admitting: true }, answer) => {
-                // The client left meanwhile, but the station has registered it.
+                // The client has left, but the station has registered it.
                 if let Ok(admission) = answer {
                     self.user = Some(admission.user);
                     self.actions.push_back(Action::Leave);
@@ -30,7 +30,8 @@ impl Session {
         }
     }
 
-    /// The answers to `Submit`, one for each send, in order. A missing one counts as a failure.
+    /// Takes the answers to `Submit`, one for each send, in order. A missing one counts as a
+    /// failure.
     pub fn handle_submitted(&mut self, answers: Vec<Result<Accepted, Refusal>>, now: Timestamp) {
         let Some(sends) = &mut self.sends else {
             return;
@@ -68,7 +69,7 @@ impl Session {
         self.check_held();
     }
 
-    /// The answer to `Receipts`.
+    /// Takes the answer to `Receipts`.
     pub fn handle_receipts(&mut self, answer: Result<Acked, Refusal>, now: Timestamp) {
         let Some(acked) = self
             .receipts
@@ -94,7 +95,7 @@ impl Session {
         }
     }
 
-    /// The answer to `FetchMail`.
+    /// Takes the answer to `FetchMail`.
     pub fn handle_page(&mut self, page: Result<Page, Refusal>, now: Timestamp) {
         let retry_at = now + self.limits.mail_retry;
         if let Some(mail) = &mut self.mail {
@@ -103,7 +104,7 @@ impl Session {
         self.push_mail(now);
     }
 
-    /// The answer to a `Sync`: a page, or why there is none.
+    /// Takes the answer to a `Sync`: a page, or the reason why there is none.
     pub fn handle_answer(
         &mut self,
         request: u32,
@@ -120,7 +121,7 @@ impl Session {
         self.transmit_any(answer, now);
     }
 
-    /// The answer to `Refresh`: the end of the new token, or why it is not taken.
+    /// Takes the answer to `Refresh`: the end of the new token, or the reason for its refusal.
     pub fn handle_refreshed(&mut self, answer: Result<Timestamp, Refusal>, now: Timestamp) {
         if !self.is_open() {
             return;
@@ -173,7 +174,7 @@ impl Session {
         }
     }
 
-    /// Pushes of the page at hand what the windows let through.
+    /// Pushes as much of the present page as the windows allow.
     pub(super) fn push_mail(&mut self, now: Timestamp) {
         if !matches!(self.phase, Phase::Open) {
             return;
@@ -186,7 +187,7 @@ impl Session {
                 return;
             };
             let pushes = self.pushes.get_or_insert_default();
-            // What waits here is no reason to call the client slow.
+            // Mail that waits here must not make the client look slow.
             let room = outgoing < limits.outgoing_bytes_max as usize
                 && pushes.mail() < 2 * limits.mail_page as usize
                 && pushes.has_room(

@@ -1,4 +1,4 @@
-//! Each rule with values; then all of them at once, in random orders.
+//! Each rule by example; then all of them at once, in random orders.
 
 mod acknowledging;
 mod handshake;
@@ -149,12 +149,12 @@ fn resolved(id: i64, outcome: Outcome) -> Action {
     }
 }
 
-fn opened_with(limits: Limits) -> Session {
+fn opened_with(limits: SessionLimits) -> Session {
     let id = SessionId::new(42).expect("positive");
     Session::new(id, Arc::new(limits), START)
 }
 
-fn admitted_with(limits: Limits, admission: Admission) -> Session {
+fn admitted_with(limits: SessionLimits, admission: Admission) -> Session {
     let mut session = opened_with(limits);
     session.handle_frame(ClientFrame::Hello(hello()), START);
     assert_eq!(session.poll_action(), Some(Action::Admit(hello())));
@@ -162,7 +162,7 @@ fn admitted_with(limits: Limits, admission: Admission) -> Session {
     session
 }
 
-fn open_with(limits: Limits) -> Session {
+fn open_with(limits: SessionLimits) -> Session {
     let mut session = admitted_with(limits, admission());
     let first = drained(&mut session);
     assert!(
@@ -177,10 +177,10 @@ fn open_with(limits: Limits) -> Session {
 }
 
 fn open() -> Session {
-    open_with(Limits::default())
+    open_with(SessionLimits::default())
 }
 
-/// The socket takes all that was transmitted.
+/// Has the socket take all transmitted bytes.
 fn write_all(session: &mut Session, now: Timestamp) {
     session.handle_written(session.outgoing(), now);
 }
@@ -189,7 +189,7 @@ fn drained(session: &mut Session) -> Vec<Action> {
     std::iter::from_fn(|| session.poll_action()).collect()
 }
 
-/// What the client is told, apart from pushed messages.
+/// Frames to the client, apart from pushed messages.
 fn told(actions: &[Action]) -> Vec<&ServerFrame> {
     (actions.iter())
         .filter_map(|action| match action {

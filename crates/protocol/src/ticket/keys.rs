@@ -1,4 +1,4 @@
-//! Keys of tickets: a file of them that all stations have, and its rotation.
+//! Ticket keys: a file shared by all stations, and its rotation.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use thiserror::Error;
 
-/// Bytes of a key: those of the digest (RFC 2104, 3).
+/// Bytes of a key: the length of the digest (RFC 2104, 3).
 pub const KEY_BYTES: usize = 32;
 
-/// Keys of a file: one that signs, and those whose tickets may still be about.
+/// Keys in a file: one that signs, and those whose tickets may still be in use.
 pub const KEYS_MAX: usize = 16;
 
 /// Number of a key in its file.
@@ -32,7 +32,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Trouble with a file of keys, which a human is to mend.
+/// Fault in a key file, for an operator to mend.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum KeyFileError {
     #[error("line {0} is no number of 0 to 255 and a key of {hex} hexadecimal digits", hex = KEY_BYTES * 2)]
@@ -45,7 +45,8 @@ pub enum KeyFileError {
     Full,
 }
 
-/// Content of a file of keys: a line each, of its number and the key in hexadecimal. The first signs, all check.
+/// Content of a key file: one line per key, with its number and the key in hexadecimal. The first
+/// signs, all check.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyFile(Vec<(u8, [u8; KEY_BYTES])>);
 
@@ -57,13 +58,14 @@ impl fmt::Debug for KeyFile {
 }
 
 impl KeyFile {
-    /// With one key. Its number is one at random: tickets of a file that was lost are then of an unknown key.
+    /// A file with one key. Its number is random, so that tickets of a lost file have an unknown
+    /// key.
     pub fn new(id: u8, key: [u8; KEY_BYTES]) -> KeyFile {
         KeyFile(vec![(id, key)])
     }
 
     /// # Errors
-    /// A line that is no key, a number twice, none or too many of them.
+    /// A line without a key, a duplicate number, no key, or too many.
     pub fn parse(text: &str) -> Result<KeyFile, KeyFileError> {
         let mut keys: Vec<(u8, [u8; KEY_BYTES])> = Vec::new();
         for (place, line) in text.lines().enumerate() {
@@ -104,16 +106,16 @@ impl KeyFile {
         self.0.is_empty()
     }
 
-    /// Adds a key that checks, and does not sign yet. Answers its number.
+    /// Adds a key that checks, but does not sign yet. Returns its number.
     ///
     /// # Errors
-    /// There are as many as there may be.
+    /// The file is full.
     pub fn add(&mut self, key: [u8; KEY_BYTES]) -> Result<u8, KeyFileError> {
         if self.0.len() >= KEYS_MAX {
             return Err(KeyFileError::Full);
         }
         let is_free = |id: &u8| self.0.iter().all(|(other, _)| other != id);
-        // Behind the newest, and round: a number that was just retired stays out of use for long.
+        // Next number after the newest, wrapping: a retired number stays out of use for long.
         let newest = self.0.iter().map(|(id, _)| *id).max().unwrap_or_default();
         let mut ids = (1..=u8::MAX).map(|step| newest.wrapping_add(step));
         let id = ids.find(is_free).ok_or(KeyFileError::Full)?;
@@ -121,14 +123,14 @@ impl KeyFile {
         Ok(id)
     }
 
-    /// Has the newest key sign from now on. Answers its number.
+    /// Makes the newest key sign from now on. Returns its number.
     pub fn promote(&mut self) -> Option<u8> {
         let newest = self.0.pop()?;
         self.0.insert(0, newest);
         Some(newest.0)
     }
 
-    /// Drops all keys but the one that signs. Answers their numbers.
+    /// Drops all keys but the signing one. Returns their numbers.
     pub fn retire(&mut self) -> Vec<u8> {
         let retired = self.0.split_off(self.0.len().min(1));
         retired.into_iter().map(|(id, _)| id).collect()

@@ -1,17 +1,19 @@
-//! Refresh of a token within a session: a new one, shown before the old one ends, takes its place.
+//! Refresh of a token within a session: a new token, presented before the old one ends, takes its
+//! place.
 
 use std::time::Duration;
 
 use crate::{Code, Refusal, Timestamp, UserId};
 
-/// Pause between two refreshes of a session.
+/// Minimum time between two refreshes of a session.
 pub const REFRESH_PAUSE: Duration = Duration::from_secs(60);
 
-/// Share of a token's remaining life after which a client refreshes it, in percent, and by how much of that it may differ.
+/// Share of a token's remaining life after which a client refreshes it, in percent, and the spread
+/// of that share.
 const REFRESH_AFTER: u64 = 80;
 const REFRESH_JITTER: u64 = 10;
 
-/// Time from now to the refresh of a token that lasts this long still. `jitter` is any random number.
+/// Time from now to the refresh of a token with this much life left. `jitter` is any random number.
 pub fn refresh_in(remaining: Duration, jitter: u64) -> Duration {
     let millis = u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX);
     let middle = millis / 100 * REFRESH_AFTER;
@@ -23,17 +25,17 @@ pub fn refresh_in(remaining: Duration, jitter: u64) -> Duration {
     Duration::from_millis(middle - either_side + offset)
 }
 
-/// User of a token, and its issue where it is known.
+/// User of a token, and its issue time, if known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenOf {
     pub user: UserId,
     pub issued_at: Option<Timestamp>,
 }
 
-/// May the session go on with the token `next`?
+/// Checks that the session may continue with the token `next`.
 ///
 /// # Errors
-/// The token is another user's, or older than the one that the session has.
+/// The token is another user's, or older than the session's.
 pub fn check_refresh(session: TokenOf, next: TokenOf) -> Result<(), Refusal> {
     if session.user != next.user {
         let text = "the new token is another user's; connect again to sign in as somebody else";

@@ -1,5 +1,6 @@
-//! Resume tickets: a boat that leaves gives one to each client, which signs in with it elsewhere. Neither the provider of
-//! tokens nor a signature is needed then, so that a rolling restart costs whoever checks tokens nothing.
+//! Resume tickets: a boat that leaves gives one to each client, which signs in elsewhere with it,
+//! without the token provider or a signature check. So a rolling restart costs the checkers of
+//! tokens nothing.
 
 use super::{
     Claim, KeyId, MAC_BYTES, Renewal, SignIn, TicketError, Tickets, in_seconds, millis_of, seconds,
@@ -10,18 +11,19 @@ use hmac::Mac as _;
 use std::fmt;
 use std::time::Duration;
 
-/// Life of a resume ticket; that of its token, where this is shorter.
+/// Life of a resume ticket, or of its token, if shorter.
 pub const RESUME_LIFE: Duration = Duration::from_secs(120);
 
-/// Bytes of a resume ticket: key, platform, end of the ticket and of the token in seconds (4 each), issue of the token in
-/// milliseconds (6), user and session (8 each), MAC (16). All numbers are big endian.
+/// Bytes of a resume ticket: key, platform, end of the ticket and of the token in seconds (4 each),
+/// issue of the token in milliseconds (6), user and session (8 each), MAC (16). All numbers are big
+/// endian.
 pub const RESUME_TICKET_BYTES: usize = 48;
 
 const SIGNED_BYTES: usize = RESUME_TICKET_BYTES - MAC_BYTES;
 /// Sets these MACs apart from others under the same keys.
 const LABEL: &[u8] = b"packetboat resume ticket 1";
 
-/// A resume ticket as it is carried.
+/// A resume ticket in its wire form.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ResumeTicket([u8; RESUME_TICKET_BYTES]);
 
@@ -67,7 +69,7 @@ fn number(bytes: &[u8]) -> i64 {
 }
 
 impl Tickets {
-    /// A resume ticket for a session of this device, whose own ticket is good.
+    /// Issues a resume ticket for a session of this device, whose own ticket is good.
     ///
     /// # Errors
     /// The session's ticket is forged.
@@ -81,7 +83,7 @@ impl Tickets {
             Ok(Renewal::Proved(sign_in)) if !claim.is_over(now) => {
                 Ok(self.sign_resume(&sign_in, device, now))
             }
-            // Nothing says when its token ends, or that the session still lives.
+            // Nothing proves when the token ends, or that the session still lives.
             Ok(_) => Ok(None),
             Err(TicketError::Forged) => Err(TicketError::Forged),
             Err(_) => Ok(None),
@@ -109,10 +111,11 @@ impl Tickets {
         Some(ResumeTicket(bytes))
     }
 
-    /// The sign-in that a client goes on with. It may come twice: the later one replaces the session of its own device.
+    /// Sign-in that a client resumes. A ticket may be used twice: the later sign-in replaces the
+    /// session of its own device.
     ///
     /// # Errors
-    /// The ticket has ended, is of a key that is gone, or not of this device on this platform.
+    /// The ticket has ended, its key is gone, or it belongs to another device or platform.
     pub fn resume(
         &self,
         ticket: &ResumeTicket,
@@ -133,7 +136,7 @@ impl Tickets {
 }
 
 impl TicketError {
-    /// The answer to a client that wants to resume, which has its token still.
+    /// Answer to a client that wants to resume, which still has its token.
     pub fn resume_refusal(self) -> Refusal {
         match self {
             TicketError::Forged => Refusal::new(
@@ -150,12 +153,12 @@ impl TicketError {
     }
 }
 
-/// True for a refusal after which a client that wanted to resume signs in with its token.
+/// True for a refusal after which a resuming client signs in with its token.
 pub const fn falls_back(code: Code) -> bool {
     matches!(code, Code::Unauthenticated | Code::TokenExpired)
 }
 
-/// Over all of it and the device, which comes last as the only part without a fixed length.
+/// MAC over the ticket and the device, which comes last as the only part without a fixed length.
 fn mac(key: &super::Key, ticket: &[u8; RESUME_TICKET_BYTES], device: &DeviceId) -> super::MacState {
     let mut mac = key.mac.clone();
     mac.update(LABEL);

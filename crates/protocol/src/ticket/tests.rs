@@ -29,7 +29,7 @@ fn lenient() -> Tickets {
     Tickets::new(&keys(), false)
 }
 
-/// A sign-in with a token of a day.
+/// A sign-in with a one-day token.
 fn sign_in() -> SignIn {
     SignIn {
         user: user(1),
@@ -60,12 +60,13 @@ fn numbers_are_those_of_the_promise() {
     assert_eq!(RENEWABLE, 24 * 3600 * SECOND);
     assert_eq!(RETRY_AFTER, 5 * SECOND);
     assert_eq!((RENEW_BEFORE, PASS_MAX), (60 * SECOND, 300 * SECOND));
-    // Half a pass more is what its pauses may differ by.
+    // Pauses may add up to half a pass.
     assert!(PASS_MAX * 3 / 2 * 2 <= LIFE, "one pass may fail");
     assert_eq!((TICKET_BYTES, KEY_BYTES, KEYS_MAX), (32, 32, 16));
 }
 
-// Stations of several releases read each other's tickets: neither layout nor MAC may change under the same label.
+// Stations of several releases read each other's tickets: neither layout nor MAC may change under
+// the same label.
 #[test]
 fn a_ticket_is_the_same_at_every_station() {
     let bytes = ticket().expect("keys");
@@ -193,7 +194,7 @@ fn a_ticket_is_of_one_session_of_one_boat() {
             Ok(())
         );
         for other in others {
-            // Also long after its end: nobody learns anything of a forged one.
+            // Long after its end as well: a forged ticket reveals nothing.
             for secs in [1, 100_000] {
                 assert_eq!(
                     tickets.check(&other, at(secs)),
@@ -270,7 +271,7 @@ fn a_key_is_rotated_without_a_refusal() {
         assert_eq!(file.promote(), Some(2));
         [first, both, file.clone()]
     };
-    // Each step is at some stations before it is at others.
+    // Each step reaches some stations before others.
     for [one, next] in [[0, 1], [1, 2]] {
         for (signs, checks) in [(one, next), (next, one), (one, one), (next, next)] {
             let ticket = sign(&stages[signs]);
@@ -281,7 +282,7 @@ fn a_key_is_rotated_without_a_refusal() {
     assert_eq!(file.retire(), [1]);
     assert_eq!(check(&file, old), Err(TicketError::UnknownKey(1)));
     assert_eq!(check(&file, sign(&stages[2])), Ok(()));
-    // Both steps at once: those who lag know nothing of it.
+    // Both steps at once: lagging stations know nothing of them.
     let ahead = sign(&stages[2]);
     assert_eq!(check(&stages[0], ahead), Err(TicketError::UnknownKey(2)));
 }
@@ -371,7 +372,7 @@ fn nothing_of_a_key_or_a_ticket_is_shown() {
 }
 
 proptest! {
-    // Whatever is changed of a ticket, it is none.
+    // Any change makes a ticket invalid.
     #[test]
     fn a_changed_ticket_is_forged(place in 1..TICKET_BYTES, bits in 1..=u8::MAX) {
         let mut bytes = *ticket().expect("keys").as_bytes();
@@ -398,7 +399,7 @@ fn resume_ticket() -> ResumeTicket {
     offered.expect("no lie").expect("a key")
 }
 
-// Threat 12: wrong device, wrong platform, late, forged, of a key that is gone.
+// Threat 12: wrong device, wrong platform, late, forged, with a retired key.
 #[test]
 fn a_client_resumes_on_its_own_device_within_two_minutes() {
     let tickets = required();
@@ -473,7 +474,7 @@ fn a_resume_ticket_is_offered_for_a_session_that_is_proved() {
     assert_eq!(offer(required(), other, 0), Err(TicketError::Forged));
 }
 
-// One proof is not taken for the other.
+// One kind of proof does not pass for the other.
 #[test]
 fn kinds_of_tickets_are_apart() {
     let session = ticket().expect("a key");
@@ -511,7 +512,7 @@ fn a_client_falls_back_to_its_token_where_its_ticket_is_not_taken() {
     ] {
         assert!(!falls_back(code));
     }
-    // Late ones are no attack, and count as none.
+    // Late tickets are not an attack, and do not count as one.
     assert_eq!(
         TicketError::Expired.resume_refusal().code,
         Code::TokenExpired

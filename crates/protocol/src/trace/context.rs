@@ -8,20 +8,20 @@ use crate::delivery::Source;
 use crate::keys::Topic;
 use crate::message::Target;
 
-/// Names a trace: 32 hexadecimal digits.
+/// Id of a trace: 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TraceId(NonZeroU128);
 
-/// Names a span within its trace: 16 hexadecimal digits.
+/// Id of a span within its trace: 16 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpanId(NonZeroU64);
 
-/// The trace that something belongs to, and the span that it follows from.
+/// Trace of a step, and the span that the step follows from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TraceContext {
     pub trace: TraceId,
     pub span: SpanId,
-    /// Spans of it are recorded. If not, it is only passed on.
+    /// True if the trace's spans are recorded; otherwise the context is only passed on.
     pub sampled: bool,
 }
 
@@ -29,7 +29,7 @@ pub struct TraceContext {
 const LENGTH: usize = 55;
 
 impl TraceContext {
-    /// A new trace, recorded, out of random numbers.
+    /// Starts a new, recorded trace from random numbers.
     pub fn root(high: u64, low: u64, span: u64) -> TraceContext {
         let trace = u128::from(high) << 64 | u128::from(low);
         TraceContext {
@@ -39,8 +39,8 @@ impl TraceContext {
         }
     }
 
-    /// Reads a `traceparent`. A version after 00 is read as far as 00 goes; what is none is `None`, for a
-    /// trace is never a reason to refuse anything.
+    /// Parses a `traceparent`. A version after 00 is read as far as 00 goes; invalid text yields
+    /// `None`, for a trace is never a reason to refuse anything.
     pub fn parse(text: &str) -> Option<TraceContext> {
         let bytes = text.as_bytes();
         let (known, rest) = bytes.split_at_checked(LENGTH)?;
@@ -64,9 +64,9 @@ impl TraceContext {
         })
     }
 
-    /// The context of a step that follows from this one. `about` tells it from others of its kind that
-    /// follow from the same. Where nothing is recorded there is no span of ours to follow from, and the
-    /// context is passed on as it is.
+    /// The context of a step that follows from this one. `about` distinguishes steps of one kind
+    /// with the same parent. An unsampled context is passed on unchanged, as there is no span of
+    /// ours to follow from.
     #[must_use]
     pub fn step(self, step: Step, about: &[u64]) -> TraceContext {
         if !self.sampled {
@@ -156,7 +156,7 @@ impl fmt::Debug for SpanId {
     }
 }
 
-/// As `traceparent`.
+/// Formats as `traceparent`.
 impl fmt::Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let flags = u8::from(self.sampled);

@@ -1,20 +1,20 @@
-//! A finished part of a message's way.
+//! A finished step of a message's way.
 
 use std::time::Duration;
 
 use super::{SpanId, TraceContext};
 use crate::{MessageId, Platform};
 
-/// The parts of a message's way that are recorded.
+/// The recorded steps of a message's way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Step {
     /// Boat: from the client's frame to its answer.
     Send = 1,
     /// Station: dedupe and the log.
     Accept = 2,
-    /// Carrier: a position, and what is written down.
+    /// Carrier: position and writes.
     Place = 3,
-    /// Carrier: an attempt at one user's platform.
+    /// Carrier: one attempt at one user's platform.
     Deliver = 4,
     /// Boat: from the carrier's push to the client's acknowledgement.
     Push = 5,
@@ -35,35 +35,36 @@ impl Step {
     }
 }
 
-/// A step that is over. Of who and what it says nothing but ids of messages: no user, no body, no token.
+/// A finished step. Identifies messages by id only: no user, no body, no token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
     pub step: Step,
-    /// Its trace and its own id.
+    /// Trace and id of the span.
     pub context: TraceContext,
-    /// What it follows from; `None` where the trace begins.
+    /// Parent span; `None` at the root of the trace.
     pub parent: Option<SpanId>,
-    /// How long ago it began, and ended: who takes it in has a clock.
+    /// Age of the start and of the end; the receiver of the span, which has a clock, makes them
+    /// times.
     pub began: Duration,
     pub ended: Duration,
-    /// How it ended, in one word.
+    /// Outcome in one word.
     pub outcome: &'static str,
-    /// That is not what was wanted.
+    /// True if the outcome is not the wanted one.
     pub failed: bool,
     pub message: Option<MessageId>,
-    /// What kind of conversation.
+    /// Kind of conversation.
     pub conversation: Option<&'static str>,
     pub platform: Option<Platform>,
-    /// Where its record stands in the log: partition and offset.
+    /// Record in the log: partition and offset.
     pub record: Option<(u32, u64)>,
-    /// 0 for the first.
+    /// 0 for the first attempt.
     pub attempt: Option<u32>,
-    /// What happened on the way, and how long ago.
+    /// Events on the way, with their ages.
     pub events: Vec<(&'static str, Duration)>,
 }
 
 impl Span {
-    /// One that has just ended well.
+    /// A span that has just ended well.
     pub fn new(
         step: Step,
         context: TraceContext,

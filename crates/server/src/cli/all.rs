@@ -7,6 +7,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use operator::Access;
+use operator::admin::doctor::{self, Stores};
+use operator::admin::{self, Desk, Doctor, Operators};
+use operator::lifecycle::{Phase, Phases};
+use operator::pulse::Pulse;
 use serde_json::json;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -14,11 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::Output;
 use super::reload::Reload;
 use super::serving::{client_urls, edges_url, fit_files, runtime, serve_to_the_end};
-use crate::admin::doctor::{self, Stores};
-use crate::admin::{self, Desk, Doctor, Operators};
-use crate::compose::{Access, Around, Environment, System};
-use crate::phase::{Phase, Phases};
-use crate::pulse::Pulse;
+use crate::compose::{Around, Environment, StationProvers, System};
 use crate::settings::Settings;
 use crate::telemetry;
 
@@ -27,13 +28,13 @@ use crate::telemetry;
   packetboat all
   packetboat all --data /var/lib/packetboat --output json")]
 pub struct All {
-    /// Where everything is kept; made when it is not there (settings: embedded.data).
+    /// Folder of all data, created if missing (settings: embedded.data).
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Keep nothing beyond this process.
     #[arg(long, conflicts_with = "data")]
     memory: bool,
-    /// How the addresses are printed once everything is ready.
+    /// Format of the addresses printed once everything is ready.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
@@ -42,7 +43,7 @@ impl All {
     pub(super) fn run(self, config: Option<&Path>, around: &dyn Around) -> Result<ExitCode> {
         let mut settings = Settings::load(config)?;
         settings.check_all()?;
-        let operators = Operators::open(&settings.admin)?;
+        let operators = Operators::open(&settings.admin, &StationProvers)?;
         let reload = Reload::new(config, settings.clone(), operators);
         if let Some(data) = &self.data {
             settings.embedded.data.clone_from(data);
@@ -90,14 +91,15 @@ impl All {
         };
         let environment = environment.with(around);
         let desk = Arc::new(Desk::new(
-            &environment,
-            &settings.station,
+            &environment.backends,
+            &environment.connector,
+            settings.station.bounds(),
             operators.clone(),
         ));
         desk.employ(&settings.carrier.name, stop_admin.clone());
         let certificates = settings.admin.tls.load()?;
         let doctor = Doctor::new(doctor::Parts {
-            settings: settings.clone(),
+            settings: settings.for_doctor(),
             role: None,
             stores: match self.memory {
                 true => Stores::Memory,

@@ -1,4 +1,4 @@
-//! `packetboat audit`: accepted = settled + in flight, or the names of what is missing.
+//! `packetboat audit`: checks that accepted = settled + in flight, and names missing messages.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,13 +8,13 @@ use anyhow::Result;
 use backend::clock::{Clock, SystemClock};
 use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
+use operator::admin::Shortlist;
+use operator::admin::audit::{AuditQuestion, MESSAGES, MESSAGES_MAX, Report};
+use operator::admin::verify;
 use protocol::Timestamp;
 
 use super::Output;
 use super::desk::Desk;
-use crate::admin::Shortlist;
-use crate::admin::audit::{MESSAGES, MESSAGES_MAX, Question, Report};
-use crate::admin::verify;
 
 #[derive(Debug, Args)]
 #[command(
@@ -27,29 +27,29 @@ use crate::admin::verify;
 )]
 pub struct Audit {
     #[command(subcommand)]
-    verb: Option<Verb>,
+    verb: Option<AuditCommand>,
     #[command(flatten)]
     desk: Desk,
-    /// Only what was accepted in this time before now. Default: 24h.
+    /// Only messages accepted within this time before now. Default: 24h.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     last: Option<Duration>,
-    /// Only what was accepted then or later.
+    /// Only messages accepted at this time or later.
     #[arg(long, value_name = "WHEN", value_parser = moment, conflicts_with = "last")]
     since: Option<Timestamp>,
-    /// Only what was accepted before.
+    /// Only messages accepted before this time.
     #[arg(long, value_name = "WHEN", value_parser = moment, conflicts_with = "last")]
     until: Option<Timestamp>,
-    /// Everything that the log keeps, from the beginning on.
+    /// Everything in the log, from the beginning on.
     #[arg(long, conflicts_with_all = ["last", "since"])]
     all: bool,
-    /// The oldest so many of them: the server holds about a hundred bytes for each.
+    /// Maximum number of messages, oldest first: the server holds about a hundred bytes for each.
     #[arg(long, value_name = "MESSAGES", default_value_t = MESSAGES as u64,
           value_parser = clap::value_parser!(u64).range(1..=MESSAGES_MAX as u64))]
     limit: u64,
-    /// A line for each minute.
+    /// Print a line for each minute.
     #[arg(long)]
     minutes: bool,
-    /// To the millisecond, from log and ledger alone: what is kept of closed minutes is not asked.
+    /// Audit to the millisecond, from log and ledger alone, without the records of closed minutes.
     #[arg(long)]
     deep: bool,
     #[arg(long, value_enum, default_value_t)]
@@ -57,8 +57,8 @@ pub struct Audit {
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
-    /// Were closed minutes changed or removed? Recomputes their chain.
+enum AuditCommand {
+    /// Recompute the chain of closed minutes: were any changed or removed?
     Verify(Verify),
 }
 
@@ -69,10 +69,10 @@ enum Verb {
 struct Verify {
     #[command(flatten)]
     desk: Desk,
-    /// From this minute on. Default: all that is kept.
+    /// Begin with this minute. Default: all that are kept.
     #[arg(long, value_name = "WHEN", value_parser = moment)]
     since: Option<Timestamp>,
-    /// Reads the ids of each minute from the log again, as far as that keeps them.
+    /// Also read the ids of each minute from the log again, as far as it keeps them.
     #[arg(long)]
     deep: bool,
     #[arg(long, value_enum, default_value_t)]
@@ -81,11 +81,11 @@ struct Verify {
 
 impl Audit {
     pub(super) async fn run(self, _config: Option<&Path>) -> Result<ExitCode> {
-        if let Some(Verb::Verify(verify)) = self.verb {
+        if let Some(AuditCommand::Verify(verify)) = self.verb {
             return verify.run().await;
         }
         let last = self.last.map(|last| SystemClock.now() - last);
-        let question = Question {
+        let question = AuditQuestion {
             since: self.since.or(last).map(Timestamp::millis),
             until: self.until.map(Timestamp::millis),
             all: self.all,
@@ -107,7 +107,7 @@ impl Audit {
 
 impl Verify {
     async fn run(self) -> Result<ExitCode> {
-        let question = verify::Question {
+        let question = verify::VerifyQuestion {
             since: self.since.map(Timestamp::millis),
             deep: self.deep,
         };
@@ -145,7 +145,7 @@ fn print_verified(report: &verify::Report, deep: bool) {
     more(report.flaws.left_off);
 }
 
-/// `2026-03-01T09:00:00Z`.
+/// Parses a time such as `2026-03-01T09:00:00Z`.
 fn moment(text: &str) -> Result<Timestamp, String> {
     let at = humantime::parse_rfc3339_weak(text).map_err(|e| e.to_string())?;
     let since_1970 = at.duration_since(UNIX_EPOCH).map_err(|e| e.to_string())?;
@@ -217,7 +217,7 @@ fn names(what: &str, names: &Shortlist<String>) {
     more(names.left_off);
 }
 
-/// Says so where a list is longer than its answer.
+/// Prints how many entries a list leaves off, if any.
 pub(super) fn more(left_off: u64) {
     if left_off > 0 {
         println!("… and {left_off} more");

@@ -1,4 +1,4 @@
-//! `packetboat certs`: certificates of services, from a root in a folder.
+//! `packetboat certs`: issues certificates for services from a root in a folder.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -22,9 +22,9 @@ use tempfile::NamedTempFile;
 
 const ROOTS: &str = "ca.crt";
 const ROOT_KEY: &str = "ca.key";
-/// A root is replaced by hand, and not in a hurry.
+/// A root is replaced by hand, and without hurry.
 const ROOT_LIFE: Duration = Duration::from_secs(10 * 365 * 86_400);
-/// Certificates begin a little before now: clocks differ.
+/// Certificates are valid from a little before now: clocks differ.
 const BEGIN: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Args)]
@@ -37,16 +37,16 @@ A service reads its files again within ten seconds. Where roots change, wait bet
 service has the new files.")]
 pub struct Certs {
     #[command(subcommand)]
-    verb: Verb,
+    verb: CertsCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
-    /// Make certificates, and a root for them where the folder has none.
+enum CertsCommand {
+    /// Create certificates, and a root for them if the folder has none.
     New(New),
-    /// Make a new root, and go on trusting the old ones.
+    /// Create a new root, and keep trusting the old ones.
     Root(Folder),
-    /// Trust the newest root alone.
+    /// Trust only the newest root from now on.
     Retire(Folder),
 }
 
@@ -54,20 +54,22 @@ enum Verb {
 struct New {
     #[command(flatten)]
     folder: Folder,
-    /// A service that gets one; its files are NAME.crt and NAME.key. Otherwise one for each role, named as the role.
+    /// Service to issue for; its files are NAME.crt and NAME.key. Default: one for each role, named
+    /// after it.
     #[arg(long = "service", value_name = "ROLE/NAME")]
     services: Vec<Service>,
-    /// Domain in their URIs (settings: identity.trust_domain).
+    /// Trust domain in the certificates' URIs (settings: identity.trust_domain).
     #[arg(long, default_value = "packetboat")]
     domain: String,
-    /// Life of a certificate.
+    /// Validity of a certificate, in days.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=825))]
     days: u32,
 }
 
 #[derive(Debug, Args)]
 struct Folder {
-    /// Folder of root and certificates. Its ca.key can make any service: keep it away from all of them.
+    /// Folder of root and certificates. Its ca.key can impersonate any service: keep it away from
+    /// all of them.
     #[arg(value_name = "DIR")]
     path: PathBuf,
 }
@@ -89,7 +91,7 @@ impl FromStr for Service {
             format!("{role} is no role: there are {names}")
         })?;
         let name = name.to_owned();
-        // A root's files are not to be overwritten.
+        // The root's files must not be overwritten.
         if name == "ca" {
             return Err("ca is the name of the root's files".into());
         }
@@ -100,9 +102,9 @@ impl FromStr for Service {
 impl Certs {
     pub(super) fn run(self) -> Result<ExitCode> {
         match self.verb {
-            Verb::New(new) => new.run()?,
-            Verb::Root(folder) => folder.add_root()?,
-            Verb::Retire(folder) => folder.retire()?,
+            CertsCommand::New(new) => new.run()?,
+            CertsCommand::Root(folder) => folder.add_root()?,
+            CertsCommand::Retire(folder) => folder.retire()?,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -119,7 +121,7 @@ impl New {
                 .to_vec(),
             false => self.services,
         };
-        // The settings would not know them otherwise.
+        // Otherwise the settings would not recognize them.
         let roles = Roles::new(&self.domain, &Default::default());
         let mut names = BTreeSet::new();
         for Service { role, name } in &services {
@@ -155,7 +157,7 @@ fn uri(domain: &str, role: Role, name: &str) -> String {
     format!("spiffe://{domain}/packetboat/{role}/{name}")
 }
 
-/// A certificate of a service and its key, both in PEM.
+/// Issues a certificate for a service, with its key, both in PEM.
 fn issue(root: &Issuer<'_, KeyPair>, uri: &str, life: Duration) -> Result<(String, String)> {
     let mut params = lasting(life);
     params.subject_alt_names = vec![SanType::URI(uri.try_into()?)];
@@ -176,12 +178,12 @@ fn lasting(life: Duration) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.not_before = now - BEGIN;
     params.not_after = now + life;
-    // Without a name of its own it would be called after the library.
+    // Without a name of its own it would carry the library's.
     params.distinguished_name = rcgen::DistinguishedName::new();
     params
 }
 
-/// The root of this key: its name follows from the key, so that the key alone can sign for it.
+/// The root of this key: its name derives from the key, so that the key alone can sign for it.
 fn root_of(key: &KeyPair) -> CertificateParams {
     let mut params = lasting(ROOT_LIFE);
     let mark: String = digest([key.public_key_raw()])[..4]
@@ -204,28 +206,29 @@ impl Folder {
         let path = self.file(ROOT_KEY);
         let text = std::fs::read_to_string(&path);
         let text = text.with_context(|| format!("{} cannot be read", path.display()))?;
-        // Not what the parser says: it could quote the key.
+        // The parser's error is left out: it could quote the key.
         let Ok(key) = KeyPair::from_pem(&text) else {
             bail!("{} holds no private key in PEM", path.display());
         };
         Ok(Issuer::new(root_of(&key), key))
     }
 
-    /// The newest root stands first.
+    /// Adds a new root in front of the others.
     fn add_root(&self) -> Result<()> {
         std::fs::create_dir_all(&self.path)
             .with_context(|| format!("{} cannot be made", self.path.display()))?;
         let key = KeyPair::generate()?;
         let mut roots = root_of(&key).self_signed(&key)?.pem();
         roots.push_str(&self.roots()?);
-        // Trusted before there is anything to trust: a crash in between leaves a root that nobody can use.
+        // The certificate is written before the key: a crash in between leaves a trusted root that
+        // nobody can use.
         self.write(ROOTS, &roots, true)?;
         self.write(ROOT_KEY, &key.serialize_pem(), false)?;
         println!("{}", self.file(ROOTS).display());
         Ok(())
     }
 
-    /// Keeps the root of the key that is there, whatever stands first.
+    /// Keeps only the root of the present key, whatever stands first.
     fn retire(&self) -> Result<()> {
         const END: &str = "-----END CERTIFICATE-----\n";
         let roots = self.roots()?;
@@ -244,7 +247,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Nothing where there is no file.
+    /// The trusted roots; empty if there is no file.
     fn roots(&self) -> Result<String> {
         let path = self.file(ROOTS);
         match path.exists() {
@@ -257,7 +260,7 @@ impl Folder {
         }
     }
 
-    /// Whole or not at all, and a key for its owner's eyes only.
+    /// Writes a file atomically, and a key readable by its owner only.
     fn write(&self, name: &str, text: &str, is_public: bool) -> Result<()> {
         let path = self.file(name);
         let written = write(&self.path, &path, text, is_public);
@@ -265,7 +268,7 @@ impl Folder {
     }
 }
 
-/// Writes a file whole or not at all; where it is not public, for its owner alone.
+/// Writes a file atomically; one that is not public, readable by its owner only.
 pub(super) fn write(folder: &Path, path: &Path, text: &str, is_public: bool) -> Result<()> {
     let mut file = NamedTempFile::new_in(folder)?;
     file.write_all(text.as_bytes())?;

@@ -17,7 +17,7 @@ use protocol::{GroupId, Recipient, UserId};
 use super::connection::Device;
 use talk::Talk;
 
-/// Messages of the past that are shown at the start.
+/// Past messages shown at the start.
 const PAST: u32 = 50;
 
 #[derive(Debug, Args)]
@@ -27,18 +27,18 @@ const PAST: u32 = 50;
   printf '/list\\n' | packetboat chat --user 1 --to 2 --device script
 Lines that begin with a slash are commands: /more, /list, /open USER or /open g:GROUP, /recall,
 /edit TEXT, /react EMOJI, /hide, /clear, /clear-all.")]
-pub struct Chat {
+pub struct ChatCommand {
     #[command(flatten)]
     device: Device,
-    /// With whom.
+    /// User to chat with.
     #[arg(long, required_unless_present = "group")]
     to: Option<UserId>,
-    /// In which group.
+    /// Group to chat in.
     #[arg(long, conflicts_with = "to")]
     group: Option<GroupId>,
 }
 
-impl Chat {
+impl ChatCommand {
     pub(super) async fn run(self, config: Option<&Path>) -> Result<ExitCode> {
         let mut settings = self.device.config(config)?;
         settings.catch_up = CatchUp::Recent(PAST);

@@ -1,4 +1,4 @@
-//! `packetboat config`: what is set, and is it right.
+//! `packetboat config`: shows and checks the settings.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -15,24 +15,24 @@ use crate::settings::{self, Settings};
   packetboat config schema > packetboat.schema.json")]
 pub struct Config {
     #[command(subcommand)]
-    what: What,
+    what: ConfigCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Every setting with its default and what it means; unset ones are commented out.
+enum ConfigCommand {
+    /// Print every setting with its default and its meaning; unset ones are commented out.
     Default,
-    /// Read file, environment and the files they name, and say what is wrong with them (exit 3).
+    /// Check file, environment and the files they name, and print all problems (exit 3).
     Check(Check),
-    /// What is in force: file and environment over defaults, secrets struck out.
+    /// Print the settings in force: file and environment over defaults, secrets struck out.
     Print,
-    /// The JSON schema of a settings file, for editors.
+    /// Print the JSON schema of a settings file, for editors.
     Schema,
 }
 
 #[derive(Debug, Args)]
 struct Check {
-    /// Also dial Kafka, Redis, etcd and ScyllaDB (exit 1 where one does not answer, or is not set up).
+    /// Also dial Kafka, Redis, etcd and ScyllaDB (exit 1 if one does not answer, or is not set up).
     #[cfg(feature = "cluster")]
     #[arg(long)]
     connect: bool,
@@ -41,10 +41,12 @@ struct Check {
 impl Config {
     pub(super) async fn run(self, file: Option<&Path>) -> Result<ExitCode> {
         match self.what {
-            What::Default => print!("{}", settings::template()),
-            What::Check(check) => return check.run(&Settings::load(file)?).await,
-            What::Print => print!("{}", Settings::load(file)?.print()?),
-            What::Schema => println!("{}", serde_json::to_string_pretty(&settings::schema())?),
+            ConfigCommand::Default => print!("{}", settings::template()),
+            ConfigCommand::Check(check) => return check.run(&Settings::load(file)?).await,
+            ConfigCommand::Print => print!("{}", Settings::load(file)?.print()?),
+            ConfigCommand::Schema => {
+                println!("{}", serde_json::to_string_pretty(&settings::schema())?)
+            }
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -62,7 +64,7 @@ impl Check {
     }
 }
 
-/// Dials each part; one that hangs delays only its own line.
+/// Dials each part; a part that hangs delays only its own line.
 #[cfg(feature = "cluster")]
 async fn dial(settings: &Settings) -> ExitCode {
     let outcomes = crate::compose::dial(settings).await;

@@ -1,4 +1,5 @@
-//! Ways of `send`, `listen`, `chat` and `group` to a boat, and the place of a device's state.
+//! Connections of `send`, `listen`, `chat` and `group` to a boat, and the place of a device's
+//! state.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
 use backend::tls;
 use clap::Args;
-use client::core::State;
+use client::core::ConnectionState;
 use client::driver::Address;
 use client::store::{self, Durability};
 use client::{ClientConfig, EdgeConfig, Event, Events, TokenSource};
@@ -20,21 +21,22 @@ use super::edges::EdgeList;
 use super::token;
 use crate::settings::Settings;
 
-/// The boat of `packetboat all` on this machine.
+/// Boat of `packetboat all` on this machine.
 const URL: &str = "ws://127.0.0.1:9000";
 
-/// Who I am, and where to.
+/// User, and boat to connect to.
 #[derive(Clone, Debug, Args)]
 pub struct SignIn {
-    /// Who I am.
+    /// User to sign in as.
     #[arg(long)]
     pub(super) user: UserId,
-    /// A boat: wss://host/ws or tls://host:port; without TLS ws://host:port or tcp://host:port. Default:
-    /// ws://127.0.0.1:9000, or with --edges none but those.
+    /// Boat: wss://host/ws or tls://host:port; without TLS ws://host:port or tcp://host:port.
+    /// Default: ws://127.0.0.1:9000, or with --edges only the listed boats.
     #[arg(long, env = "PACKETBOAT_URL")]
     url: Option<String>,
-    /// A station's list of boats, https://host/v1/edges: one with room is called, of my zone first. The list is kept for a
-    /// day; --url is for when nothing is known, and when each of them fails.
+    /// A station's list of boats, https://host/v1/edges: the client picks one with room, of my zone
+    /// first. The list is cached for a day; --url is used if no list is known, and if every listed
+    /// boat fails.
     #[arg(long, value_name = "URL")]
     edges: Option<Url>,
     /// My zone, as boats name theirs.
@@ -42,7 +44,7 @@ pub struct SignIn {
     zone: Option<String>,
     #[command(flatten)]
     trust: Trust,
-    /// Default: one signed with the development key, and a new one before that ends.
+    /// Token. Default: one signed with the development key, renewed before it expires.
     #[arg(
         long,
         env = "PACKETBOAT_TOKEN",
@@ -50,12 +52,12 @@ pub struct SignIn {
         conflicts_with = "token_file"
     )]
     token: Option<SecretString>,
-    /// File with the token, read again before the one at hand ends.
+    /// File with the token, read again before the present one expires.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }
 
-/// Tokens of a file, which somebody keeps fresh.
+/// Token source that reads a file, which somebody else keeps fresh.
 struct TokenFile(PathBuf);
 
 #[async_trait]
@@ -70,7 +72,7 @@ impl TokenSource for TokenFile {
     }
 }
 
-/// Tokens signed here, with a secret of the settings.
+/// Token source that signs with a secret of the settings.
 struct OwnTokens {
     config: Option<PathBuf>,
     user: UserId,
@@ -92,16 +94,17 @@ impl TokenSource for OwnTokens {
     }
 }
 
-/// Whose certificates count where the address asks for TLS.
+/// Trusted roots, if the address asks for TLS.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Trust {
-    /// Certificates of who signs those of the boats, in PEM. Default: those that the operating system trusts.
+    /// File of PEM certificates that sign those of the boats. Default: those the operating system
+    /// trusts.
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
 }
 
 impl Trust {
-    /// `None`: the address is one without TLS.
+    /// TLS settings for `url`; `None` for an address without TLS.
     pub(super) fn of(&self, url: &str) -> Result<Option<Arc<rustls::ClientConfig>>> {
         let address: Address = url.parse()?;
         self.where_secure(&address, address.is_secure())
@@ -117,7 +120,7 @@ impl Trust {
             (Some(_), false) => bail!(
                 "--ca-file is for addresses with TLS, and {address} is none: use wss://, tls:// or https://, or leave it out"
             ),
-            // Its protocols are the client's to name.
+            // The client sets the protocols itself.
             (Some(file), true) => {
                 let config = tls::client_config(Some(file), &[]);
                 Ok(Some(config.context("reading --ca-file")?))
@@ -132,30 +135,33 @@ impl Trust {
     }
 }
 
-/// The causes why there is no connection, each said once in a row: somebody waits in front of a terminal.
+/// Reasons for a missing connection, each printed once in a row, for a user at a terminal.
 #[derive(Debug, Default)]
 pub(super) struct Complaints(Option<String>);
 
 impl Complaints {
-    pub(super) fn hear(&mut self, state: &State) {
+    pub(super) fn hear(&mut self, state: &ConnectionState) {
         if let Some(cause) = self.news(state) {
             eprintln!("packetboat: no connection, and trying again: {cause}");
         }
     }
 
-    fn news(&mut self, state: &State) -> Option<&str> {
+    fn news(&mut self, state: &ConnectionState) -> Option<&str> {
         match state {
-            State::Reconnecting { why, .. } if self.0.as_ref() != Some(&why.text) => {
+            ConnectionState::Reconnecting { why, .. } if self.0.as_ref() != Some(&why.text) => {
                 return Some(self.0.insert(why.text.clone()));
             }
-            State::Syncing | State::Ready => self.0 = None,
-            State::Idle | State::Connecting | State::Reconnecting { .. } | State::Closed(_) => {}
+            ConnectionState::Syncing | ConnectionState::Ready => self.0 = None,
+            ConnectionState::Idle
+            | ConnectionState::Connecting
+            | ConnectionState::Reconnecting { .. }
+            | ConnectionState::Closed(_) => {}
         }
         None
     }
 }
 
-/// What comes in is not ours to show, except why nothing goes out.
+/// Drains incoming events and prints only the reasons for a missing connection.
 pub(super) async fn attend(mut events: Events) {
     let mut complaints = Complaints::default();
     while let Some(event) = events.next().await {
@@ -166,7 +172,8 @@ pub(super) async fn attend(mut events: Events) {
 }
 
 impl SignIn {
-    /// A client of this user, with a token and, unless it was given one for good, with more of them later.
+    /// A client of this user, with a token and, unless that was given as text, a source of further
+    /// ones.
     pub(super) fn client(
         &self,
         config: Option<&Path>,
@@ -200,7 +207,7 @@ impl SignIn {
         let mut client = ClientConfig::new(url, token, platform, device);
         client.token_source = source;
         client.tls = match &self.edges {
-            // Boats may speak TLS though the list does not.
+            // Boats may use TLS even if the list does not.
             Some(edges) if edges.scheme() == "http" && self.trust.ca_file.is_none() => {
                 self.trust.where_secure(edges, true).unwrap_or_default()
             }
@@ -219,18 +226,18 @@ impl SignIn {
     }
 }
 
-/// A device that stays what it is from run to run.
+/// Device with a stable identity across runs.
 #[derive(Clone, Debug, Args)]
 pub struct Device {
     #[command(flatten)]
     pub(super) sign_in: SignIn,
-    /// On which platform I am present; a second sign-in there ends the first.
+    /// Platform to sign in on; a second sign-in there ends the first.
     #[arg(long, default_value = "desktop")]
     platform: Platform,
-    /// The name of this device: its place in each conversation is kept under it.
+    /// Name of this device: its position in each conversation is stored under it.
     #[arg(long, default_value = "terminal")]
     device: DeviceId,
-    /// Where devices keep their state. Default: packetboat/ in the user's state directory.
+    /// Folder of device state. Default: packetboat/ in the user's state directory.
     #[arg(long, env = "PACKETBOAT_STATE", value_name = "DIR")]
     state: Option<PathBuf>,
 }
@@ -248,13 +255,13 @@ impl Device {
             file_name(&self.device)
         );
         let mut settings = (self.sign_in).client(config, self.platform, self.device.clone())?;
-        settings.state = store::State::Path(dir.join(file));
+        settings.state = store::StorePath::Path(dir.join(file));
         settings.durability = Durability::Disk;
         Ok(settings)
     }
 }
 
-/// A device name as part of a file name.
+/// Encodes a device name as part of a file name.
 fn file_name(device: &DeviceId) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     device
@@ -264,7 +271,7 @@ fn file_name(device: &DeviceId) -> String {
         .collect()
 }
 
-/// `$XDG_STATE_HOME/packetboat`, or `~/.local/state/packetboat`, or `.packetboat` here.
+/// Returns `$XDG_STATE_HOME/packetboat`, `~/.local/state/packetboat`, or `.packetboat` here.
 fn default_state_dir() -> PathBuf {
     let set = |name: &str| {
         std::env::var_os(name)
@@ -308,17 +315,17 @@ mod tests {
 
     #[test]
     fn a_cause_is_said_once_in_a_row() {
-        let lost = |text: &str| State::Reconnecting {
+        let lost = |text: &str| ConnectionState::Reconnecting {
             until: Timestamp::ZERO,
             why: Refusal::new(Code::Unavailable, text),
         };
         let mut complaints = Complaints::default();
-        assert_eq!(complaints.news(&State::Connecting), None);
+        assert_eq!(complaints.news(&ConnectionState::Connecting), None);
         assert_eq!(complaints.news(&lost("a")), Some("a"));
-        assert_eq!(complaints.news(&State::Connecting), None);
+        assert_eq!(complaints.news(&ConnectionState::Connecting), None);
         assert_eq!(complaints.news(&lost("a")), None);
         assert_eq!(complaints.news(&lost("b")), Some("b"));
-        assert_eq!(complaints.news(&State::Ready), None);
+        assert_eq!(complaints.news(&ConnectionState::Ready), None);
         assert_eq!(complaints.news(&lost("b")), Some("b"));
     }
 }

@@ -1,4 +1,4 @@
-//! The operators' commands talk to a running Packetboat through its admin port.
+//! Operators' commands reach a running Packetboat through its admin port.
 
 use std::error::Error as StdError;
 use std::path::PathBuf;
@@ -15,12 +15,12 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 use tokio::sync::OnceCell;
 
-/// Protocol of the commands.
+/// ALPN protocol of the commands.
 const HTTP: &[u8] = b"http/1.1";
-/// Time for a connection, TLS included.
+/// Time limit for connecting, TLS included.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
-/// An answer that is none: a status, and why.
+/// A refusal: a status, and the reason.
 #[derive(Debug, Error)]
 #[error("{status}: {text}")]
 pub(super) struct Refused {
@@ -29,16 +29,16 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    /// It does one thing at a time, and something else now.
+    /// True if the desk does one thing at a time and is busy with another.
     pub(super) fn is_busy(&self) -> bool {
         self.status == StatusCode::TOO_MANY_REQUESTS
     }
 }
 
-/// Who asks, where operators sign in.
+/// Identity of the operator, if operators sign in.
 #[derive(Clone, Debug, Args)]
-pub struct Token {
-    /// A token of admin.operators, where operators sign in. It stands in the process list: prefer a file.
+pub struct OperatorToken {
+    /// Token of admin.operators, if operators sign in. Visible in the process list: prefer a file.
     #[arg(
         id = "operator-token",
         long = "operator-token",
@@ -47,7 +47,7 @@ pub struct Token {
         value_name = "TOKEN"
     )]
     text: Option<SecretString>,
-    /// A file whose first line is the token; wins over PACKETBOAT_ADMIN_TOKEN.
+    /// File whose first line is the token; wins over PACKETBOAT_ADMIN_TOKEN.
     #[arg(
         id = "operator-token-file",
         long = "operator-token-file",
@@ -57,7 +57,7 @@ pub struct Token {
     file: Option<PathBuf>,
 }
 
-impl Token {
+impl OperatorToken {
     fn read(&self) -> Result<Option<SecretString>> {
         let Some(file) = &self.file else {
             return Ok(self.text.clone());
@@ -79,23 +79,24 @@ impl Token {
     }
 }
 
-/// Proof of the operator, and roots of the desk's certificate.
+/// Credentials of the operator, and roots of the desk's certificate.
 #[derive(Clone, Debug, Args)]
-pub struct Credentials {
+pub struct DeskCredentials {
     #[command(flatten)]
-    token: Token,
-    /// Certificates of who signs those of desks (https), in PEM. Default: those that the operating system trusts.
+    token: OperatorToken,
+    /// File of PEM certificates that sign those of desks (https). Default: those the operating
+    /// system trusts.
     #[arg(long, env = "PACKETBOAT_ADMIN_CA_FILE", value_name = "FILE")]
     ca_file: Option<PathBuf>,
 }
 
-impl Credentials {
+impl DeskCredentials {
     fn client(&self, admin: &str) -> Result<Client> {
-        // The first one chooses for the process; all of ours choose the same.
+        // The first caller chooses for the process; all of ours choose the same.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let client = Client::builder()
             .connect_timeout(CONNECT_WITHIN)
-            // A desk closes connections that rest.
+            // A desk closes idle connections.
             .pool_max_idle_per_host(0);
         let is_tls = admin.starts_with("https://");
         let client = match &self.ca_file {
@@ -119,10 +120,10 @@ impl Credentials {
     }
 }
 
-/// Where the admin port is.
+/// Address of the admin port.
 #[derive(Clone, Debug, Args)]
 pub struct Desk {
-    /// The admin port of a running Packetboat; https:// where it speaks TLS.
+    /// Admin port of a running Packetboat; https:// if it uses TLS.
     #[arg(
         long,
         env = "PACKETBOAT_ADMIN",
@@ -131,14 +132,14 @@ pub struct Desk {
     )]
     admin: String,
     #[command(flatten)]
-    credentials: Credentials,
-    /// Made for the first call.
+    credentials: DeskCredentials,
+    /// Built at the first call.
     #[arg(skip)]
     client: OnceCell<Client>,
 }
 
 impl Desk {
-    pub(super) fn at(admin: &str, credentials: Credentials) -> Desk {
+    pub(super) fn at(admin: &str, credentials: DeskCredentials) -> Desk {
         Desk {
             admin: admin.to_owned(),
             credentials,
@@ -214,7 +215,7 @@ impl Desk {
     }
 }
 
-/// Remedy for a call that was not answered.
+/// Remedy for a call without an answer.
 fn advice(admin: &str, error: &reqwest::Error) -> &'static str {
     let mut next: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(error) = next {
@@ -261,7 +262,7 @@ mod tests {
     fn a_token_comes_from_the_first_line_of_its_file() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("ann");
-        let token = Token {
+        let token = OperatorToken {
             text: Some("from the environment".into()),
             file: Some(file.clone()),
         };

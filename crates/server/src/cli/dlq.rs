@@ -10,18 +10,22 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use carrier::dead_letters::{Count, LogPage, Page, Plan, Request, Selection, Shown, Stats, Told};
 use clap::{Args, Subcommand};
-use protocol::desk::{Pace, Task, TaskId, Work};
+use operator::admin::dead_letters::{
+    LETTERS_MAX, ListQuestion, LogQuestion, LookQuestion, PauseQuestion,
+};
+use operator::dead_letters::{
+    LetterDetail, LetterPage, LogPage, Plan, Request, Selection, SelectionCount, Stats, TaskAnswer,
+};
+use operator::desk::{OperatorTask, OperatorWork, Pace, TaskId};
 use serde::Serialize;
 use serde_json::json;
 
 use self::selection::{Chosen, Filters, letters};
 use super::Output;
 use super::desk::Desk;
-use crate::admin::letters::{LETTERS_MAX, ListQuestion, LogQuestion, LookQuestion, PauseQuestion};
 
-/// All of the desk's answers about dead letters.
+/// Path of the desk's answers about dead letters.
 const LETTERS: &str = "/api/v1/dead-letters";
 
 #[derive(Debug, Args)]
@@ -33,7 +37,7 @@ const LETTERS: &str = "/api/v1/dead-letters";
   packetboat dlq discard message-3-1042 --why \"a test of last week\"")]
 pub struct Dlq {
     #[command(subcommand)]
-    what: What,
+    what: DlqCommand,
     #[command(flatten)]
     desk: Desk,
     #[arg(long, global = true, value_enum, default_value_t)]
@@ -41,62 +45,62 @@ pub struct Dlq {
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// The letters: messages, then notifications, the oldest first.
+enum DlqCommand {
+    /// List letters: messages, then notifications, the oldest first.
     List {
         #[command(flatten)]
         filters: Filters,
-        /// Only those that nobody has dealt with.
+        /// Only letters that nobody has dealt with.
         #[arg(long)]
         open: bool,
-        /// Also those that were discarded so long ago that they cannot be restored.
+        /// Also letters discarded so long ago that they cannot be restored.
         #[arg(long)]
         with_gone: bool,
         #[arg(long, default_value_t = 100, value_parser = letters)]
         limit: usize,
-        /// Go on where a page ended.
+        /// Continue where a page ended.
         #[arg(long, value_name = "PLACE")]
         after: Option<String>,
     },
-    /// All that is known of one letter.
+    /// Show all that is known of one letter.
     Show {
         id: String,
-        /// Also what it holds: this may be what people wrote to each other. It is written down who looked.
+        /// Also show the content, possibly private messages. The look is recorded.
         #[arg(long)]
         body: bool,
-        /// Why, where operators sign in.
+        /// Reason, if operators sign in.
         #[arg(long, requires = "body")]
         why: Option<String>,
     },
-    /// How many died of what, and when.
+    /// Count letters by cause and time of death.
     Stats,
-    /// Mend what a letter holds before it is redriven: this may be what people wrote to each other.
+    /// Repair the content of a letter before a redrive, possibly a private message.
     Edit(edit::Edit),
-    /// What a redrive would do now, without doing it.
+    /// Show what a redrive would do now, without doing it.
     Plan {
         #[command(flatten)]
         chosen: Chosen,
     },
-    /// Send letters on their way again.
+    /// Redrive letters: send them on their way again.
     Redrive {
         #[command(flatten)]
         chosen: Chosen,
         #[command(flatten)]
         how: How,
-        /// Letters a second.
+        /// Letters per second.
         #[arg(long, default_value_t = Pace::default().per_second, value_parser = clap::value_parser!(u32).range(1..=1000))]
         rate: u32,
-        /// Pause when more than so many of a hundred died again.
+        /// Pause if more than this percentage died again.
         #[arg(long, default_value_t = Pace::default().pause_above, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
         pause_above: u8,
     },
-    /// Put letters away; they can be restored for seven days.
+    /// Discard letters; they can be restored for seven days.
     Discard {
         #[command(flatten)]
         chosen: Chosen,
         #[command(flatten)]
         how: How,
-        /// How many letters that will be: needed where they are not named.
+        /// Expected number of letters: required unless they are named.
         #[arg(long, value_name = "COUNT")]
         confirm: Option<u64>,
     },
@@ -107,23 +111,23 @@ enum What {
         #[command(flatten)]
         how: How,
     },
-    /// Letters with all that is in them to standard output, a line of JSON each: this may be what people wrote.
+    /// Print letters with all their content, a line of JSON each: possibly private messages.
     Export(transfer::Export),
-    /// Letters that were exported come back among the others.
+    /// Import exported letters among the others.
     Import(transfer::Import),
-    /// What was asked for, and how far it is.
+    /// Show or control tasks and their progress.
     Task {
         #[command(subcommand)]
         what: TaskWhat,
     },
-    /// What operators did, the newest first.
+    /// Print what operators did, the newest first.
     Log {
         #[arg(long, default_value_t = 50)]
         limit: usize,
-        /// Only what operators asked for, not the work itself.
+        /// Only requests of operators, not the work itself.
         #[arg(long)]
         decisions: bool,
-        /// Go on where a page ended.
+        /// Continue where a page ended.
         #[arg(long, value_name = "ENTRY")]
         before: Option<u64>,
     },
@@ -131,25 +135,25 @@ enum What {
 
 #[derive(Debug, Args)]
 struct How {
-    /// Written down with it.
+    /// Reason, recorded with the task.
     #[arg(long, default_value = "")]
     why: String,
-    /// A name for the task: asking twice under one name does it once.
+    /// Name of the task: two requests under one name run once.
     #[arg(long)]
     task: Option<TaskId>,
-    /// Do not wait for its end.
+    /// Do not wait for the end of the task.
     #[arg(long)]
     detach: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum TaskWhat {
-    /// All, the newest first.
+    /// All tasks, the newest first.
     List,
     Show {
         id: TaskId,
     },
-    /// Wait for its end.
+    /// Wait for the end of a task.
     Watch {
         id: TaskId,
     },
@@ -161,7 +165,7 @@ enum TaskWhat {
     Resume {
         id: TaskId,
     },
-    /// What is not done yet is left alone.
+    /// Cancel a task; remaining letters are left alone.
     Cancel {
         id: TaskId,
     },
@@ -171,7 +175,7 @@ impl Dlq {
     pub(super) async fn run(self, _config: Option<&Path>) -> Result<ExitCode> {
         let (desk, output) = (self.desk, self.output);
         match self.what {
-            What::List {
+            DlqCommand::List {
                 filters,
                 open,
                 with_gone,
@@ -186,32 +190,21 @@ impl Dlq {
                     with_gone,
                     ..filters.question()
                 };
-                let page: Page = desk.get(LETTERS, &question).await?;
+                let page: LetterPage = desk.get(LETTERS, &question).await?;
                 show(output, &page, tables::list)
             }
-            What::Show { id, body, why } => {
-                let path = format!("{LETTERS}/{id}");
-                let letter: Shown = match body {
-                    true => {
-                        let why = why.unwrap_or_default();
-                        let question = LookQuestion { why };
-                        desk.post(&format!("{path}/read"), &question).await?
-                    }
-                    false => desk.get(&path, &json!({})).await?,
-                };
-                show(output, &letter, tables::one)
-            }
-            What::Stats => {
+            DlqCommand::Show { id, body, why } => show_letter(&desk, output, &id, body, why).await,
+            DlqCommand::Stats => {
                 let path = format!("{LETTERS}/stats");
                 let found: Stats = desk.get(&path, &json!({})).await?;
                 show(output, &found, tables::stats)
             }
-            What::Edit(edit) => edit.run(&desk, output).await,
-            What::Plan { chosen } => {
-                let plan = plan(&desk, &chosen.selection(Work::Redrive)?).await?;
+            DlqCommand::Edit(edit) => edit.run(&desk, output).await,
+            DlqCommand::Plan { chosen } => {
+                let plan = plan(&desk, &chosen.selection(OperatorWork::Redrive)?).await?;
                 show(output, &plan, tables::plan)
             }
-            What::Redrive {
+            DlqCommand::Redrive {
                 chosen,
                 how,
                 rate,
@@ -221,9 +214,9 @@ impl Dlq {
                     per_second: rate,
                     pause_above,
                 };
-                have_done(&desk, output, Work::Redrive, &chosen, how, pace).await
+                have_done(&desk, output, OperatorWork::Redrive, &chosen, how, pace).await
             }
-            What::Discard {
+            DlqCommand::Discard {
                 chosen,
                 how,
                 confirm,
@@ -231,15 +224,31 @@ impl Dlq {
                 if !chosen.is_by_name() {
                     confirmed(&desk, &chosen, confirm).await?;
                 }
-                have_done(&desk, output, Work::Discard, &chosen, how, Pace::default()).await
+                have_done(
+                    &desk,
+                    output,
+                    OperatorWork::Discard,
+                    &chosen,
+                    how,
+                    Pace::default(),
+                )
+                .await
             }
-            What::Restore { chosen, how } => {
-                have_done(&desk, output, Work::Restore, &chosen, how, Pace::default()).await
+            DlqCommand::Restore { chosen, how } => {
+                have_done(
+                    &desk,
+                    output,
+                    OperatorWork::Restore,
+                    &chosen,
+                    how,
+                    Pace::default(),
+                )
+                .await
             }
-            What::Export(export) => export.run(&desk).await,
-            What::Import(import) => import.run(&desk, output).await,
-            What::Task { what } => of_task(&desk, output, what).await,
-            What::Log {
+            DlqCommand::Export(export) => export.run(&desk).await,
+            DlqCommand::Import(import) => import.run(&desk, output).await,
+            DlqCommand::Task { what } => of_task(&desk, output, what).await,
+            DlqCommand::Log {
                 limit,
                 decisions,
                 before,
@@ -257,23 +266,42 @@ impl Dlq {
     }
 }
 
+async fn show_letter(
+    desk: &Desk,
+    output: Output,
+    id: &str,
+    body: bool,
+    why: Option<String>,
+) -> Result<ExitCode> {
+    let path = format!("{LETTERS}/{id}");
+    let letter: LetterDetail = match body {
+        true => {
+            let why = why.unwrap_or_default();
+            let question = LookQuestion { why };
+            desk.post(&format!("{path}/read"), &question).await?
+        }
+        false => desk.get(&path, &json!({})).await?,
+    };
+    show(output, &letter, tables::one)
+}
+
 async fn plan(desk: &Desk, selection: &Selection) -> Result<Plan> {
     desk.post(&format!("{LETTERS}/plan"), selection).await
 }
 
-async fn count(desk: &Desk, selection: &Selection) -> Result<Count> {
+async fn count(desk: &Desk, selection: &Selection) -> Result<SelectionCount> {
     desk.post(&format!("{LETTERS}/count"), selection).await
 }
 
-/// Nobody puts away more than they know of.
+/// Refuses to discard more letters than the operator confirmed.
 async fn confirmed(desk: &Desk, chosen: &Chosen, confirm: Option<u64>) -> Result<()> {
-    let selection = chosen.selection(Work::Discard)?;
+    let selection = chosen.selection(OperatorWork::Discard)?;
     let found = count(desk, &selection).await?;
     let match_all = match found.more {
         true => format!("more than {} letters match", found.letters),
         false => format!("{} letters match", found.letters),
     };
-    // The oldest of them, where there are more than go at a time.
+    // The oldest ones, if more match than one task may take.
     let letters = match selection {
         Selection::Ids(_) => found.letters,
         Selection::Filter { limit, .. } => found.letters.min(limit as u64),
@@ -296,7 +324,7 @@ async fn confirmed(desk: &Desk, chosen: &Chosen, confirm: Option<u64>) -> Result
 async fn have_done(
     desk: &Desk,
     output: Output,
-    work: Work,
+    work: OperatorWork,
     chosen: &Chosen,
     how: How,
     pace: Pace,
@@ -304,7 +332,7 @@ async fn have_done(
     let selection = chosen.selection(work)?;
     let is_filter = matches!(&selection, Selection::Filter { .. });
     if is_filter && count(desk, &selection).await?.letters == 0 {
-        return show(output, &Vec::<Told>::new(), tables::told);
+        return show(output, &Vec::<TaskAnswer>::new(), tables::told);
     }
     let request = Request {
         task: how.task,
@@ -313,7 +341,7 @@ async fn have_done(
         pace,
         why: how.why,
     };
-    let task: Task = desk.post(&format!("{LETTERS}/tasks"), &request).await?;
+    let task: OperatorTask = desk.post(&format!("{LETTERS}/tasks"), &request).await?;
     if how.detach {
         return show(output, &task, tables::task);
     }
@@ -326,9 +354,10 @@ async fn have_done(
 
 async fn of_task(desk: &Desk, output: Output, what: TaskWhat) -> Result<ExitCode> {
     let path = |id: &TaskId, verb: &str| format!("{LETTERS}/tasks/{id}{verb}");
-    let task: Task = match what {
+    let task: OperatorTask = match what {
         TaskWhat::List => {
-            let tasks: Vec<Task> = desk.get(&format!("{LETTERS}/tasks"), &json!({})).await?;
+            let tasks: Vec<OperatorTask> =
+                desk.get(&format!("{LETTERS}/tasks"), &json!({})).await?;
             return show(output, &tasks, tables::tasks);
         }
         TaskWhat::Watch { id } => {

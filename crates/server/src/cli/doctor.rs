@@ -1,4 +1,5 @@
-//! `packetboat doctor`: is the installation well, and one user? What is wrong, and what to do.
+//! `packetboat doctor`: checks the health of an installation, or of one user, with problems and
+//! remedies.
 
 mod answer;
 mod tables;
@@ -11,17 +12,19 @@ use std::time::Duration;
 use anyhow::Result;
 use backend::clock::{Clock, SystemClock};
 use clap::{Args, Subcommand};
-use protocol::doctor::{Clocks, Finding, Looked, Reading, Unseen, Verdict, Visit, worst};
+use operator::admin::doctor::{Greeting, VERSION};
+use operator::doctor::{
+    CheckVerdict, Clocks, Finding, Inspection, ProcessProbe, Reading, Unreachable, worst,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::timeout;
 
 use self::answer::Answer;
 use super::Output;
-use super::desk::{Credentials, Desk, Refused};
-use crate::admin::doctor::{Greeting, VERSION};
+use super::desk::{Desk, DeskCredentials, Refused};
 
-/// How long a port may take to say who it is, and to look at everything.
+/// Time limits of a port: to identify itself, and to check everything.
 const GREETING: Duration = Duration::from_secs(10);
 const CHECKUP: Duration = Duration::from_secs(60);
 
@@ -38,7 +41,7 @@ Examples:
 pub struct Doctor {
     #[command(subcommand)]
     whom: Option<Whom>,
-    /// The admin port of a running Packetboat; of a cluster one of each process.
+    /// Admin port of a running Packetboat; for a cluster, one of each process.
     #[arg(
         long = "admin",
         env = "PACKETBOAT_ADMIN",
@@ -48,32 +51,32 @@ pub struct Doctor {
     )]
     ports: Vec<String>,
     #[command(flatten)]
-    credentials: Credentials,
+    credentials: DeskCredentials,
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
 #[derive(Debug, Subcommand)]
 enum Whom {
-    /// Compare all that the stores keep of a user; mend what contradicts itself.
+    /// Compare all that the stores keep of a user, and repair contradictions.
     User(user::User),
 }
 
-/// What was found at one port.
+/// Findings at one port.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Process {
     admin: String,
-    /// `boat`, `station`, `carrier`, `horn` or `all`; nothing where it did not answer.
+    /// `boat`, `station`, `carrier`, `horn` or `all`; `None` without an answer.
     role: Option<String>,
     findings: Vec<Finding>,
 }
 
-/// What was found at all of them.
+/// Findings at all ports.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Report {
-    verdict: Verdict,
+    verdict: CheckVerdict,
     processes: Vec<Process>,
-    /// About all of them together.
+    /// Findings about all processes together.
     findings: Vec<Finding>,
 }
 
@@ -106,21 +109,21 @@ impl Doctor {
     }
 }
 
-/// Asks a process who it is and what it sees.
+/// Asks a process for its identity and its findings.
 async fn visit(desk: Desk, admin: &str) -> (Process, Option<Reading>) {
     let asked = SystemClock.now();
     let nothing = json!({});
     let greeting = desk.get("/api/v1/doctor/clock", &nothing);
-    let greeting: Looked<Greeting> = in_time(GREETING, greeting).await;
+    let greeting: Inspection<Greeting> = in_time(GREETING, greeting).await;
     let heard = SystemClock.now();
     let reading = match &greeting {
-        Looked::Saw(greeting) => Some(Reading {
+        Inspection::Saw(greeting) => Some(Reading {
             address: admin.to_owned(),
             asked,
             heard,
             there: protocol::Timestamp::from_millis(greeting.now),
         }),
-        Looked::Failed(_) | Looked::Late(_) => None,
+        Inspection::Failed(_) | Inspection::Late(_) => None,
     };
     let theirs = greeting.map(|greeting| greeting.version);
     let process = match reading {
@@ -130,23 +133,23 @@ async fn visit(desk: Desk, admin: &str) -> (Process, Option<Reading>) {
     (process, reading)
 }
 
-async fn checkup(desk: &Desk, admin: &str, theirs: Looked<String>) -> Process {
+async fn checkup(desk: &Desk, admin: &str, theirs: Inspection<String>) -> Process {
     let asked = timeout(CHECKUP, desk.get("/api/v1/doctor", &json!({}))).await;
     let error = match asked {
-        Err(_) => return unseen(admin, Looked::Late(CHECKUP), None),
+        Err(_) => return unseen(admin, Inspection::Late(CHECKUP), None),
         Ok(Err(error)) => error,
         Ok(Ok(answer)) => match Answer::read(answer) {
             Some(answer) => return told(admin, answer, theirs),
-            None => return unseen(admin, theirs, Some(Unseen::Foreign)),
+            None => return unseen(admin, theirs, Some(Unreachable::Foreign)),
         },
     };
     match error.downcast_ref::<Refused>() {
-        Some(refused) if refused.is_busy() => unseen(admin, theirs, Some(Unseen::Busy)),
-        _ => unseen(admin, Looked::Failed(format!("{error:#}")), None),
+        Some(refused) if refused.is_busy() => unseen(admin, theirs, Some(Unreachable::Busy)),
+        _ => unseen(admin, Inspection::Failed(format!("{error:#}")), None),
     }
 }
 
-fn told(admin: &str, answer: Answer, theirs: Looked<String>) -> Process {
+fn told(admin: &str, answer: Answer, theirs: Inspection<String>) -> Process {
     let mut findings = seen_from_here(admin, theirs);
     findings.extend(answer.findings);
     Process {
@@ -156,10 +159,10 @@ fn told(admin: &str, answer: Answer, theirs: Looked<String>) -> Process {
     }
 }
 
-/// A process that says nothing of what it sees.
-fn unseen(admin: &str, theirs: Looked<String>, why: Option<Unseen>) -> Process {
+/// A process without findings of its own.
+fn unseen(admin: &str, theirs: Inspection<String>, why: Option<Unreachable>) -> Process {
     let mut findings = seen_from_here(admin, theirs);
-    findings.extend(why.map(Unseen::finding));
+    findings.extend(why.map(Unreachable::finding));
     Process {
         admin: admin.to_owned(),
         role: None,
@@ -167,8 +170,8 @@ fn unseen(admin: &str, theirs: Looked<String>, why: Option<Unseen>) -> Process {
     }
 }
 
-fn seen_from_here(admin: &str, theirs: Looked<String>) -> Vec<Finding> {
-    let visit = Visit {
+fn seen_from_here(admin: &str, theirs: Inspection<String>) -> Vec<Finding> {
+    let visit = ProcessProbe {
         address: admin.to_owned(),
         own: VERSION.to_owned(),
         theirs,
@@ -176,18 +179,18 @@ fn seen_from_here(admin: &str, theirs: Looked<String>) -> Vec<Finding> {
     visit.findings()
 }
 
-async fn in_time<A>(patience: Duration, asked: impl Future<Output = Result<A>>) -> Looked<A> {
+async fn in_time<A>(patience: Duration, asked: impl Future<Output = Result<A>>) -> Inspection<A> {
     match timeout(patience, asked).await {
-        Ok(Ok(answer)) => Looked::Saw(answer),
-        Ok(Err(error)) => Looked::Failed(format!("{error:#}")),
-        Err(_) => Looked::Late(patience),
+        Ok(Ok(answer)) => Inspection::Saw(answer),
+        Ok(Err(error)) => Inspection::Failed(format!("{error:#}")),
+        Err(_) => Inspection::Late(patience),
     }
 }
 
-/// 0 where nothing failed.
-fn exit(verdict: Verdict) -> ExitCode {
+/// Exit code: 0 if nothing failed.
+fn exit(verdict: CheckVerdict) -> ExitCode {
     match verdict {
-        Verdict::Ok | Verdict::Warning => ExitCode::SUCCESS,
-        Verdict::Failure => ExitCode::FAILURE,
+        CheckVerdict::Ok | CheckVerdict::Warning => ExitCode::SUCCESS,
+        CheckVerdict::Failure => ExitCode::FAILURE,
     }
 }

@@ -8,15 +8,15 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
+use operator::admin::drain::{BoatProgress, BoatRow, DrainQuestion};
 use tokio::time::{Instant, sleep};
 
 use super::Output;
 use super::desk::Desk;
-use crate::admin::drain::{BoatProgress, BoatRow, DrainQuestion};
 
-/// Pause between two questions of `--wait`.
+/// Polling interval of `--wait`.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// Time in which answers may fail.
+/// Time for which polls may fail.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
@@ -26,15 +26,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
   packetboat drain boat-2 --pace 200/s
   packetboat drain boat-2 --cancel")]
 pub struct Drain {
-    /// The boat; without it, all boats are listed.
+    /// Boat to drain; without one, all boats are listed.
     boat: Option<String>,
-    /// Lets it take clients again.
+    /// Let the boat take clients again.
     #[arg(long, requires = "boat", conflicts_with_all = ["pace", "wait"])]
     cancel: bool,
-    /// Clients a second that are sent away at most; fewer where other boats have no room for more.
+    /// Clients sent away per second at most; fewer if other boats have no room for more.
     #[arg(long, requires = "boat", value_name = "N/s", value_parser = pace)]
     pace: Option<NonZeroU32>,
-    /// Ends when the boat is empty. Breaking it off breaks off the waiting, not the drain.
+    /// Wait until the boat is empty. Interrupting ends the wait, not the drain.
     #[arg(long, requires = "boat")]
     wait: bool,
     #[command(flatten)]
@@ -83,7 +83,7 @@ impl Drain {
 }
 
 impl Drain {
-    /// Progress a moment later. Whoever waits for hours does not give up because of one answer that failed.
+    /// Polls the progress a moment later. One failed answer does not end a wait of hours.
     async fn ask_again(&self, path: &str) -> Result<BoatProgress> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -96,7 +96,7 @@ impl Drain {
     }
 }
 
-/// `500`, or `500/s`.
+/// Parses `500` or `500/s`.
 fn pace(text: &str) -> Result<NonZeroU32, String> {
     let number = text.strip_suffix("/s").unwrap_or(text);
     number

@@ -1,4 +1,4 @@
-//! The list of boats that a station gives, for `--edges`.
+//! Fetches a station's list of boats, for `--edges`.
 
 use std::sync::Arc;
 
@@ -9,27 +9,28 @@ use protocol::edges::{EDGES_MAX, Edge, URL_BYTES_MAX};
 use protocol::{Code, Refusal};
 use reqwest::{Client, Url, redirect};
 
-/// Bytes of the largest list that is read: each edge has room for its address, and as much again for the rest.
+/// Largest list accepted, in bytes: room for each edge's address, and as much again for the rest.
 const LIST_BYTES_MAX: usize = EDGES_MAX * URL_BYTES_MAX * 2;
 const HTTP: &[u8] = b"http/1.1";
 
-/// A station's `GET /v1/edges`.
+/// Client of a station's `GET /v1/edges`.
 pub(super) struct EdgeList {
     url: Url,
     client: Client,
 }
 
 impl EdgeList {
-    /// `trust`: whose certificates count; `None` for a list without TLS.
+    /// A client of the list at `url`. `trust` holds the trusted roots; `None` for a list without
+    /// TLS.
     pub(super) fn new(url: Url, trust: Option<Arc<rustls::ClientConfig>>) -> Result<EdgeList> {
         if !matches!(url.scheme(), "http" | "https") {
             bail!(
                 "--edges {url}: a list of edges is at https://, as https://station.example/v1/edges"
             );
         }
-        // The first one chooses for the process; all of ours choose the same.
+        // The first caller chooses for the process; all of ours choose the same.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        // Nobody is sent elsewhere: the list names where to go.
+        // Redirects are not followed: the list itself names the addresses.
         let client = Client::builder().redirect(redirect::Policy::none());
         let client = match trust {
             Some(trust) => {

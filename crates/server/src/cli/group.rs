@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
 use client::core::CatchUp;
 use client::{Client, SendTicket};
-use protocol::group::{Role, Settings, Wish};
+use protocol::group::{GroupCommand, GroupSettings, Role};
 use protocol::{DeviceId, GroupId, Platform, UserId};
 use serde_json::json;
 use tokio::time::timeout;
@@ -23,70 +23,70 @@ use super::connection::{SignIn, attend};
   packetboat group members --user 1 --group 7001")]
 pub struct Group {
     #[command(subcommand)]
-    what: What,
+    what: GroupArgs,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Make a new group; its number is chosen at random.
+enum GroupArgs {
+    /// Create a group; its number is chosen at random.
     Create {
         #[command(flatten)]
         who: Who,
         #[command(flatten)]
         settings: Doors,
-        /// Who is in it from the beginning, beside me.
+        /// Initial members, besides me.
         members: Vec<UserId>,
     },
-    /// Come in, where the door is open.
+    /// Join a group whose door is open.
     Join(Here),
-    /// Go.
+    /// Leave the group.
     Leave(Here),
-    /// Bring people in.
+    /// Add members.
     Add {
         #[command(flatten)]
         here: Here,
         #[arg(required = true)]
         users: Vec<UserId>,
     },
-    /// Send somebody away.
+    /// Remove a member.
     Remove {
         #[command(flatten)]
         here: Here,
-        /// A user.
+        /// Member to remove.
         whom: UserId,
     },
-    /// Make somebody an administrator, or a plain member again.
+    /// Make a member an administrator, or a plain member again.
     Role {
         #[command(flatten)]
         here: Here,
-        /// A user.
+        /// Member whose role changes.
         whom: UserId,
         role: Given,
     },
-    /// Make somebody else its owner.
+    /// Make another member the owner.
     HandOver {
         #[command(flatten)]
         here: Here,
-        /// A user.
+        /// Member to become the owner.
         whom: UserId,
     },
-    /// Say who may come, and what they may read.
+    /// Set who may join, and what members may read.
     Set {
         #[command(flatten)]
         here: Here,
         #[command(flatten)]
         settings: Doors,
     },
-    /// Print who is in: one JSON line for each.
+    /// Print the members: one JSON line for each.
     Members(Here),
 }
 
-/// As whom, and how long.
+/// Identity and time limit of a command.
 #[derive(Debug, Args)]
 struct Who {
     #[command(flatten)]
     sign_in: SignIn,
-    /// Give up when it is not done for so long.
+    /// Time after which to give up.
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     timeout: u64,
 }
@@ -95,17 +95,17 @@ struct Who {
 struct Here {
     #[command(flatten)]
     who: Who,
-    /// Which group.
+    /// Group to act on.
     #[arg(long)]
     group: GroupId,
 }
 
 #[derive(Debug, Args)]
 struct Doors {
-    /// Who comes later may read what was before.
+    /// New members may read earlier messages.
     #[arg(long, action = ArgAction::SetTrue)]
     open_history: bool,
-    /// Anybody may come.
+    /// Anybody may join.
     #[arg(long, action = ArgAction::SetTrue)]
     open_door: bool,
 }
@@ -119,19 +119,21 @@ enum Given {
 impl Group {
     pub(super) async fn run(self, config: Option<&Path>) -> Result<ExitCode> {
         let (here, wish) = match self.what {
-            What::Create {
+            GroupArgs::Create {
                 who,
                 settings,
                 members,
             } => return create(who, settings.settings(), members, config).await,
-            What::Members(here) => return members(here, config).await,
-            What::Join(here) => (here, Wish::Join),
-            What::Leave(here) => (here, Wish::Leave),
-            What::Add { here, users } => (here, Wish::Add(users)),
-            What::Remove { here, whom } => (here, Wish::Remove(whom)),
-            What::Role { here, whom, role } => (here, Wish::SetRole(whom, role.role())),
-            What::HandOver { here, whom } => (here, Wish::HandOver(whom)),
-            What::Set { here, settings } => (here, Wish::Set(settings.settings())),
+            GroupArgs::Members(here) => return members(here, config).await,
+            GroupArgs::Join(here) => (here, GroupCommand::Join),
+            GroupArgs::Leave(here) => (here, GroupCommand::Leave),
+            GroupArgs::Add { here, users } => (here, GroupCommand::Add(users)),
+            GroupArgs::Remove { here, whom } => (here, GroupCommand::Remove(whom)),
+            GroupArgs::Role { here, whom, role } => {
+                (here, GroupCommand::SetRole(whom, role.role()))
+            }
+            GroupArgs::HandOver { here, whom } => (here, GroupCommand::HandOver(whom)),
+            GroupArgs::Set { here, settings } => (here, GroupCommand::Set(settings.settings())),
         };
         let client = here.who.connect(config).await?;
         let ticket = client.wish(here.group, wish).await?;
@@ -140,8 +142,8 @@ impl Group {
 }
 
 impl Doors {
-    fn settings(&self) -> Settings {
-        Settings {
+    fn settings(&self) -> GroupSettings {
+        GroupSettings {
             open_history: self.open_history,
             open_door: self.open_door,
         }
@@ -158,7 +160,7 @@ impl Given {
 }
 
 impl Who {
-    /// As `send` does: a bot signs nobody out.
+    /// Connects as a bot, like `send`: a bot signs nobody out.
     async fn connect(&self, config: Option<&Path>) -> Result<Client> {
         let device = DeviceId::new(&format!("group-{}", uuid::Uuid::new_v4()))?;
         let mut settings = self.sign_in.client(config, Platform::Bot, device)?;
@@ -175,7 +177,7 @@ impl Who {
 
 async fn create(
     who: Who,
-    settings: Settings,
+    settings: GroupSettings,
     members: Vec<UserId>,
     config: Option<&Path>,
 ) -> Result<ExitCode> {
@@ -184,7 +186,7 @@ async fn create(
     report(&client, group, ticket, who.patience()).await
 }
 
-/// One line; done means that the group is so now.
+/// Prints one line; done means that the group is in this state now.
 async fn report(
     client: &Client,
     group: GroupId,

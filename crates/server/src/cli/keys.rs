@@ -1,4 +1,4 @@
-//! `packetboat keys`: the file with the keys of session tickets, and its rotation.
+//! `packetboat keys`: creates and rotates the keys of session tickets.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,34 +18,34 @@ use super::certs::write;
 
 The file is the same for all stations, and they read it again within ten seconds. Between the steps of a rotation wait
 until every station has the new file; before the last one, 25 minutes: sessions have tickets of the new key by then.")]
-pub struct Keys {
+pub struct KeysArgs {
     #[command(subcommand)]
-    verb: Verb,
+    verb: KeysCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
-    /// Make a file with one key, or add a key that only checks to a file that is there.
+enum KeysCommand {
+    /// Create a file with one key, or add a verify-only key to an existing file.
     New(File),
-    /// Have the newest key sign.
+    /// Let the newest key sign.
     Promote(File),
-    /// Drop all keys but the one that signs.
+    /// Drop all keys but the signing one.
     Retire(File),
 }
 
 #[derive(Debug, Args)]
 struct File {
-    /// File of keys (settings: station.tickets.keys_file). Whoever has it speaks for everybody.
+    /// File of keys (settings: station.tickets.keys_file). Its holder can impersonate every user.
     #[arg(value_name = "FILE")]
     path: PathBuf,
 }
 
-impl Keys {
+impl KeysArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
         match self.verb {
-            Verb::New(file) => file.add()?,
-            Verb::Promote(file) => file.promote()?,
-            Verb::Retire(file) => file.retire()?,
+            KeysCommand::New(file) => file.add()?,
+            KeysCommand::Promote(file) => file.promote()?,
+            KeysCommand::Retire(file) => file.retire()?,
         }
         Ok(ExitCode::SUCCESS)
     }

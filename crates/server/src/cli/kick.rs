@@ -5,30 +5,30 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use operator::admin::kick::{KickQuestion, Kicked};
+use operator::admin::utc;
 use protocol::sign_out::ANSWER_WITHIN;
 use protocol::{Platform, Timestamp, UserId};
 use tokio::time::timeout;
 
 use super::Output;
 use super::desk::Desk;
-use crate::admin::kick::{KickQuestion, Kicked};
-use crate::admin::utc;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   packetboat kick --user 7 --revoke --reason \"the phone was stolen\"
   packetboat kick --user 7 --platform web --reason \"asked by phone\"")]
 pub struct Kick {
-    /// The user.
+    /// User whose sessions end.
     #[arg(long)]
     user: UserId,
-    /// Only those of this platform; they may sign in again.
+    /// Only sessions on this platform; the user may sign in again.
     #[arg(long, conflicts_with = "revoke")]
     platform: Option<Platform>,
-    /// And refuse every token that was issued until now.
+    /// Also refuse every token issued until now.
     #[arg(long)]
     revoke: bool,
-    /// Why; written into the log of operations (packetboat dlq log), and not shown to the user.
+    /// Reason, recorded in the log of operations (packetboat dlq log) and not shown to the user.
     #[arg(long, value_name = "TEXT")]
     reason: String,
     #[command(flatten)]

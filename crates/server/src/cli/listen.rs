@@ -1,17 +1,18 @@
-//! `packetboat listen`: messages to standard output.
+//! `packetboat listen`: prints messages to standard output.
 
 use std::borrow::Cow;
 use std::io::Write;
 use std::path::Path;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use client::core::{CatchUp, Origin, Shown, State};
+use client::core::{CatchUp, ConnectionState, Origin, Shown};
 use client::{Client, Event, Events};
 use protocol::ConversationId;
-use protocol::change::{Change, Changed};
+use protocol::change::{MessageChange, OrderedChange};
 use serde::Serialize;
 use tokio::time::{Instant, sleep_until};
 
@@ -25,33 +26,33 @@ use super::connection::{Complaints, Device};
 pub struct Listen {
     #[command(flatten)]
     device: Device,
-    /// End after so many messages.
+    /// End after this many messages.
     #[arg(long)]
     count: Option<u64>,
-    /// End after so many seconds: exit 1 if --count is not reached by then.
+    /// End after this many seconds: exit 1 if --count is not reached by then.
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
-    /// Show messages, but never acknowledge one nor remember it (for tests: the server will reconnect
+    /// Show messages, but never acknowledge nor remember them (for tests: the server will reconnect
     /// this session and keep the messages).
     #[arg(long)]
     no_ack: bool,
-    /// Only what comes from now on, not what this device has missed.
+    /// Only new messages, not those this device has missed.
     #[arg(long)]
     from_now: bool,
-    /// My own messages, too.
+    /// Include my own messages.
     #[arg(long)]
     own: bool,
 }
 
 /// One line of output.
 #[derive(Serialize)]
-struct Line<'a> {
+struct ReceivedLine<'a> {
     msg_id: String,
     send_id: String,
     from: i64,
     conversation: String,
     seq: u64,
-    /// When the server accepted it, in milliseconds since 1970.
+    /// Time of acceptance by the server, in milliseconds since 1970.
     accepted_at: i64,
     text: Cow<'a, str>,
 }
@@ -75,12 +76,14 @@ impl Listen {
 
     async fn listen(&self, events: &mut Events, deadline: Option<Instant>) -> Result<ExitCode> {
         let (mut seen, mut complaints) = (0, Complaints::default());
+        let mut interrupted = pin!(tokio::signal::ctrl_c());
         while self.count.is_none_or(|count| seen < count) {
             let event = tokio::select! {
                 biased;
-                event = events.next() => event,
+                // Events may come without a pause.
+                _ = &mut interrupted => break,
                 () = until(deadline) => break,
-                _ = tokio::signal::ctrl_c() => break,
+                event = events.next() => event,
             };
             match event {
                 Some(Event::Message(shown)) if self.own || shown.origin == Origin::Other => {
@@ -98,7 +101,9 @@ impl Listen {
                     hidden: seqs.into_iter().map(|seq| seq.0).collect(),
                     conversation: conversation.to_string(),
                 })?,
-                Some(Event::State(State::Closed(why))) => bail!("the connection ended: {why}"),
+                Some(Event::State(ConnectionState::Closed(why))) => {
+                    bail!("the connection ended: {why}")
+                }
                 Some(Event::State(state)) => complaints.hear(&state),
                 Some(Event::Gap {
                     conversation,
@@ -133,7 +138,7 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// What became of a message that was printed before, or is older.
+/// Change to a message that is older, or was printed before.
 #[derive(Serialize)]
 struct ChangeLine<'a> {
     /// `recall`, `edit` or `reaction`.
@@ -145,24 +150,26 @@ struct ChangeLine<'a> {
     seq: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<Cow<'a, str>>,
-    /// A reaction that was taken back.
+    /// True for a reaction that was removed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     off: bool,
 }
 
-/// Messages that the user hid: what was printed of them is to be forgotten.
+/// Messages that the user hid: printed ones should be forgotten.
 #[derive(Serialize)]
 struct HiddenLine {
     hidden: Vec<u64>,
     conversation: String,
 }
 
-fn print_change(conversation: ConversationId, changed: &Changed) -> Result<()> {
+fn print_change(conversation: ConversationId, changed: &OrderedChange) -> Result<()> {
     let asked = &changed.asked;
     let (change, text, off) = match &asked.change {
-        Change::Recall => ("recall", None, false),
-        Change::Edit(content) => ("edit", Some(String::from_utf8_lossy(&content.data)), false),
-        Change::React { reaction, on } => {
+        MessageChange::Recall => ("recall", None, false),
+        MessageChange::Edit(content) => {
+            ("edit", Some(String::from_utf8_lossy(&content.data)), false)
+        }
+        MessageChange::React { reaction, on } => {
             let text = Cow::Borrowed(reaction.as_str());
             ("reaction", Some(text), !on)
         }
@@ -182,7 +189,7 @@ fn print_change(conversation: ConversationId, changed: &Changed) -> Result<()> {
 
 fn print(shown: &Shown) -> Result<()> {
     let message = &shown.placed.message;
-    let line = Line {
+    let line = ReceivedLine {
         msg_id: message.id.to_string(),
         send_id: message.send_id.to_string(),
         from: message.from.get(),

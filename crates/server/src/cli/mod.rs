@@ -1,4 +1,4 @@
-//! The commands.
+//! Command line of the program.
 
 mod all;
 mod audit;
@@ -16,12 +16,12 @@ mod group;
 mod keys;
 mod kick;
 mod listen;
-#[cfg(feature = "cluster")]
-mod member;
 mod reload;
 #[cfg(feature = "cluster")]
 mod schema;
 mod send;
+#[cfg(feature = "cluster")]
+mod serve;
 mod serving;
 mod token;
 #[cfg(feature = "cluster")]
@@ -59,24 +59,24 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run boat, station, carrier and horn in this one process.
+    /// Run boat, station, carrier and horn in one process.
     All(all::All),
     /// Hold client connections, on the real parts.
     #[cfg(feature = "cluster")]
-    #[command(after_help = member::BOAT_EXAMPLES)]
-    Boat(member::Member),
+    #[command(after_help = serve::BOAT_EXAMPLES)]
+    Boat(serve::Member),
     /// Admit sessions and accept messages, on the real parts.
     #[cfg(feature = "cluster")]
-    #[command(after_help = member::STATION_EXAMPLES)]
-    Station(member::Member),
-    /// Deliver what was accepted, on the real parts.
+    #[command(after_help = serve::STATION_EXAMPLES)]
+    Station(serve::Member),
+    /// Deliver accepted messages, on the real parts.
     #[cfg(feature = "cluster")]
-    #[command(after_help = member::CARRIER_EXAMPLES)]
-    Carrier(member::Member),
-    /// Tell absent users, on the real parts.
+    #[command(after_help = serve::CARRIER_EXAMPLES)]
+    Carrier(serve::Member),
+    /// Notify absent users, on the real parts.
     #[cfg(feature = "cluster")]
-    #[command(after_help = member::HORN_EXAMPLES)]
-    Horn(member::Member),
+    #[command(after_help = serve::HORN_EXAMPLES)]
+    Horn(serve::Member),
     /// Create or check the topics of the log.
     #[cfg(feature = "cluster")]
     Topics(topics::Topics),
@@ -84,38 +84,38 @@ pub enum Command {
     #[cfg(feature = "cluster")]
     Schema(schema::Schema),
     /// Print a development token.
-    Token(token::Token),
+    Token(token::TokenArgs),
     /// Send messages; one JSON line for each.
     Send(send::Send),
     /// Receive messages; one JSON line for each.
     Listen(listen::Listen),
     /// Chat in the terminal.
-    Chat(chat::Chat),
-    /// Make a group, and say who is in it.
+    Chat(chat::ChatCommand),
+    /// Create a group, and manage its members.
     Group(group::Group),
-    /// Look into the dead letters, and send them on their way again.
+    /// Inspect dead letters, and redrive them.
     Dlq(dlq::Dlq),
     /// Empty a boat, let it take clients again, or list boats.
     Drain(drain::Drain),
     /// End the sessions of a user, and revoke tokens.
     Kick(kick::Kick),
-    /// Tell the life of one message.
+    /// Print the history of one message.
     Trace(trace::Trace),
-    /// Check an installation, or one user: what is wrong, and what to do.
+    /// Check an installation, or one user: problems, and remedies.
     Doctor(doctor::Doctor),
-    /// Account for every accepted message; name those that are missing.
+    /// Account for every accepted message, and name missing ones.
     Audit(audit::Audit),
-    /// Make certificates of services, for section identity.
+    /// Issue certificates for services, for section identity.
     Certs(certs::Certs),
-    /// Make and rotate the keys of session tickets, for station.tickets.
-    Keys(keys::Keys),
+    /// Create and rotate the keys of session tickets, for station.tickets.
+    Keys(keys::KeysArgs),
     /// Show or check the settings.
     Config(config::Config),
-    /// Measure: connections and private chat, against a bare floor.
+    /// Measure connections and private chat, against a bare floor.
     Bench(bench::Bench),
 }
 
-/// How results are printed.
+/// Format of results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     #[default]
@@ -128,7 +128,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
     run_around(cli, &Bare)
 }
 
-/// As `run`, where services get the parts outside with something around them.
+/// Like `run`, with the services' external parts decorated by `around`.
 pub fn run_around(cli: Cli, around: &dyn Around) -> Result<ExitCode> {
     environment::check(set_variables(), &variables(&Cli::command()))?;
     let file = cli.config.as_deref();
@@ -164,13 +164,13 @@ pub fn run_around(cli: Cli, around: &dyn Around) -> Result<ExitCode> {
     }
 }
 
-/// The environment, as far as it is text.
+/// Environment variables, as far as they are text.
 fn set_variables() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
-/// The variables that flags are read from.
+/// Variables that flags are read from.
 fn variables(command: &clap::Command) -> BTreeSet<String> {
     let own = (command.get_arguments()).filter_map(|flag| flag.get_env()?.to_str());
     let mut variables: BTreeSet<_> = own.map(str::to_owned).collect();
@@ -185,13 +185,13 @@ fn on_runtime(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCod
         .enable_all()
         .build()?;
     let result = runtime.block_on(command);
-    // A blocked read of the terminal must not hold the end.
+    // A blocked read of the terminal must not delay the end.
     runtime.shutdown_background();
     result
 }
 
-/// 3 for what starting again does not mend (settings that cannot be, an installation of two numbers), 1 for
-/// everything else (usage is clap's 2).
+/// Exit code: 3 for errors that a restart does not mend (invalid settings, an installation of two
+/// numbers), 1 for everything else (usage errors are clap's 2).
 pub fn exit_code(error: &anyhow::Error) -> ExitCode {
     let is_final = |cause: &(dyn std::error::Error + 'static)| {
         let start = cause.downcast_ref::<station::StartError>();

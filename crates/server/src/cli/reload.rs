@@ -1,30 +1,30 @@
-//! Settings that are read again while a process runs: on SIGHUP, and operators by themselves.
+//! Reloads settings while a process runs: on SIGHUP, and operators periodically.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use operator::admin::Operators;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::admin::Operators;
 use crate::settings::Settings;
 use crate::telemetry;
 
-/// Between two looks at operators and their tokens.
+/// Interval of checks for changed operators and tokens.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// What may change without a restart.
+/// Settings that may change without a restart.
 const LIVE: [&str; 2] = ["log.level", "admin.operators"];
 
-/// What a process has of its settings file.
+/// State of a process's settings file.
 pub(super) struct Reload {
     file: Option<PathBuf>,
-    /// As they were read last, without the command line.
+    /// The settings last read, without the command line.
     settings: Settings,
     operators: Operators,
-    /// Why operators could not be read; said once.
+    /// Reason why operators could not be read; logged once.
     trouble: Option<String>,
 }
 
@@ -42,7 +42,7 @@ impl Reload {
         self.operators.clone()
     }
 
-    /// SIGHUP no longer ends the process from here on.
+    /// Starts the reloads; from here on SIGHUP no longer ends the process.
     pub(super) fn start(self) -> Result<()> {
         let hangup = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
         tokio::spawn(self.run(hangup));
@@ -54,6 +54,7 @@ impl Reload {
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let everything = tokio::select! {
+                biased;
                 Some(()) = hangup.recv() => true,
                 _ = look.tick() => false,
             };
@@ -76,7 +77,7 @@ impl Reload {
         let read = Settings::load(self.file.as_deref()).map_err(anyhow::Error::from);
         let done = read.and_then(|settings| {
             let renewed = self.operators.renew(&settings.admin.operators);
-            // Operators that cannot be read keep nothing else back.
+            // Unreadable operators hold back no other settings.
             let taken = match everything {
                 true => self.take(settings),
                 false => Ok(()),
@@ -103,7 +104,7 @@ impl Reload {
             let keys = restart.join(", ");
             tracing::warn!(keys, "these settings changed, and need a restart");
         }
-        // What needs a restart is said at each signal until it came.
+        // Settings that need a restart are logged again at each signal, until the restart.
         self.settings.log.level = settings.log.level;
         Ok(())
     }

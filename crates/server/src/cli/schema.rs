@@ -1,4 +1,4 @@
-//! `packetboat schema`: the tables that the program needs.
+//! `packetboat schema`: tables that the program needs.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -15,16 +15,16 @@ use crate::settings::Settings;
   packetboat --config packetboat.toml schema apply")]
 pub struct Schema {
     #[command(subcommand)]
-    what: What,
+    what: SchemaCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Create the keyspace and bring its tables to the version that this program needs.
+enum SchemaCommand {
+    /// Create the keyspace and migrate its tables to the version that this program needs.
     Apply,
-    /// Say whether the tables are at that version (exit 1 if not).
+    /// Check that the tables are at that version (exit 1 if not).
     Check,
-    /// The statements, for whoever runs them by hand.
+    /// Print the statements, to be run by hand.
     Print,
 }
 
@@ -32,7 +32,7 @@ impl Schema {
     pub(super) async fn run(self, file: Option<&Path>) -> Result<ExitCode> {
         let config = Settings::load(file)?.scylla;
         match self.what {
-            What::Apply => {
+            SchemaCommand::Apply => {
                 let applied = schema::apply(&config).await.context("asking ScyllaDB")?;
                 let mut new = applied.iter().filter(|migration| migration.new).peekable();
                 if new.peek().is_none() {
@@ -42,11 +42,11 @@ impl Schema {
                     println!("{:04} {}", migration.number, migration.name);
                 }
             }
-            What::Check => {
+            SchemaCommand::Check => {
                 schema::check(&config).await.context("asking ScyllaDB")?;
                 println!("the tables are right");
             }
-            What::Print => print!("{}", schema::print(&config)),
+            SchemaCommand::Print => print!("{}", schema::print(&config)),
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -1,4 +1,4 @@
-//! `packetboat send`: messages from the command line.
+//! `packetboat send`: sends messages from the command line.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, IsTerminal, Write};
@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::connection::{SignIn, attend};
 
-/// Messages under way at a time.
+/// Messages in flight at a time.
 const PIPELINE: usize = 256;
 
 #[derive(Debug, Args)]
@@ -30,22 +30,22 @@ const PIPELINE: usize = 256;
 pub struct Send {
     #[command(flatten)]
     sign_in: SignIn,
-    /// The platform that it is sent from. A bot signs nobody out and gets no mail of its own.
+    /// Platform to send from. A bot signs nobody out and gets no mail of its own.
     #[arg(long, default_value = "bot")]
     platform: Platform,
-    /// Who receives it: a user, or with --group a group.
+    /// Receiver: a user, or with --group a group.
     #[arg(long)]
     to: UserId,
     /// The receiver is a group.
     #[arg(long)]
     group: bool,
-    /// One message a line of standard input.
+    /// Send each line of standard input as a message.
     #[arg(long, conflicts_with = "text")]
     stdin: bool,
-    /// Give up on a message when the server has not accepted it for so long.
+    /// Time after which to give up on a message that the server has not accepted.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u64,
-    /// The message.
+    /// Message to send.
     #[arg(required_unless_present = "stdin")]
     text: Option<String>,
 }
@@ -104,7 +104,7 @@ impl Send {
         })
     }
 
-    /// The texts to be sent, read beside the sending and no faster.
+    /// Reads the texts concurrently with the sending, and no faster.
     fn lines(&self) -> mpsc::Receiver<std::io::Result<String>> {
         let (feed, lines) = mpsc::channel(PIPELINE);
         let text = self.text.clone();
@@ -126,13 +126,13 @@ impl Send {
     }
 }
 
-/// A message under way, and how long it is tried.
+/// A message in flight, and the deadline of its retries.
 struct Sending {
     ticket: SendTicket,
     until: Instant,
 }
 
-/// Waits for the oldest send and prints its line; true where it was accepted. Cancel safe.
+/// Waits for the oldest send and prints its line; true if it was accepted. Cancel safe.
 async fn report(client: &Client, sends: &mut VecDeque<Sending>) -> Result<bool> {
     let Some(oldest) = sends.front_mut() else {
         return Ok(true);
@@ -164,8 +164,8 @@ async fn report(client: &Client, sends: &mut VecDeque<Sending>) -> Result<bool> 
 }
 
 impl Sending {
-    /// What became of it. What failed and may be tried again is, until its time is over; then what follows
-    /// it goes on without it.
+    /// Waits for the outcome. Retries a retryable failure until the deadline; after it, later
+    /// messages go on without this one.
     async fn answer(&mut self, client: &Client) -> Result<Result<MessageId, Refusal>> {
         let send_id = self.ticket.send_id();
         loop {
@@ -186,7 +186,7 @@ impl Sending {
     }
 }
 
-/// The status in a word.
+/// One word for the status.
 pub(super) fn word(status: &SendStatus) -> &'static str {
     match status {
         SendStatus::Pending => "sending",

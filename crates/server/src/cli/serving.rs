@@ -1,4 +1,4 @@
-//! What every process that serves does: threads, signals, phases, an orderly end.
+//! Frame of every serving process: threads, signals, phases, an orderly end.
 
 use std::net::SocketAddr;
 use std::num::NonZero;
@@ -6,17 +6,17 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use backend::tls::TlsConfig;
+use operator::lifecycle::{Phase, Phases};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::compose::System;
 #[cfg(feature = "cluster")]
-use crate::compose::member::Member;
-use crate::phase::{Phase, Phases};
+use crate::compose::process::ServiceProcess;
 
-/// What runs until it is asked to end.
+/// Service that runs until it is asked to end.
 pub(super) trait Serving {
-    /// Waits until a part ends that nobody asked to end, and names it.
+    /// Waits until a part ends without being asked to, and names it.
     async fn failed(&mut self) -> &'static str;
 
     async fn drain(self);
@@ -33,44 +33,47 @@ impl Serving for System {
 }
 
 #[cfg(feature = "cluster")]
-impl Serving for Member {
+impl Serving for ServiceProcess {
     async fn failed(&mut self) -> &'static str {
-        Member::failed(self).await
+        ServiceProcess::failed(self).await
     }
 
     async fn drain(self) {
-        Member::drain(self).await;
+        ServiceProcess::drain(self).await;
     }
 }
 
-/// Serves until a signal, then leaves in order; a second signal ends it at once.
+/// Serves until a signal, then leaves in order; a second signal ends the process at once.
 ///
 /// # Errors
-/// A part that ended by itself: what was accepted is no longer carried here, so the process should end
-/// and be started again.
+/// A part that ended by itself: accepted messages are no longer carried here, so the process should
+/// end and be restarted.
 pub(super) async fn serve_to_the_end(
     mut serving: impl Serving,
     phases: &Phases,
 ) -> Result<ExitCode> {
     tokio::select! {
+        biased;
         requested = stop_requested() => requested?,
         part = serving.failed() => bail!("{part} ended by itself; its log lines above say why. Start again: nothing accepted is lost"),
     }
     phases.enter(Phase::Draining);
     tokio::select! {
-        () = serving.drain() => {}
+        biased;
+        // Signals are handled before the drain begins.
         result = stop_requested() => {
             result?;
             tracing::warn!("a second signal: ending without waiting");
             return Ok(ExitCode::FAILURE);
         }
+        () = serving.drain() => {}
     }
     phases.enter(Phase::Stopped);
     Ok(ExitCode::SUCCESS)
 }
 
-/// Clients and services have threads of their own, as they have in processes of their own: one for each core of the
-/// host, which wait for no client.
+/// Clients and services have threads of their own, as in separate processes: one for each core of
+/// the host, so that services never wait for clients.
 pub(super) fn runtime(name: &str) -> Result<Runtime> {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let runtime = Builder::new_multi_thread()
@@ -81,7 +84,8 @@ pub(super) fn runtime(name: &str) -> Result<Runtime> {
     Ok(runtime)
 }
 
-/// Raises the limit of open files as far as it goes, and has boats and public ports hold no more connections than fit.
+/// Raises the limit of open files as far as possible, and lowers the connection limits of boats and
+/// public ports to fit.
 pub(super) fn fit_files(boat: Option<&mut boat::Config>, http: Option<&mut station::http::Config>) {
     let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(0);
     tracing::info!(files, "files that may be open");
@@ -102,24 +106,25 @@ pub(super) fn fit_files(boat: Option<&mut boat::Config>, http: Option<&mut stati
     }
 }
 
-/// SIGTERM or Ctrl-C.
+/// Waits for SIGTERM or Ctrl-C.
 async fn stop_requested() -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
     tokio::select! {
+        biased;
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
     Ok(())
 }
 
-/// URL at which clients learn the addresses of boats.
+/// URL at which clients fetch the addresses of boats.
 pub(super) fn edges_url(http: &station::http::Config, bound: Option<SocketAddr>) -> Option<String> {
     let scheme = if http.tls.is_on() { "https" } else { "http" };
     bound.map(|bound| format!("{scheme}://{bound}/v1/edges"))
 }
 
-/// Where clients reach a boat: WebSocket, and TCP.
+/// Client URLs of a boat: WebSocket, and TCP.
 pub(super) fn client_urls(
     tls: &TlsConfig,
     websocket: SocketAddr,

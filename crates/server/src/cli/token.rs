@@ -1,4 +1,4 @@
-//! `packetboat token`: a token signed with a secret of the settings.
+//! `packetboat token`: signs a token with a secret of the settings.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,15 +13,15 @@ use station::auth::Signer;
 
 use crate::settings::Settings;
 
-/// Tokens that a command signs for itself live this long, or as long as they may.
+/// Life of tokens that a command signs for itself, unless their issuer allows less.
 pub(super) const OWN: Lifetime = Lifetime::AtMost(Duration::from_secs(24 * 3600));
 
 const THIRTY_DAYS: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Life of a token.
+/// Lifetime of a token.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lifetime {
-    /// No longer than its issuer's tokens may.
+    /// At most this long, and no longer than the issuer allows.
     AtMost(Duration),
     Exactly(Duration),
 }
@@ -30,22 +30,22 @@ pub(super) enum Lifetime {
 #[command(after_help = "Examples:
   packetboat token --user 1
   packetboat token --user 2 --platform ios --device phone-7 --for 1h")]
-pub struct Token {
-    /// Whom it signs in.
+pub struct TokenArgs {
+    /// User the token signs in.
     #[arg(long)]
     user: UserId,
-    /// Only on this platform.
+    /// Valid on this platform only.
     #[arg(long)]
     platform: Option<Platform>,
-    /// Only on this device.
+    /// Valid on this device only.
     #[arg(long)]
     device: Option<DeviceId>,
-    /// How long it is valid; as long as its issuer's tokens may be, and 30 days at most, where this is not said.
+    /// Validity. Default: as long as the issuer allows, at most 30 days.
     #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
     lifetime: Option<Duration>,
 }
 
-impl Token {
+impl TokenArgs {
     pub(super) fn run(self, config: Option<&Path>) -> Result<ExitCode> {
         let settings = Settings::load(config)?;
         println!(
@@ -63,7 +63,7 @@ impl Token {
     }
 }
 
-/// A token for `user`, signed with a secret of the settings.
+/// Signs a token for `user` with a secret of the settings.
 pub(super) fn sign(
     settings: &Settings,
     user: UserId,

@@ -1,4 +1,4 @@
-//! `packetboat topics`: the log's topics as the settings want them.
+//! `packetboat topics`: brings the log's topics in line with the settings.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -15,14 +15,14 @@ use crate::settings::Settings;
   packetboat topics check")]
 pub struct Topics {
     #[command(subcommand)]
-    what: What,
+    what: TopicsCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Create what is missing; nothing is ever shrunk or deleted.
+enum TopicsCommand {
+    /// Create missing topics; nothing is ever shrunk or deleted.
     Apply,
-    /// Say what differs from the settings (exit 1 if anything does).
+    /// Print differences from the settings (exit 1 if there are any).
     Check,
 }
 
@@ -30,7 +30,7 @@ impl Topics {
     pub(super) async fn run(self, file: Option<&Path>) -> Result<ExitCode> {
         let config = Settings::load(file)?.kafka;
         match self.what {
-            What::Apply => {
+            TopicsCommand::Apply => {
                 let changes = topics::apply(&config).await.context("asking Kafka")?;
                 for change in &changes {
                     println!("{change}");
@@ -40,7 +40,7 @@ impl Topics {
                 }
                 Ok(ExitCode::SUCCESS)
             }
-            What::Check => {
+            TopicsCommand::Check => {
                 let differences = topics::check(&config).await.context("asking Kafka")?;
                 for difference in &differences {
                     println!("{difference}");

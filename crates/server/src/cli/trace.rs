@@ -1,4 +1,4 @@
-//! `packetboat trace`: the life of one message.
+//! `packetboat trace`: the history of one message.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -6,19 +6,19 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use comfy_table::{Table, presets};
+use operator::admin::trace::{Name, Report};
 use serde_json::json;
 
 use super::Output;
 use super::audit::more;
 use super::desk::Desk;
-use crate::admin::trace::{Name, Report};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   packetboat trace 192656276478504960
   packetboat trace 67e55044-10b1-426f-9247-bb680e5fe0c8 --output json")]
 pub struct Trace {
-    /// A message id, or the send_id that its client gave it.
+    /// Message id, or the send_id its client gave it.
     id: String,
     #[command(flatten)]
     desk: Desk,
@@ -63,8 +63,8 @@ fn print(life: &Report) {
     more(life.events.left_off);
 }
 
-/// `Pushed { attempt: 1, … }` as `pushed attempt=1 …`.
-fn words(event: &protocol::ledger::Event) -> String {
+/// Formats `Pushed { attempt: 1, … }` as `pushed attempt=1 …`.
+fn words(event: &protocol::ledger::LedgerEvent) -> String {
     match serde_json::to_value(event) {
         Ok(serde_json::Value::String(name)) => spaced(&name),
         Ok(serde_json::Value::Object(event)) => event
@@ -89,7 +89,7 @@ fn plain(value: &serde_json::Value) -> String {
     }
 }
 
-/// `StoredOffline` as `stored offline`.
+/// Formats `StoredOffline` as `stored offline`.
 fn spaced(name: &str) -> String {
     let mut words = String::new();
     for c in name.chars() {

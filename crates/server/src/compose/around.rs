@@ -1,4 +1,4 @@
-//! What stands between the services and the parts outside: nothing, in the program.
+//! Wrappers between the services and the parts outside: none, in the program.
 
 use std::sync::Arc;
 
@@ -7,31 +7,31 @@ use backend::discovery::Registry;
 use backend::ledger::LedgerStore;
 use backend::queue::Queue;
 
-/// Puts something around parts before the services get them. A test ends a process between two effects so, or sets
-/// its clock.
+/// Wraps parts before the services get them. A test uses it to end a process between two effects,
+/// or to set its clock.
 pub trait Around: Sync {
-    /// All parts, of a process that has them.
+    /// Wraps all parts of a process that has them all.
     fn backends(&self, inner: Backends) -> Backends {
         inner
     }
 
-    /// A boat's.
+    /// Wraps the registry of a boat.
     fn registry(&self, inner: Arc<dyn Registry>) -> Arc<dyn Registry> {
         inner
     }
 
-    /// A horn's.
+    /// Wraps the log of a horn.
     fn queue(&self, inner: Arc<dyn Queue>) -> Arc<dyn Queue> {
         inner
     }
 
-    /// A horn's.
+    /// Wraps the ledger of a horn.
     fn ledger(&self, inner: Arc<dyn LedgerStore>) -> Arc<dyn LedgerStore> {
         inner
     }
 }
 
-/// The parts as they are.
+/// No wrappers: the parts as they are.
 pub struct Bare;
 
 impl Around for Bare {}

@@ -1,4 +1,5 @@
-//! The real parts: Kafka, Redis, etcd, ScyllaDB. Each service connects to what it needs and no more.
+//! The real parts: Kafka, Redis, etcd, ScyllaDB. Each service connects to those it needs and no
+//! more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +29,8 @@ use backend::timeline::RedisTimeline;
 use super::environment::Environment;
 use crate::settings::Settings;
 
-/// Everything that station and carrier stand on; the registry once more, to be flushed at the end.
+/// Connects all parts of a station or a carrier; returns the registry once more, to be flushed at
+/// the end.
 pub(super) async fn connect(
     settings: &Settings,
     connector: Connector,
@@ -70,7 +72,7 @@ pub(super) async fn connect(
 }
 
 impl Environment {
-    /// The real parts that the settings name, as a station has them.
+    /// Environment of a station on the real parts that the settings name.
     ///
     /// # Errors
     /// A part that does not answer, or is not set up.
@@ -80,10 +82,10 @@ impl Environment {
     }
 }
 
-/// How long one part may take to be dialed: more than any of them takes by its own settings.
+/// Deadline for dialing one part: longer than any of them takes by its own settings.
 const DIAL_MAX: Duration = Duration::from_secs(30);
 
-/// Dials each part by itself, all at once.
+/// Dials each part by itself, all concurrently.
 pub async fn dial(settings: &Settings) -> [(&'static str, Result<()>); 4] {
     async fn within<T>(part: impl Future<Output = Result<T>>) -> Result<()> {
         let dialed = tokio::time::timeout(DIAL_MAX, part).await;

@@ -6,25 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::transport::Connector;
-use backend::Backends;
-use backend::audit::EmbeddedAudit;
-use backend::cache::{CacheConfig, EmbeddedCache};
-use backend::changes::EmbeddedChanges;
+use backend::cache::CacheConfig;
 use backend::clock::{Clock, Entropy, SystemClock, SystemEntropy};
-use backend::conversations::EmbeddedConversations;
-use backend::devices::EmbeddedDevices;
-use backend::discovery::EmbeddedRegistry;
 use backend::embedded::{Engine, EngineOptions};
-use backend::group_history::EmbeddedGroupHistory;
-use backend::groups::EmbeddedGroups;
-use backend::heads::EmbeddedHeads;
-use backend::history::EmbeddedHistory;
-use backend::installation::EmbeddedInstallation;
-use backend::ledger::EmbeddedLedger;
-use backend::mailbox::{EmbeddedMailbox, MailboxConfig};
-use backend::queue::{EmbeddedQueue, QueueConfig};
-use backend::revocations::EmbeddedRevocations;
-use backend::timeline::{EmbeddedTimeline, TimelineConfig};
+use backend::mailbox::MailboxConfig;
+use backend::queue::QueueConfig;
+use backend::timeline::TimelineConfig;
+use backend::{Embedded, EmbeddedConfig};
 use protocol::mailbox::SessionCapacity;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -32,15 +20,15 @@ use serde::{Deserialize, Serialize};
 use super::environment::Environment;
 use super::upkeep::Upkeep;
 
-/// Section `embedded`: the parts inside `packetboat all`.
+/// Section `embedded`: parts inside `packetboat all`.
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Directory of all data; made if it is missing.
+    /// Directory of all data; created if it is missing.
     pub data: PathBuf,
-    /// Age at which the ledger forgets a message. At least `queue.retention_unread` and
-    /// `queue.retention` together: a dead letter that is sent on its way again stays in the log for
-    /// both, and the audit would miss it.
+    /// Age at which the ledger forgets a message. At least the sum of `queue.retention_unread` and
+    /// `queue.retention`: a redriven dead letter stays in the log for both, and the audit would
+    /// report it missing.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub ledger_retention: Duration,
@@ -48,11 +36,11 @@ pub struct Config {
     pub engine: EngineOptions,
     /// Section `embedded.queue`: the log.
     pub queue: QueueConfig,
-    /// Section `embedded.mailbox`: messages that wait for devices.
+    /// Section `embedded.mailbox`: messages waiting for devices.
     pub mailbox: MailboxConfig,
     /// Section `embedded.timeline`: the newest messages of groups.
     pub timeline: TimelineConfig,
-    /// Section `embedded.cache`: copies of what history has.
+    /// Section `embedded.cache`: copies of data in history.
     pub cache: CacheConfig,
 }
 
@@ -71,7 +59,7 @@ impl Default for Config {
 }
 
 impl Environment {
-    /// On a directory that no other process uses.
+    /// Opens an environment on a directory that no other process uses.
     pub fn on_disk(dir: &Path, config: &Config, sessions: SessionCapacity) -> Result<Environment> {
         let engine = Engine::open(dir, config.engine.clone())
             .with_context(|| format!("opening the data in {}", dir.display()))?;
@@ -84,7 +72,7 @@ impl Environment {
         )
     }
 
-    /// Gone with the process.
+    /// Opens an environment in memory, gone with the process.
     pub fn in_memory(config: &Config, sessions: SessionCapacity) -> Result<Environment> {
         Environment::over(
             Engine::memory(),
@@ -102,39 +90,22 @@ impl Environment {
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Result<Environment> {
-        let queue = EmbeddedQueue::open(engine.clone(), config.queue.clone(), clock.clone())?;
-        let mailbox = EmbeddedMailbox::open(engine.clone(), &config.mailbox, entropy.as_ref())?;
-        let mailbox = mailbox.with_sessions(sessions);
-        let (queue, mailbox) = (Arc::new(queue), Arc::new(mailbox));
-        let ledger = Arc::new(EmbeddedLedger::open(engine.clone())?);
-        let groups = Arc::new(EmbeddedGroups::new(engine.clone(), clock.clone()));
-        let upkeep = Upkeep {
-            queue: queue.clone(),
-            mailbox: mailbox.clone(),
-            ledger: ledger.clone(),
-            groups: groups.clone(),
-            ledger_retention: config.ledger_retention,
-            clock: clock.clone(),
+        let parts = EmbeddedConfig {
+            queue: config.queue.clone(),
+            mailbox: config.mailbox.clone(),
+            sessions,
+            timeline: config.timeline.clone(),
+            cache: config.cache.clone(),
         };
-        let backends = Backends {
-            queue,
-            mailbox,
-            history: Arc::new(EmbeddedHistory::new(engine.clone())),
-            heads: Arc::new(EmbeddedHeads::new(engine.clone())),
-            conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
-            changes: Arc::new(EmbeddedChanges::new(engine.clone())),
-            groups,
-            group_history: Arc::new(EmbeddedGroupHistory::new(engine.clone())),
-            timeline: Arc::new(EmbeddedTimeline::new(config.timeline.clone())?),
-            cache: Arc::new(EmbeddedCache::new(config.cache.clone())?),
-            devices: Arc::new(EmbeddedDevices::new(engine.clone())),
-            ledger,
-            audit: Arc::new(EmbeddedAudit::new(engine.clone())),
-            installation: Arc::new(EmbeddedInstallation::new(engine.clone())),
-            revocations: Arc::new(EmbeddedRevocations::new(engine.clone())),
-            registry: Arc::new(EmbeddedRegistry::new(engine)),
+        let parts = Embedded::open(&engine, parts, clock.clone(), entropy)?;
+        let backends = parts.backends;
+        let upkeep = Upkeep {
+            queue: parts.queue,
+            mailbox: parts.mailbox,
+            ledger: backends.ledger.clone(),
+            groups: parts.groups,
+            ledger_retention: config.ledger_retention,
             clock,
-            entropy,
         };
         Ok(Environment {
             backends,

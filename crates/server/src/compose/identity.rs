@@ -40,7 +40,7 @@ impl transport::Identity for Proof {
     }
 }
 
-/// Proof of this process, read again until `stop`; none where services show no certificates.
+/// Identity of this process, read again until `stop`; `None` if services show no certificates.
 ///
 /// # Errors
 /// Files that cannot be used, or that are of another role.

@@ -1,6 +1,5 @@
 //! Plugs parts together into a running system.
 
-mod access;
 mod around;
 #[cfg(feature = "cluster")]
 mod cluster;
@@ -9,7 +8,8 @@ mod environment;
 #[cfg(feature = "cluster")]
 pub mod identity;
 #[cfg(feature = "cluster")]
-pub mod member;
+pub mod process;
+mod provers;
 mod readiness;
 mod system;
 mod upkeep;
@@ -20,20 +20,20 @@ use backend::history::HistoryStore;
 
 use crate::settings::Settings;
 
-pub use access::Access;
 pub use around::{Around, Bare};
 #[cfg(feature = "cluster")]
 pub use cluster::dial;
 pub use environment::Environment;
+pub use provers::StationProvers;
 pub use system::System;
 
-/// History as the settings have it, alone.
+/// Connects history alone, as the settings have it.
 #[cfg(feature = "cluster")]
 pub(crate) async fn history(settings: &Settings) -> anyhow::Result<Arc<dyn HistoryStore>> {
     cluster::history(settings).await
 }
 
-/// This program was built without the real parts.
+/// Fails: this program was built without the real parts.
 #[cfg(not(feature = "cluster"))]
 pub(crate) async fn history(_: &Settings) -> anyhow::Result<Arc<dyn HistoryStore>> {
     anyhow::bail!("this program was built without the real parts")

@@ -1,25 +1,24 @@
-//! What the services of a process need for new work, looked at while they run.
+//! Conditions of the services of a process for new work, checked while they run.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use backend::queue::{Partition, Queue};
 use futures_util::future::select_ok;
+use operator::lifecycle::Condition;
 use protocol::keys::Topic;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::phase::Condition;
-
-/// Between two looks at the log, and how long one may take.
+/// Pause between two looks at the log, and deadline of one.
 const LOOK: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Partitions of which one must answer.
+/// Partitions asked, one of which must answer.
 const ASKED_MAX: u32 = 4;
-/// Looks without an answer that count: one slow answer is no outage.
+/// Looks in a row without an answer that make an outage: one slow answer is none.
 const SILENCES: u32 = 2;
 
-/// A service that others find by discovery.
+/// Condition of a service that others find by discovery.
 pub(super) fn registered(part: &'static str, holds: watch::Receiver<bool>) -> Condition {
     Condition {
         part,
@@ -28,14 +27,14 @@ pub(super) fn registered(part: &'static str, holds: watch::Receiver<bool>) -> Co
     }
 }
 
-/// A service that reads or writes this topic; looked at until nobody asks any more.
+/// Conditions of services that read or write this topic; checked until their receivers are dropped.
 pub(super) fn log_answers(
     parts: &[&'static str],
     queue: &Arc<dyn Queue>,
     topic: Topic,
 ) -> Vec<Condition> {
     let (answers, holds) = watch::channel(true);
-    // Whoever looks keeps no store open.
+    // Weak, so that looks keep no store open.
     let queue = Arc::downgrade(queue);
     let ask = move || {
         let queue = queue.upgrade();
@@ -55,14 +54,14 @@ pub(super) fn log_answers(
     parts.iter().map(condition).collect()
 }
 
-/// Whether at least one partition answers: one without a leader keeps back only its own.
+/// True if at least one partition answers: one without a leader holds back only its own records.
 async fn any_answers(queue: &dyn Queue, topic: Topic) -> bool {
     let partitions = 0..queue.partitions(topic).min(ASKED_MAX);
     let asked = partitions.map(|number| queue.bounds(Partition { topic, number }));
     select_ok(asked).await.is_ok()
 }
 
-/// Asks again and again, until nobody follows the answers.
+/// Asks again and again, until the receivers of answers are dropped.
 async fn look<F: Future<Output = bool>>(ask: impl Fn() -> F, answers: watch::Sender<bool>) {
     let mut silences = 0;
     while !answers.is_closed() {
@@ -75,6 +74,7 @@ async fn look<F: Future<Output = bool>>(ask: impl Fn() -> F, answers: watch::Sen
             before != *now
         });
         tokio::select! {
+            biased;
             () = answers.closed() => {}
             () = sleep(LOOK) => {}
         }

@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use api::task::{MessageTask, Task, Work};
+use api::task::Value;
 use backend::Backends;
 use backend::queue::{Partition, Record};
+use operator::lifecycle::Condition;
 use protocol::access::{Caller, Role};
 use protocol::keys::Topic;
 use protocol::mailbox::{DedupeKey, FirstSend};
+use protocol::record::{MessageTask, Task, Work};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -17,16 +19,15 @@ use tokio_util::sync::CancellationToken;
 use super::environment::Environment;
 use super::readiness::{log_answers, registered};
 use crate::edges::{self, EdgePort};
-use crate::phase::Condition;
 use crate::settings::Settings;
 
-/// Sends of the log that are remembered at start: what a client resends after a crash was sent lately.
+/// Sends of the log remembered at start: a client resends after a crash only its latest sends.
 const REMEMBERED: u64 = 200_000;
 /// Records read at a time.
 const PAGE: usize = 1000;
 
-/// Dedupe keys of the embedded mailbox die with the process; the newest part of the log tells them again,
-/// so that a resend after a crash is answered with the first id.
+/// Restores dedupe keys from the newest part of the log, so that a resend after a crash is answered
+/// with the first id: those of the embedded mailbox die with the process.
 async fn remember_sends(backends: &Backends) -> Result<()> {
     let partitions = backends.queue.partitions(Topic::Message);
     for number in 0..partitions {
@@ -76,10 +77,10 @@ async fn remember(backends: &Backends, records: &[Record]) -> Result<()> {
     Ok(backends.mailbox.dedupe_done(sends).await?)
 }
 
-/// How long clients are kept waiting for the carrier after a start.
+/// Longest wait of clients for the carrier after a start.
 const CATCH_UP: Duration = Duration::from_secs(10);
 
-/// Where each partition of topic `message` ends now.
+/// Present end of each partition of topic `message`.
 async fn ends(backends: &Backends) -> Result<Vec<(Partition, u64)>> {
     let mut ends = Vec::new();
     for number in 0..backends.queue.partitions(Topic::Message) {
@@ -92,8 +93,8 @@ async fn ends(backends: &Backends) -> Result<Vec<(Partition, u64)>> {
     Ok(ends)
 }
 
-/// Waits until the carrier has gone over what the log had. After the loss of power the stores may be a
-/// little behind the log, and a client that came in before would find less than it was shown.
+/// Waits until the carrier has processed the log up to `ends`. After a power loss the stores may be
+/// a little behind the log, and a client that came in earlier would find less than it was shown.
 async fn caught_up(backends: &Backends, ends: &[(Partition, u64)]) -> Result<()> {
     let wait = async {
         for (partition, end) in ends {
@@ -120,7 +121,7 @@ async fn caught_up(backends: &Backends, ends: &[(Partition, u64)]) -> Result<()>
     }
 }
 
-/// A running system of one.
+/// A running system of one process.
 pub struct System {
     pub environment: Environment,
     pub boat: boat::Running,
@@ -136,8 +137,8 @@ pub struct System {
 }
 
 impl System {
-    /// Starts station and carrier before the boat, so that the first client finds them. Clients are served
-    /// on the runtime `connections`, everything else on this one.
+    /// Starts station and carrier before the boat, so that the first client finds them. Serves
+    /// clients on the runtime `connections`, everything else on this one.
     pub async fn start(
         settings: &Settings,
         environment: Environment,
@@ -152,9 +153,7 @@ impl System {
         let stop_station = CancellationToken::new();
         let stop_boat = CancellationToken::new();
 
-        if let Some(upkeep) = environment.upkeep.clone() {
-            tokio::spawn(upkeep.run(stop_consumers.clone()));
-        }
+        environment.clean(stop_consumers.clone());
         let ends = ends(backends).await?;
         let horn_parts = horn::Parts {
             queue: backends.queue.clone(),
@@ -184,7 +183,7 @@ impl System {
         .await
         .context("starting station")?;
         let edges = edges::start(&settings.station.http, backends.registry.clone()).await?;
-        let boat_parts = boat::Parts {
+        let boat_parts = boat::BoatParts {
             registry: backends.registry.clone(),
             connector: calling_as(Role::Boat, &settings.boat.name),
             clock: backends.clock.clone(),
@@ -227,15 +226,16 @@ impl System {
         self.edges.as_ref().map(|port| port.address)
     }
 
-    /// What must hold for new work to be welcome.
+    /// Conditions that must hold for the system to take new work.
     pub fn conditions(&self) -> Vec<Condition> {
         self.conditions.clone()
     }
 
-    /// Waits until a part ends that nobody asked to end, and names it: the others go on, but what was
-    /// accepted is no longer carried, so the process should end and be started again.
+    /// Waits until a part ends unasked, and names it: the others go on, but accepted messages are
+    /// no longer carried, so the process should end and be started again.
     pub async fn failed(&mut self) -> &'static str {
         tokio::select! {
+            biased;
             _ = &mut self.station => "station",
             _ = &mut self.carrier => "carrier",
             _ = &mut self.horn => "horn",

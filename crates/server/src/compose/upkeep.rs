@@ -1,5 +1,5 @@
-//! What the embedded stores want done now and then: old records of the log, expired mail and old entries of
-//! the ledger removed, and of groups who left long ago.
+//! Cleaning of the embedded stores: removes old records of the log, expired mail, old entries of
+//! the ledger, and members who left a group long ago.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use backend::queue::EmbeddedQueue;
 use protocol::MessageId;
 use tokio_util::sync::CancellationToken;
 
-/// How often.
+/// Interval of cleaning.
 const EVERY: Duration = Duration::from_secs(60);
-/// Mailboxes looked at between two pauses, so that a walk over millions holds nobody up.
+/// Mailboxes swept between two pauses, so that a walk over millions holds nobody up.
 const MAILBOXES: usize = 200;
 /// Rows of the ledger removed between two pauses.
 const LEDGER_ROWS: usize = 1000;
-/// Members who left that are removed between two pauses.
+/// Departed members removed between two pauses.
 const LEFT: usize = 1000;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -28,7 +28,8 @@ pub(super) struct Upkeep {
     pub(super) mailbox: Arc<EmbeddedMailbox>,
     pub(super) ledger: Arc<dyn LedgerStore>,
     pub(super) groups: Arc<EmbeddedGroups>,
-    /// How old messages are when the ledger forgets them, and groups who left by them: longer than the log has them.
+    /// Age at which the ledger forgets messages, and groups forget departed members: longer than
+    /// the log keeps records.
     pub(super) ledger_retention: Duration,
     pub(super) clock: Arc<dyn Clock>,
 }
@@ -38,7 +39,7 @@ impl Upkeep {
         let forever = async {
             loop {
                 tokio::time::sleep(EVERY).await;
-                // Each by itself: a row that cannot be read stops one of them.
+                // Each step by itself: a row that cannot be read stops only one of them.
                 let (log, mail) = (self.queue.trim(self.clock.now()).await, self.sweep().await);
                 for done in [
                     log.map(drop),
@@ -89,7 +90,7 @@ mod tests {
     use backend::mailbox::MailboxConfig;
     use backend::queue::QueueConfig;
     use protocol::Timestamp;
-    use protocol::ledger::{Event, LedgerEntry};
+    use protocol::ledger::{LedgerEntry, LedgerEvent};
 
     use super::*;
 
@@ -100,11 +101,11 @@ mod tests {
             message: MessageId::floor_of(at),
             at,
             target: None,
-            event: Event::Settled,
+            event: LedgerEvent::Settled,
         }
     }
 
-    // More than one step of messages that are too old, and one that is not.
+    // More than one step of old messages, and one that is not old.
     #[tokio::test]
     async fn the_ledger_forgets_what_is_older_than_its_retention() {
         let (engine, clock) = (Engine::memory(), Arc::new(SystemClock));

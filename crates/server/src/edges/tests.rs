@@ -46,7 +46,7 @@ impl Answer {
 }
 
 fn client() -> reqwest::Client {
-    // The first one chooses for the process; all of ours choose the same.
+    // The first call installs the provider of the process; all of ours install the same.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     reqwest::Client::new()
 }
@@ -69,7 +69,7 @@ async fn ask_over(client: &reqwest::Client, port: SocketAddr, forwarded: Option<
     }
 }
 
-/// The first answer with a list.
+/// Asks until an answer has a list.
 async fn listed(port: SocketAddr) -> Answer {
     loop {
         let answer = ask(port, None).await;
@@ -152,7 +152,7 @@ fn door(list: watch::Receiver<Option<List>>) -> Door {
         list,
         balancers: TrustedNetworks::default(),
         requests: RateLimit::new("edges_per_address", rate),
-        answers: Answers {
+        answers: RequestCounters {
             listed: counter(),
             unknown: counter(),
             refused: counter(),
@@ -160,7 +160,7 @@ fn door(list: watch::Receiver<Option<List>>) -> Door {
     }
 }
 
-// The list of a minute ago may send everybody to a boat that is gone.
+// A list from a minute ago may send clients to a boat that is gone.
 #[tokio::test(start_paused = true)]
 async fn a_list_is_good_for_a_minute_without_discovery() {
     let (lists, list) = watch::channel(None);

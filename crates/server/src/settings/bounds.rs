@@ -1,4 +1,4 @@
-//! Bounds of single settings, as the schema has them: zeros and sizes that cannot be meant.
+//! Bounds of single settings, from the schema, against zeros and sizes that cannot be meant.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::schema::schema;
 use super::{Settings, span};
 
-/// What lies outside its bounds.
+/// Settings outside their bounds.
 pub(super) fn problems(settings: &Settings) -> Problems {
     let mut problems = Problems::default();
     if let Ok(value) = serde_json::to_value(settings) {

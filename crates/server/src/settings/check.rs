@@ -1,23 +1,25 @@
-//! Settings that are each fine and together are not. Nothing here asks anybody or reads a file.
+//! Settings that are each fine and together are not. Makes no call and reads no file.
 
 use std::time::Duration;
 
 use protocol::settings::Problems;
 
 use super::{Settings, bounds, span};
+use crate::compose::StationProvers;
 
-/// The least that `audit.settle` may be: ids run ahead of a clock by a second, and clocks differ.
+/// Least `audit.settle`: ids run ahead of a clock by a second, and clocks differ.
 const SETTLE_MIN: Duration = Duration::from_secs(5);
 
-/// How long the log may keep a record after its retention: it drops whole segments, which end within a day.
+/// Time that the log may keep a record past its retention: it drops whole segments, which end
+/// within a day.
 #[cfg(feature = "cluster")]
 const SEGMENTS: Duration = Duration::from_secs(2 * 86_400);
 
-/// What a record has beside the body of its message: addresses, ids, options, headers.
+/// Bytes of a record beside the body of its message: addresses, ids, options, headers.
 const RECORD_OVERHEAD: usize = 4 << 10;
 
 impl Settings {
-    /// All problems; of one key the first.
+    /// All problems, the first of each key.
     #[must_use]
     pub fn problems(&self) -> Problems {
         let mut problems = self.contradictions();
@@ -33,7 +35,7 @@ impl Settings {
     fn contradictions(&self) -> Problems {
         let mut problems = Problems::default();
         self.log(&mut problems);
-        problems.section("admin", self.admin.problems());
+        problems.section("admin", self.admin.problems(&StationProvers));
         self.development_key(&mut problems);
         problems.section("identity", self.identity.problems());
         self.services(&mut problems);
@@ -87,7 +89,8 @@ impl Settings {
         }
     }
 
-    /// A service that asks for no proof believes everybody who reaches it.
+    /// Refuses ports that others reach without certificates: a service that asks for no proof
+    /// believes every caller.
     fn services(&self, problems: &mut Problems) {
         if self.identity.is_on() || !self.identity.required {
             return;
@@ -144,7 +147,7 @@ impl Settings {
         problems.section("embedded.cache", embedded.cache.problems());
     }
 
-    /// What one service has to know of another.
+    /// Checks settings of one service against those of another.
     fn together(&self, problems: &mut Problems) {
         let (boat, station, carrier) = (&self.boat, &self.station, &self.carrier);
         if station.publish_deadline >= boat.station_timeout {
@@ -170,7 +173,7 @@ impl Settings {
         }
     }
 
-    /// What the log has to take.
+    /// Checks that the largest records fit into the log.
     fn records_fit(&self, key: &str, log: usize, problems: &mut Problems) {
         self.body_fits(key, log, problems);
         let retry = self.carrier.retry_bytes_max;
@@ -221,7 +224,7 @@ impl Settings {
         self.links_hold(problems);
     }
 
-    /// In production nobody between reads or changes what a part is told.
+    /// Refuses links in production that somebody in between could read or change.
     #[cfg(feature = "cluster")]
     fn links_hold(&self, problems: &mut Problems) {
         if !self.production {
@@ -276,7 +279,7 @@ mod tests {
         assert_eq!(with_key, "");
     }
 
-    // A station believed whoever reached it.
+    // A station believed every caller that reached it.
     #[test]
     fn services_that_others_reach_prove_what_they_are() {
         let with = |required: bool, is_on: bool| {

@@ -1,4 +1,4 @@
-//! Environment: each variable of ours is a setting or a flag; a slip of the pen is no silence.
+//! Environment: each variable of ours must be a setting or a flag; a typo is an error.
 
 use std::collections::BTreeSet;
 
@@ -20,10 +20,11 @@ const SCRIPTS: [&str; 9] = [
     "TOOLS_DIR",
 ];
 
-/// Beyond so many letters that differ, no name is near.
+/// Edit distance beyond which no name is near.
 const DISTANCE_MAX: usize = 4;
 
-/// Refuses each variable that begins with `PACKETBOAT_` and is neither a setting nor one of `flags`.
+/// Refuses each variable that begins with `PACKETBOAT_` and is neither a setting nor one of
+/// `flags`.
 pub fn check(
     variables: impl IntoIterator<Item = (String, String)>,
     flags: &BTreeSet<String>,
@@ -49,7 +50,7 @@ pub fn check(
     super::refuse(&problems)
 }
 
-/// The variables of all settings, and those under which whole tables lie: `kafka.properties`.
+/// Variables of all settings, and those that prefix whole tables, such as `kafka.properties`.
 fn names() -> (BTreeSet<String>, Vec<String>) {
     let (mut settings, mut tables) = (BTreeSet::new(), Vec::new());
     for section in sections() {
@@ -64,8 +65,8 @@ fn names() -> (BTreeSet<String>, Vec<String>) {
     (settings, tables)
 }
 
-/// `boat.session`, `heartbeat` → `PACKETBOAT_BOAT__SESSION__HEARTBEAT`; above all sections, `production` →
-/// `PACKETBOAT_PRODUCTION`.
+/// Variable of a setting: `boat.session`, `heartbeat` → `PACKETBOAT_BOAT__SESSION__HEARTBEAT`;
+/// above all sections, `production` → `PACKETBOAT_PRODUCTION`.
 pub(super) fn variable(section: &str, key: &str) -> String {
     if section.is_empty() {
         return format!("{PREFIX}{}", key.to_uppercase());
@@ -86,8 +87,9 @@ fn is_script(rest: &str) -> bool {
     })
 }
 
-/// What Kubernetes puts there for a Service called `packetboat-…`: `STATION_SERVICE_HOST`,
-/// `STATION_SERVICE_PORT_GRPC`, `STATION_PORT` (an address), `STATION_PORT_9100_TCP_ADDR`.
+/// True for a variable that Kubernetes sets for a Service called `packetboat-…`:
+/// `STATION_SERVICE_HOST`, `STATION_SERVICE_PORT_GRPC`, `STATION_PORT` (an address),
+/// `STATION_PORT_9100_TCP_ADDR`.
 fn is_service_link(rest: &str, value: &str) -> bool {
     // A Service may be called `packetboat`, too.
     let rest = format!("_{rest}");
@@ -114,7 +116,7 @@ fn is_service_link(rest: &str, value: &str) -> bool {
         && parts.len() <= 3
 }
 
-/// The name that differs least, if one is near at all.
+/// Name that differs least, if one is near at all.
 fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a String>) -> Option<&'a String> {
     let distance = |other: &String| strsim::damerau_levenshtein(name, other);
     let (least, near) = names.map(|other| (distance(other), other)).min()?;
@@ -171,7 +173,7 @@ mod tests {
                 "Perhaps PACKETBOAT_BOAT__WEBSOCKET?",
             ),
             ("PACKETBOAT_TOKN", "Perhaps PACKETBOAT_TOKEN?"),
-            // A port that is no address is no link of Kubernetes.
+            // A port whose value is no address is no link of Kubernetes.
             ("PACKETBOAT_ADMIN_PORT", "would do nothing"),
             ("PACKETBOAT_STATION_PORT_TCP", "would do nothing"),
             ("PACKETBOAT_ZZZZZZZZZZZZZZ", "Remove it"),

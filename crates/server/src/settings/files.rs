@@ -1,4 +1,4 @@
-//! Files that settings name, read before anything starts.
+//! Checks of the files that settings name, before anything starts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,18 +6,19 @@ use std::sync::Arc;
 use backend::clock::SystemClock;
 use backend::tls::Identity;
 use horn::provider::Secret;
+use operator::admin::Operators;
 use protocol::settings::Problems;
 use serde_json::Value;
 use station::auth::TokenDoor;
 
 use super::Settings;
-use crate::admin::Operators;
+use crate::compose::StationProvers;
 
-/// More than a secret, a list of headers or a chain of certificates ever has.
+/// Limit of a file: more than a secret, a list of headers or a chain of certificates ever has.
 const BYTES_MAX: u64 = 1 << 20;
 
 impl Settings {
-    /// Files that cannot be read, are empty, or hold no key.
+    /// Problems of files that cannot be read, are empty, or hold no key.
     pub fn file_problems(&self) -> Problems {
         let mut problems = Problems::default();
         if let Ok(value) = serde_json::to_value(self) {
@@ -29,7 +30,7 @@ impl Settings {
         problems
     }
 
-    /// Whoever reads a file at start reads it here, too.
+    /// Reads each file as its user does at start.
     fn contents(&self, problems: &mut Problems) {
         if let Err(error) = TokenDoor::open(&self.station.auth) {
             let key = match &self.station.auth {
@@ -47,7 +48,7 @@ impl Settings {
         self.identity(problems);
         #[cfg(feature = "cluster")]
         self.certificates_of_parts(problems);
-        if let Err(error) = Operators::open(&self.admin) {
+        if let Err(error) = Operators::open(&self.admin, &StationProvers) {
             problems.refuse("admin", "", &format!("{error:#}"), "");
         }
         if let Some(file) = &self.horn.secret_file
@@ -92,7 +93,8 @@ impl Settings {
     }
 }
 
-/// A key names a file where it is `file` or ends in `_file`, and files where it ends in `_files`.
+/// Walks over all settings. A key names a file if it is `file` or ends in `_file`, and files if it
+/// ends in `_files`.
 fn walk(path: &str, name: &str, value: &Value, problems: &mut Problems) {
     match value {
         Value::Object(table) => {

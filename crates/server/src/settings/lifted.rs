@@ -1,4 +1,4 @@
-//! Limits that a load lifts, as the services say, in the forms in which settings are given.
+//! Limits lifted for a load, as each service has them, in the forms in which settings are given.
 
 use std::num::NonZeroU32;
 use std::sync::LazyLock;
@@ -9,10 +9,10 @@ use super::Settings;
 use super::environment::variable;
 use super::schema::COUNT_MAX;
 
-/// Sections with limits of an address, a user or a conversation.
+/// Sections with limits on an address, a user or a conversation.
 const SECTIONS: [&str; 2] = ["boat", "station"];
 
-/// More than a load comes to, and no more than a setting may be.
+/// Value of a lifted limit: more than a load reaches, and no more than a setting may be.
 const LIFTED: NonZeroU32 = NonZeroU32::new(COUNT_MAX as u32).expect("it fits");
 
 struct Row {
@@ -22,14 +22,15 @@ struct Row {
 }
 
 impl Settings {
-    /// Lifts the limits that a load would meet, which is faster than people and comes from one address.
+    /// Lifts the limits that a load would meet, as it is faster than people and comes from one
+    /// address.
     pub fn lift_limits(&mut self) {
         self.boat.lift_limits(LIFTED);
         self.station.lift_limits(LIFTED);
     }
 }
 
-/// The same in the environment.
+/// Lifted limits as variables of the environment.
 pub fn variables() -> &'static [(String, String)] {
     static VARIABLES: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
         let rows = rows().into_iter();
@@ -39,14 +40,14 @@ pub fn variables() -> &'static [(String, String)] {
     &VARIABLES
 }
 
-/// The same as lines of a settings file.
+/// Lifted limits as lines of a settings file.
 pub fn lines() -> String {
     let rows = rows().into_iter();
     rows.map(|row| format!("{}.{} = {}\n", row.section, row.key, row.value))
         .collect()
 }
 
-/// Settings that are not as they were.
+/// Settings that differ from their defaults once limits are lifted.
 fn rows() -> Vec<Row> {
     let mut lifted = Settings::default();
     lifted.lift_limits();

@@ -1,4 +1,4 @@
-//! The limits of what one client, user or conversation may take, and the page that lists them.
+//! Limits on one client, user or conversation, and the page that lists them.
 
 use std::fmt::Write as _;
 
@@ -6,14 +6,14 @@ use protocol::Code;
 
 use super::schema::sections;
 
-/// One limit, with all that follows from it.
+/// One limit, with its settings and consequences.
 struct Limit {
-    /// Its label in `limits_total`.
+    /// Label of the limit in `limits_total`.
     label: &'static str,
     what: &'static str,
     /// Paths of settings, whose defaults the page shows.
     settings: &'static [&'static str],
-    /// None: who is beyond it waits.
+    /// Code of a refusal. None: a client beyond the limit waits.
     code: Option<Code>,
     place: &'static str,
 }
@@ -33,7 +33,7 @@ const fn boat(
     }
 }
 
-/// One that nobody is refused for.
+/// A limit of the boat that slows clients and refuses none.
 const fn boat_pace(
     label: &'static str,
     what: &'static str,
@@ -64,31 +64,31 @@ const fn station(
 const LIMITS: &[Limit] = &[
     boat("connections", "connections", &["boat.connections_max"], Code::Full),
     boat("connections_per_address", "connections from one address", &["boat.connections_per_address_max"], Code::RateLimited),
-    boat_pace("arrivals", "arrivals in a second, 2,000 for each core at most; the rest waits in the kernel", &["boat.accepts_per_second"]),
-    boat("arrivals_per_address", "arrivals from one address; further ones are dropped before anything is said", &["boat.arrivals_per_address", "boat.arrivals_per_address_burst"], Code::RateLimited),
-    boat("sign_in_failures_per_address", "sign-ins of one address that fail in a minute", &["boat.sign_in_failures_per_address", "boat.sign_in_failures_per_address_burst"], Code::RateLimited),
-    boat("sign_in_calls", "sign-ins that stations are asked about at a time", &["boat.sign_in_calls_max"], Code::Unavailable),
-    boat("resume_calls", "clients that resume, about whom stations are asked at a time", &["boat.sign_in_calls_max"], Code::Unavailable),
-    boat("calls", "questions that stations are asked at a time, and as many pages of mailboxes beside them", &["boat.calls_max"], Code::Unavailable),
+    boat_pace("arrivals", "new connections in a second, 2,000 for each core at most; the rest waits in the kernel", &["boat.accepts_per_second"]),
+    boat("arrivals_per_address", "new connections from one address; further ones are dropped before anything is said", &["boat.arrivals_per_address", "boat.arrivals_per_address_burst"], Code::RateLimited),
+    boat("sign_in_failures_per_address", "failed sign-ins from one address in a minute", &["boat.sign_in_failures_per_address", "boat.sign_in_failures_per_address_burst"], Code::RateLimited),
+    boat("sign_in_calls", "sign-ins in flight to stations", &["boat.sign_in_calls_max"], Code::Unavailable),
+    boat("resume_calls", "resumptions in flight to stations", &["boat.sign_in_calls_max"], Code::Unavailable),
+    boat("calls", "questions in flight to stations, and as many pages of mailboxes beside them", &["boat.calls_max"], Code::Unavailable),
     boat("arriving", "arrivals that wait for a hello", &["boat.arriving_max", "boat.arrival_timeout"], Code::HandshakeTimeout),
-    boat("memory", "memory of the process, for those for whom most waits; newcomers get `full`", &["boat.memory_max"], Code::Slow),
+    boat("memory", "memory of the process; the sessions with the most waiting bytes are closed, and newcomers get `full`", &["boat.memory_max"], Code::Slow),
     boat("session_frames", "frames of a session", &["boat.session.frames_per_second"], Code::RateLimited),
-    boat_pace("session_bytes", "bytes that a session sends; reading pauses", &["boat.read_bytes_per_second", "boat.read_bytes_burst"]),
+    boat_pace("session_bytes", "bytes from a session; reading pauses", &["boat.read_bytes_per_second", "boat.read_bytes_burst"]),
     boat("frame_bytes", "bytes of a frame; the first one, a hello, has 12 KiB at most", &["boat.session.frame_bytes_max"], Code::TooLarge),
     boat("body_bytes", "bytes of a body", &["boat.session.body_bytes_max"], Code::TooLarge),
-    boat("session_questions", "questions of a session without an answer", &["boat.session.questions_max"], Code::RateLimited),
-    boat("session_outgoing_bytes", "bytes that wait for a client to read them", &["boat.session.outgoing_bytes_max"], Code::Slow),
+    boat("session_questions", "unanswered questions of a session", &["boat.session.questions_max"], Code::RateLimited),
+    boat("session_outgoing_bytes", "bytes waiting for a client to read them", &["boat.session.outgoing_bytes_max"], Code::Slow),
     station("user_sign_ins", "sign-ins of a user", &["station.user_sign_ins_per_minute", "station.user_sign_ins_burst"], Code::RateLimited),
-    station("user_sessions", "bots of a user, 16; on another platform, one unless it is set otherwise, a sign-in beyond ends the oldest session", &["station.sessions.per_platform"], Code::TooManySessions),
+    station("user_sessions", "sessions of a user: 16 bots, beyond which a sign-in is refused; one on another platform unless set otherwise, beyond which the oldest ends", &["station.sessions.per_platform"], Code::TooManySessions),
     station("user_sends", "sends of a user's devices", &["station.user_sends_per_second", "station.user_sends_burst"], Code::RateLimited),
     station("bot_sends", "sends of a user's bots", &["station.bot_sends_per_second", "station.bot_sends_burst"], Code::RateLimited),
-    station("private_sends", "sends to a conversation of two", &["station.private_sends_per_second", "station.private_sends_burst"], Code::RateLimited),
+    station("private_sends", "sends to a conversation of two users", &["station.private_sends_per_second", "station.private_sends_burst"], Code::RateLimited),
     station("group_sends", "sends to a group", &["station.group_sends_per_second", "station.group_sends_burst"], Code::RateLimited),
     station("user_questions", "questions of a user", &["station.user_questions_per_second", "station.user_questions_burst"], Code::RateLimited),
-    station("user_history_reads", "pages of a user that history is asked for", &["station.user_history_reads_per_second", "station.user_history_reads_burst"], Code::RateLimited),
+    station("user_history_reads", "pages that a user reads from history", &["station.user_history_reads_per_second", "station.user_history_reads_burst"], Code::RateLimited),
     station("edges_per_address", "requests for addresses of boats from one address; answered 429", &["station.http.requests_per_address", "station.http.requests_per_address_burst"], Code::RateLimited),
-    station("http_connections_per_address", "connections for them from one address; further ones are closed", &["station.http.connections_per_address_max"], Code::RateLimited),
-    station("history_reads", "pages that history is asked for at a time", &["station.history_reads_max"], Code::Unavailable),
+    station("http_connections_per_address", "connections for such requests from one address; further ones are closed", &["station.http.connections_per_address_max"], Code::RateLimited),
+    station("history_reads", "pages being read from history at a time", &["station.history_reads_max"], Code::Unavailable),
 ];
 
 const PAGE_HEAD: &str = "# Limits
@@ -114,7 +114,7 @@ PACKETBOAT_STATION__PRIVATE_SENDS_BURST=1000000
 | --- | --- | --- | --- | --- |
 ";
 
-/// The reference page, in Markdown.
+/// Writes the reference page, in Markdown.
 pub fn limits_page() -> String {
     let mut page = String::from(PAGE_HEAD);
     let sections = sections();

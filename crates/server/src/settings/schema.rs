@@ -1,4 +1,4 @@
-//! The one source of what settings are: names, texts, bounds and defaults, from the types themselves.
+//! The one source of settings: names, texts, bounds and defaults, from the types themselves.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -11,22 +11,22 @@ use serde_json::{Map, Value, json};
 
 use super::{Settings, span};
 
-/// A number without a bound of its own: more is a slip of the pen.
+/// Bound of a number without its own: more is a typo.
 pub(super) const COUNT_MAX: u64 = 1_000_000_000;
 
-/// As `COUNT_MAX`, of bytes: 1 TiB.
+/// Like `COUNT_MAX`, for bytes: 1 TiB.
 pub(super) const BYTES_MAX: u64 = 1 << 40;
 
-/// A duration without a bound of its own. Longer ones pass the end of the clock.
+/// Bound of a duration without its own: longer ones pass the end of the clock.
 pub(super) const SPAN_MAX: &str = "7300days";
 
-/// A duration without a bound of its own: zero means nothing good, unless its schema says `zero`.
+/// Least duration without a bound of its own: zero is a mistake, unless its schema says `zero`.
 pub(super) const SPAN_MIN: &str = "1us";
 
 /// A section of the settings: a table of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Section {
-    /// `boat.session`; empty for the whole.
+    /// Path such as `boat.session`; empty for the root.
     pub(super) path: String,
     pub(super) doc: String,
     pub(super) keys: Vec<Key>,
@@ -56,7 +56,7 @@ pub fn schema() -> Value {
     SCHEMA.clone()
 }
 
-/// All sections, in the order of the types, the whole first.
+/// All sections, in the order of the types, the root first.
 pub(super) fn sections() -> &'static [Section] {
     &SECTIONS
 }
@@ -74,7 +74,7 @@ static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
 });
 
 static SECTIONS: LazyLock<Vec<Section>> = LazyLock::new(|| {
-    // Text, because a `Value` forgets the order of its keys.
+    // As text, because a `Value` forgets the order of its keys.
     let defaults = serde_json::to_string(&Settings::default()).unwrap_or_default();
     let defaults: Ordered = serde_json::from_str(&defaults).unwrap_or(Ordered::Leaf);
     let mut sections = Vec::new();

@@ -1,10 +1,10 @@
-//! Secrets that settings hold, struck out before anything is shown.
+//! Strikes secrets out of settings before they are shown.
 
 use protocol::settings::{STRUCK, names_secret, strike};
 use toml::Value;
 
-/// Strikes out every value whose key names a secret itself (not a file that holds one), and what a URL says of
-/// whoever calls it.
+/// Strikes out each value whose key names a secret itself (not a file that holds one), and the
+/// parts of a URL that identify its caller.
 pub(super) fn redact(value: &mut Value) {
     match value {
         Value::Table(table) => {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 const DAY: u64 = 86_400;
 
-/// Whole days first; `humantime` has months of 30.44 days.
+/// Writes whole days first: `humantime` has months of 30.44 days.
 pub(super) fn write(time: Duration) -> String {
     let days = time.as_secs() / DAY;
     let rest = Duration::new(time.as_secs() % DAY, time.subsec_nanos());

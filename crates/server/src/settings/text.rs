@@ -6,16 +6,17 @@ use serde_json::Value;
 
 use super::schema::{BYTES_MAX, COUNT_MAX, Key, SPAN_MAX, SPAN_MIN, Section, sections};
 
-/// Comments are wrapped here.
+/// Column at which comments wrap.
 const COLUMNS: usize = 100;
 
-/// A settings file with every setting at its default, each with its comment; unset ones are commented out.
+/// Settings file with every setting at its default, each with its comment; unset ones are commented
+/// out.
 pub fn template() -> String {
     let mut file = String::from(
         "# Every setting of Packetboat with its default; what is unset is commented out.\n",
     );
     for section in sections().iter().filter(|section| !section.keys.is_empty()) {
-        // The whole has no name; its own settings stand above all tables.
+        // The root has no name; its own settings stand above all tables.
         let _ = match section.path.as_str() {
             "" => writeln!(file),
             path => write!(file, "\n{}[{path}]\n", comment(&summary(section))),
@@ -32,7 +33,7 @@ pub fn template() -> String {
     file
 }
 
-/// The reference page, in Markdown.
+/// Writes the reference page, in Markdown.
 pub fn page() -> String {
     let mut page = String::from(PAGE_HEAD);
     for section in sections().iter().filter(|section| !section.keys.is_empty()) {
@@ -69,7 +70,7 @@ Every setting, by section. A file says `[boat]` and `connections_max = 5000`; th
 `config print` what is in force. A number outside its bounds is refused at start.
 ";
 
-/// The text of a section without its own name, which stands above it.
+/// Text of a section without the section's name, which stands above it.
 fn summary(section: &Section) -> String {
     let name = format!("Section `{}`: ", section.path);
     let text = section.doc.strip_prefix(&name).unwrap_or(&section.doc);
@@ -78,7 +79,7 @@ fn summary(section: &Section) -> String {
     first.unwrap_or_default() + letters.as_str()
 }
 
-/// The comment of a setting, with its choices and bounds.
+/// Comment of a setting, with its choices and bounds.
 fn about(key: &Key) -> String {
     let mut about = key.doc().trim().to_owned();
     if let Some(choices) = choices(&key.schema) {
@@ -93,7 +94,7 @@ fn about(key: &Key) -> String {
     about.trim().to_owned()
 }
 
-/// The choices of an enum, each with its text.
+/// Choices of an enum, each with its text.
 fn choices(schema: &Value) -> Option<String> {
     let each = variants(schema)?;
     let texts = each.into_iter().map(|(name, text)| match text {
@@ -103,7 +104,7 @@ fn choices(schema: &Value) -> Option<String> {
     Some(texts.collect::<Vec<_>>().join(", "))
 }
 
-/// The choices of an enum, by name alone.
+/// Choices of an enum, by name alone.
 fn names(schema: &Value) -> Option<String> {
     let names = variants(schema)?.into_iter().map(|(name, _)| name);
     Some(names.collect::<Vec<_>>().join(", "))
@@ -133,7 +134,7 @@ fn quoted(value: &Value) -> Option<String> {
     Some(format!("`{}`", value.as_str()?))
 }
 
-/// What one table of a list, or of a table, has.
+/// Fields of each table within a list or a table, with their texts.
 fn fields(schema: &Value) -> Option<String> {
     let inner = ["items", "additionalProperties"].map(|key| &schema[key]["properties"]);
     let fields = inner.into_iter().find_map(Value::as_object)?;
@@ -148,7 +149,7 @@ fn fields(schema: &Value) -> Option<String> {
     Some(texts.collect::<Vec<_>>().join("; "))
 }
 
-/// Bounds that are not those of every number and duration.
+/// Bounds of a setting that differ from those of every number and duration.
 fn bounds(key: &Key) -> Option<String> {
     let schema = &key.schema;
     let (least, most) = if key.is_span() {
@@ -176,7 +177,7 @@ fn example(key: &Key) -> Option<&Value> {
     key.schema["examples"].get(0)
 }
 
-/// As TOML writes a value.
+/// Value as TOML writes it.
 fn toml(value: &Value) -> String {
     let value = toml::Value::try_from(value);
     value.map_or_else(|_| String::new(), |value| value.to_string())
@@ -190,7 +191,7 @@ fn cell(text: &str) -> String {
     flat(text).replace('|', "\\|")
 }
 
-/// Wrapped, each line behind a `#`.
+/// Wraps text, each line behind a `#`.
 fn comment(text: &str) -> String {
     let mut lines = String::new();
     let mut line = String::new();

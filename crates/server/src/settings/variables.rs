@@ -1,4 +1,4 @@
-//! Variables of OpenTelemetry that any process honours: a layer below the settings of ours, which win.
+//! Variables of OpenTelemetry that any process honours: a layer below our own settings, which win.
 
 use std::time::Duration;
 
@@ -32,10 +32,10 @@ pub(super) struct Variables {
 }
 
 impl Variables {
-    /// Reads them by `get`. Where the settings name the collector, variables do not name another.
+    /// Reads variables by `get`. If the settings name the collector, variables do not name another.
     ///
     /// # Errors
-    /// Variables whose values say nothing.
+    /// Variables whose values are not valid.
     pub(super) fn read(
         get: impl Fn(&str) -> Option<String>,
         has_endpoint: bool,
@@ -115,7 +115,7 @@ fn resource(get: &impl Fn(&str) -> Option<String>, otlp: &mut Dict, problems: &m
     }
 }
 
-/// The share of messages that begin a trace: those of a trace are as their sender wants.
+/// Share of messages that begin a trace: messages within a trace are as their sender wants.
 fn sampler(get: &impl Fn(&str) -> Option<String>, problems: &mut Problems) -> Option<f64> {
     let (name, argument) = ("OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG");
     let sampler = get(name)?;
@@ -149,7 +149,8 @@ fn refuse(problems: &mut Problems, name: &str, right: &str) {
     );
 }
 
-/// `key=value` pairs between commas, values percent-encoded; `None` for what is none.
+/// Reads `key=value` pairs between commas, values percent-encoded; `None` for a piece that is no
+/// pair.
 pub(crate) fn pairs(text: Option<&str>) -> Vec<Option<(String, String)>> {
     let pairs = text.unwrap_or_default().split(',').map(str::trim);
     let pairs = pairs.filter(|pair| !pair.is_empty());

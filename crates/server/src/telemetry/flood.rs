@@ -1,7 +1,8 @@
-//! Warnings of one place in the code that come again and again: the first ones are shown, of the others their number.
+//! Limit on repeated warnings from one place in the code: the first ones are shown, the others
+//! counted.
 //!
-//! A store that fails a thousand calls a second says so a thousand times, and the line that explains it is lost among
-//! them.
+//! A store that fails a thousand calls a second logs a thousand lines, and the line that explains
+//! it is lost among them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,16 +15,17 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Filter};
 
-/// Lines of one place in each [`WINDOW`].
+/// Limit of lines from one place in each [`WINDOW`].
 const LINES_MAX: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(5);
 
 static PLACES: Places = Places(Mutex::new(None));
 
-/// Lets warnings and errors of a place pass up to [`LINES_MAX`]; everything below passes.
+/// Passes warnings and errors of a place up to [`LINES_MAX`]; lower levels all pass.
 pub(super) struct FloodFilter;
 
-/// By callsite, and by the part that an event says it is about: one that fails must not hide another.
+/// Places, by callsite and by the part that an event is about: one that fails must not hide
+/// another.
 struct Places(Mutex<Option<HashMap<(Identifier, Part), Place>>>);
 
 /// Field `seam` of an event.
@@ -43,7 +45,7 @@ impl Visit for Part {
 struct Place {
     begun: Instant,
     lines: u32,
-    /// Left out and not yet reported.
+    /// Lines left out and not yet reported.
     left_out: u64,
     metadata: &'static Metadata<'static>,
 }
@@ -55,7 +57,7 @@ impl<S: Subscriber> Filter<S> for FloodFilter {
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
         let metadata = event.metadata();
-        // Numbers of lines that were left out are not left out.
+        // Reports of lines left out are not left out themselves.
         if *metadata.level() > Level::WARN || metadata.module_path() == Some(module_path!()) {
             return true;
         }
@@ -86,7 +88,7 @@ impl Places {
         passes
     }
 
-    /// Places that said more than was shown since the last time, each with the number of these lines.
+    /// Places with lines left out since the last call, each with the number of these lines.
     fn left_out(&self) -> Vec<(&'static Metadata<'static>, u64)> {
         let mut places = self.0.lock();
         let places = places.iter_mut().flat_map(HashMap::values_mut);
@@ -119,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts what gets through.
+    /// Counts the events that pass.
     struct Count(&'static AtomicUsize);
 
     impl<S: Subscriber> Layer<S> for Count {
@@ -137,13 +139,13 @@ mod tests {
             for _ in 0..1000 {
                 tracing::warn!("a store failed");
             }
-            // Others are heard, and details are as many as were asked for.
+            // Other places pass, and lower levels pass without a limit.
             tracing::warn!("another place");
             for _ in 0..100 {
                 tracing::info!("a step");
             }
         });
-        // A store that fails hides no other one, though both are said at one place.
+        // A store that fails hides no other one, though both warn at one place.
         let fails = |seam: &str| tracing::warn!(seam, "a store failed");
         let begin = SHOWN.swap(0, Ordering::Relaxed);
         tracing::subscriber::with_default(

@@ -1,5 +1,5 @@
-//! Log lines on their way to stderr. A thread of its own writes them: a terminal that is held, or a shipper that does
-//! not read, costs the lines that find no room, and nothing else.
+//! Log lines on their way to stderr. A thread of its own writes them: a blocked terminal, or a
+//! shipper that does not read, costs the lines that find no room, and nothing else.
 
 use std::io;
 use std::panic;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
-/// Lines that wait; beyond it they are dropped and counted.
+/// Limit of lines that wait; further ones are dropped and counted.
 const LINES_MAX: usize = 8192;
 
 type SetLevel = Box<dyn Fn(EnvFilter) -> Result<()> + Send + Sync>;
@@ -19,7 +19,7 @@ static LINES: OnceLock<Lines> = OnceLock::new();
 
 struct Lines {
     dropped: ErrorCounter,
-    /// Dropped at the end: it waits a second at most for the last lines.
+    /// Dropped at the end: the drop waits a second at most for the last lines.
     writer: Mutex<Option<WorkerGuard>>,
     set_level: SetLevel,
 }
@@ -60,7 +60,7 @@ pub(super) fn end() {
     }
 }
 
-/// A panic is a log line like any other: the default hook writes to stderr itself, and waits for it.
+/// Logs a panic like any other line: the default hook writes to stderr itself, and waits for it.
 pub(super) fn log_panics() {
     panic::set_hook(Box::new(|panicked| {
         let payload = panicked.payload();

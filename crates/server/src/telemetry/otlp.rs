@@ -1,8 +1,9 @@
-//! To an OpenTelemetry collector, by OTLP over gRPC: spans as they end, and the numbers of `/metrics`.
+//! Export to an OpenTelemetry collector, by OTLP over gRPC: spans as they end, and the numbers of
+//! `/metrics`.
 //!
-//! Spans go through the batch processor and the exporter of OpenTelemetry's own crates, numbers through its messages.
-//! The recorder of a span puts it into a bounded queue and goes on: a collector that is slow or away costs the
-//! spans that find no room, and nothing else.
+//! Spans go through the batch processor and the exporter of OpenTelemetry's own crates, numbers
+//! through its messages. The recorder of a span puts it into a bounded queue and goes on: a
+//! collector that is slow or away costs the spans that find no room, and nothing else.
 
 #[cfg(feature = "otlp")]
 mod collector;
@@ -33,23 +34,23 @@ pub(super) use self::exporter::{end, export_metrics, start};
 #[cfg(not(feature = "otlp"))]
 pub(super) use self::without::{end, export_metrics, start};
 
-/// Section `log.otlp`: an OpenTelemetry collector. `boat.trace_share` says which messages are
-/// recorded.
+/// Section `log.otlp`: export to an OpenTelemetry collector. `boat.trace_share` decides which
+/// messages are recorded.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Address of the collector, OTLP over gRPC: `http://host:port`, or `https://host:port` with
-    /// `log.otlp.tls`. Unset: `OTEL_EXPORTER_OTLP_ENDPOINT`, or else nothing is sent, and no message
-    /// is recorded.
+    /// `log.otlp.tls`. Unset: `OTEL_EXPORTER_OTLP_ENDPOINT`; without that, nothing is exported and
+    /// no message is recorded.
     #[schemars(extend("examples" = ["http://127.0.0.1:4317"]))]
     pub endpoint: Option<Link>,
-    /// Address of another collector, for spans. Unset: that of `endpoint`.
+    /// Address of a separate collector for spans. Unset: `endpoint`.
     #[schemars(extend("examples" = ["http://127.0.0.1:4317"]))]
     pub traces_endpoint: Option<Link>,
-    /// Address of another collector, for metrics. Unset: that of `endpoint`.
+    /// Address of a separate collector for metrics. Unset: `endpoint`.
     #[schemars(extend("examples" = ["http://127.0.0.1:4317"]))]
     pub metrics_endpoint: Option<Link>,
-    /// File with metadata for each call, a line `name: value` each; read again when it changes.
+    /// File with metadata for each call, one `name: value` per line. Read again when it changes.
     #[schemars(extend("examples" = ["/etc/packetboat/otlp/headers"]))]
     pub headers_file: Option<PathBuf>,
     /// `service.name` of the resource.
@@ -57,26 +58,26 @@ pub struct Config {
     /// `service.instance.id` of the resource. Unset: a new one at each start.
     #[schemars(extend("examples" = ["boat-1"]))]
     pub instance: Option<String>,
-    /// Time for one call to the collector, which is then repeated; and for the last one when the
-    /// process ends.
+    /// Timeout of one call to the collector, which is then repeated. Also the time for the last
+    /// call when the process ends.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub timeout: Duration,
-    /// Wait of spans for company; at least 10 ms.
+    /// Time that a span waits for others, so that they share a call; at least 10 ms.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub linger: Duration,
-    /// Spans that wait; further ones are dropped and counted.
+    /// Maximum number of spans that wait for export; further ones are dropped and counted.
     pub spans_max: usize,
-    /// Spans of one call.
+    /// Maximum number of spans in one call.
     pub batch_max: usize,
-    /// Interval of sending metrics. Zero: never.
+    /// Interval between exports of metrics. Zero: no export.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub metrics_interval: Duration,
-    /// More attributes of the resource, such as `deployment.environment.name`.
+    /// Additional attributes of the resource, such as `deployment.environment.name`.
     pub attributes: BTreeMap<String, String>,
-    /// Section `log.otlp.tls`: TLS to the collector. Files are read at each new connection.
+    /// Section `log.otlp.tls`: TLS to the collector. Files are read for each new connection.
     pub tls: ClientTlsConfig,
 }
 
@@ -113,7 +114,7 @@ impl Config {
         self.metrics_endpoint.as_ref().or(self.endpoint.as_ref())
     }
 
-    /// Addresses of the collectors that are spoken to, without what they say of the caller.
+    /// Addresses of the collectors in use, without credentials.
     #[cfg(feature = "cluster")]
     pub(crate) fn collectors(&self) -> Vec<String> {
         let links = self.traces().into_iter().chain(self.metrics());
@@ -125,7 +126,7 @@ impl Config {
         links.map(address).collect()
     }
 
-    /// Sends nothing anywhere.
+    /// Turns all exports off.
     pub(crate) fn disable(&mut self) {
         self.endpoint = None;
         self.traces_endpoint = None;
@@ -149,7 +150,7 @@ impl Config {
         problems
     }
 
-    /// The reason against an endpoint, and what would be right.
+    /// Reason against an endpoint, and the remedy.
     fn refusal(&self, endpoint: &str) -> Option<(&'static str, &'static str)> {
         if !cfg!(feature = "otlp") {
             let reason = "this program was built without OTLP";
@@ -192,7 +193,7 @@ impl Config {
     }
 }
 
-/// The slim program: no collector, whatever the settings say (which are refused before).
+/// The slim program: no collector (settings that name one are refused before).
 #[cfg(not(feature = "otlp"))]
 mod without {
     use anyhow::Result;

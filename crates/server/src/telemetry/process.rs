@@ -1,21 +1,21 @@
-//! What the process itself uses, from /proc; elsewhere than on Linux nothing is said.
+//! Resources that the process uses, from /proc; nothing on systems other than Linux.
 
 use std::fs;
 
 use backend::clock::{Clock, SystemClock};
 use metrics::{counter, gauge};
 
-/// The kernel's clock ticks a second in /proc (USER_HZ, 100 on every Linux that Rust runs on).
+/// Clock ticks a second in /proc (USER_HZ, 100 on every Linux that Rust runs on).
 const TICKS_PER_SECOND: u64 = 100;
 
-/// Once, at the start.
+/// Sets the time of the start, and looks once.
 pub(super) fn start() {
     let now = SystemClock.now().millis() as f64;
     gauge!("process_start_time_seconds").set(now / 1000.0);
     look();
 }
 
-/// Again and again.
+/// Updates the gauges; called again and again.
 pub(super) fn look() {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     if let Some(kib) = field(&status, "VmRSS:") {
@@ -39,7 +39,8 @@ pub(super) fn look() {
     }
 }
 
-/// Since Linux 6.2 the size of the directory says it; before, a hundred thousand entries are counted.
+/// Counts open files. Since Linux 6.2 the size of the directory gives the count; before, a hundred
+/// thousand entries are read.
 fn open_files() -> Option<u64> {
     let size = fs::metadata("/proc/self/fd").ok()?.len();
     match size {
@@ -54,7 +55,7 @@ fn field(status: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// User and system time. The name in parentheses may hold spaces; they are fields 14 and 15.
+/// User and system time, fields 14 and 15. The name in parentheses may hold spaces.
 fn ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut times = fields.split(' ').skip(11).map(str::parse::<u64>);

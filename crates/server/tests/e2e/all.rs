@@ -17,7 +17,7 @@ pub struct All {
     pub dir: Dir,
     door: Door,
     tcp: String,
-    /// Where probes are answered.
+    /// Address of probes and metrics.
     pub health: String,
     edges: Option<String>,
 }
@@ -30,7 +30,7 @@ impl Deref for All {
     }
 }
 
-/// What outlives a process of `all`: its data, its settings, its devices' state.
+/// State that outlives a process of `all`: its data, its settings, its devices' state.
 pub struct Dir(TempDir);
 
 impl Dir {
@@ -42,7 +42,7 @@ impl Dir {
         self.0.path().join(name)
     }
 
-    /// Settings for `all`, over free ports.
+    /// Writes settings for `all`, with these addresses.
     pub fn settings(&self, ports: [&str; 3], more: &str) -> PathBuf {
         let [websocket, tcp, admin] = ports;
         let lifted = lifted::lines();
@@ -55,7 +55,7 @@ impl Dir {
     }
 }
 
-/// In the file; the process reads it at SIGHUP.
+/// Changes the level in the file; the process reads it at SIGHUP.
 pub fn set_level(file: &Path, level: &str) {
     let text = std::fs::read_to_string(file).expect("a file");
     let (_, rest) = text.split_once('\n').expect("a first line");
@@ -76,13 +76,13 @@ impl All {
         All::with("")
     }
 
-    /// With more settings, as `section.key = value` lines.
+    /// Starts with more settings, as `section.key = value` lines.
     pub fn with(more: &str) -> All {
         let free = "127.0.0.1:0";
         All::over(Dir::new(), [free; 3], more)
     }
 
-    /// With its log at this level, which goes there.
+    /// Starts with this log level, and the log on `stderr`.
     pub fn logging(level: &str, stderr: impl Into<Stdio>) -> All {
         let dir = Dir::new();
         let file = dir.settings(["127.0.0.1:0"; 3], "");
@@ -91,7 +91,7 @@ impl All {
         All::of(process, dir)
     }
 
-    /// With settings of the environment, which win over those of the file.
+    /// Starts with settings in the environment, which win over the file's.
     pub fn with_environment(settings: &[(&str, &str)], more: &str) -> All {
         let dir = Dir::new();
         let file = dir.settings(["127.0.0.1:0"; 3], more);
@@ -102,7 +102,7 @@ impl All {
         All::of(Process::start(&mut command), dir)
     }
 
-    /// With so many open files, and no way to more; its log goes to `log`.
+    /// Starts with a hard limit of open files; its log goes to `log`.
     pub fn with_files(files: u32, more: &str) -> All {
         let dir = Dir::new();
         let file = dir.settings(["127.0.0.1:0"; 3], more);
@@ -121,14 +121,14 @@ impl All {
         All::of(Process::start(&mut command), dir)
     }
 
-    /// In this folder, on these ports.
+    /// Starts in this folder, on these ports.
     pub fn over(dir: Dir, ports: [&str; 3], more: &str) -> All {
         let file = dir.settings(ports, more);
         let process = Process::start(&mut all(&file, &dir.path("data")));
         All::of(process, dir)
     }
 
-    /// One that was started with settings of `dir`.
+    /// Wraps a process that was started with settings of `dir`.
     pub fn of(process: Process, dir: Dir) -> All {
         let line = process.line().expect("it says what it bound");
         let bound: Value = serde_json::from_str(&line).expect("a JSON line");
@@ -147,7 +147,7 @@ impl All {
         }
     }
 
-    /// Starts again on the same data and ports, after the process has ended.
+    /// Restarts on the same data and ports, after the process has ended.
     pub fn again(self, more: &str) -> All {
         let ports = [&self.door.websocket, &self.tcp, &self.door.admin];
         let ports = ports.map(|url| url.split_once("//").expect("a URL").1.to_owned());
@@ -156,17 +156,17 @@ impl All {
         All::over(dir, [&ports[0], &ports[1], &ports[2]], more)
     }
 
-    /// The address for clients that look for boats, where it has such a port.
+    /// Address of the list of boats, if it is served.
     pub fn edges(&self) -> Option<&str> {
         self.edges.as_deref()
     }
 
-    /// The address for clients of TCP.
+    /// Address for TCP clients.
     pub fn tcp(&self) -> &str {
         &self.tcp
     }
 
-    /// A metric of its scrape, or one series of it by its labels: the sum of what is there.
+    /// Sum of a metric's series in a scrape, or one series if `name` has labels.
     pub fn metric(&self, name: &str) -> u64 {
         let (_, scrape) = get(&self.health, "/metrics");
         let values = scrape.lines().filter_map(|line| {

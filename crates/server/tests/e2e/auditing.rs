@@ -1,4 +1,4 @@
-//! Does it add up, and since when?
+//! Audits from the command line: do the books balance, and since when?
 
 use crate::all::All;
 use crate::process::run;

@@ -1,4 +1,4 @@
-//! `packetboat bench edge`, so small that it says nothing: each part runs.
+//! `packetboat bench edge`, too small for meaningful figures: each part runs.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use crate::process::{packetboat, run};
 
-/// Parts, as small as they can be.
+/// Command that runs parts at their smallest size.
 fn small(parts: &[&str]) -> Command {
     let mut command = packetboat(&["bench", "edge"]);
     let numbers = "--connections 40 --cycles 60 --slow 12 --pairs 2 --rate 20 --seconds 1";
     command.args(parts).args(numbers.split(' '));
     command.args("--rounds 1 --settle 0.3 --memory --output json".split(' '));
     command
-        // Time of a reader that does not read: seconds instead of half a minute.
+        // Time for a slow reader: seconds instead of half a minute.
         .env("PACKETBOAT_BOAT__SESSION__WRITE_WAIT", "1s")
         .env("PACKETBOAT_BOAT__SESSION__LINK_BYTES_MIN", "1000000")
         .env("PACKETBOAT_LOG__LEVEL", "error");

@@ -1,4 +1,4 @@
-//! Who among the real parts is to be hit, and blows of more than one step.
+//! Victims among the real parts, and faults of more than one step.
 
 use std::ops::RangeInclusive;
 use std::thread;
@@ -9,12 +9,12 @@ use serde_json::Value;
 use crate::fleet::Fleet;
 use crate::real::{self, Down, eventually, tool};
 
-/// The number of the broker that leads a partition of topic `message`.
+/// Number of the broker that leads a partition of topic `message`.
 pub fn leader_of_a_partition(fleet: &Fleet) -> String {
     leaders(fleet)[0].expect("a leader").to_string()
 }
 
-/// The brokers that lead the partitions of topic `message`; `None` where nobody does.
+/// Brokers that lead the partitions of topic `message`; `None` for one without a leader.
 pub fn leaders(fleet: &Fleet) -> Vec<Option<i64>> {
     let brokers = real::addresses("kafka").join(",");
     let metadata = tool(
@@ -29,13 +29,13 @@ pub fn leaders(fleet: &Fleet) -> Vec<Option<i64>> {
         .collect()
 }
 
-/// The name of topic `message` of a fleet.
+/// Name of a fleet's topic `message`.
 pub fn messages(fleet: &Fleet) -> String {
     format!("{}-message", fleet.name())
 }
 
-/// Kills a master of the cluster while its replica hangs, then lets the replica take over without what it
-/// missed. The old master comes back as a replica.
+/// Kills a master of the cluster while its replica hangs, then lets the replica take over without
+/// the writes it missed. The old master comes back as a replica.
 pub fn promote_without_the_tail() {
     let master = masters().remove(0);
     let replica = replica_of(&master);
@@ -71,7 +71,7 @@ fn port(fields: &[String]) -> String {
     address.rsplit(':').next().expect("a port").to_owned()
 }
 
-/// The ports of the masters that live and hold slots.
+/// Ports of the live masters that hold slots.
 pub fn masters() -> Vec<String> {
     let is_master = |fields: &Vec<String>| {
         fields[2].contains("master") && !fields[2].contains("fail") && fields.len() > 8
@@ -80,12 +80,12 @@ pub fn masters() -> Vec<String> {
     nodes.map(|fields| port(&fields)).collect()
 }
 
-/// The slots of Redis Cluster that a master holds.
+/// Slots of Redis Cluster that a master holds.
 pub fn slots_of(master: &str) -> Vec<RangeInclusive<u16>> {
     let mut nodes = nodes().into_iter();
     let node = nodes.find(|fields| port(fields) == master);
     let node = node.expect("a node");
-    // What is on its way to another master stands in brackets.
+    // Slots that migrate to another master stand in brackets.
     let ranges = node[8..].iter().filter(|range| !range.starts_with('['));
     ranges
         .map(|range| {
@@ -127,7 +127,7 @@ fn etcd_says(words: &[&str]) -> Value {
     serde_json::from_str(&told).expect("etcdctl speaks JSON")
 }
 
-/// The number of the member that leads, counted from 1 in the order of the addresses.
+/// Number of the leading member, counted from 1 in the order of the addresses.
 pub fn etcd_leader() -> String {
     let told = etcd_says(&["endpoint", "status"]);
     let leader = &told[0]["Status"]["leader"];
@@ -139,7 +139,7 @@ pub fn etcd_leader() -> String {
     (index + 1).to_string()
 }
 
-/// Forgets all revisions of etcd but the present one.
+/// Compacts etcd up to its present revision.
 pub fn compact_etcd() {
     let status = etcd_says(&["endpoint", "status"]);
     let revision = &status[0]["Status"]["header"]["revision"];

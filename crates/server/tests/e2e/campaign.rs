@@ -1,5 +1,6 @@
-//! Everything is killed once under a steady chat; after each blow the books balance, and at the end the
-//! chat's own clients lost nothing and showed nothing twice. Needs `make real-up`; run by `make campaign`.
+//! Kills everything once under a steady chat; after each blow the books balance, and at the end the
+//! chat's clients lost nothing and showed nothing twice. Needs `make real-up`; run by
+//! `make campaign`.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -23,15 +24,16 @@ use crate::fleet::{Fleet, SERVICES};
 use crate::process::{Process, run};
 use crate::real::{self, Down, eventually, tool, within};
 
-/// How long a steady chat runs between two blows.
+/// Time a steady chat runs between two blows.
 const BREATH: Duration = Duration::from_secs(3);
-/// A little more than the lease of a service that says nothing, and than a carrier may be silent.
+/// Longer than the lease of a silent service, and than a carrier may be silent.
 const LONG_SILENCE: Duration = Duration::from_secs(30);
 
-/// Within which the receiver has a message after a blow, with all that came before it.
+/// Time after a blow for the receiver to have a new message, with all that came before it.
 const SHOWN: Duration = Duration::from_secs(90);
 
-/// Messages a second, which two cores carry beside all the parts; PACKETBOAT_CAMPAIGN_RATE says otherwise.
+/// Messages per second, which two cores carry beside all the parts; PACKETBOAT_CAMPAIGN_RATE
+/// overrides it.
 const RATE: &str = "20";
 
 /// A running `bench steady` over both boats of a fleet.
@@ -50,7 +52,7 @@ impl Chat {
         chat
     }
 
-    /// Ends it and looks at what its clients found.
+    /// Ends the chat and checks its clients' findings.
     fn end(mut self) {
         assert!(self.0.is_running(), "the chat ended by itself");
         self.0.signal("TERM");
@@ -70,7 +72,7 @@ impl Chat {
 struct Campaign {
     fleet: Fleet,
     chat: Chat,
-    /// Since when no audit has looked.
+    /// Start of the time that no audit has covered yet.
     unaudited: Instant,
 }
 
@@ -88,8 +90,8 @@ impl Campaign {
         campaign
     }
 
-    /// After a blow: new messages pass from end to end, and the books balance over what came since the
-    /// blow before.
+    /// Checks after a blow that new messages pass from end to end, and that the books balance over
+    /// everything since the blow before.
     fn recovered(&mut self, blow: &str) {
         let fleet = &self.fleet;
         let over = Instant::now();
@@ -120,7 +122,7 @@ impl Campaign {
         thread::sleep(BREATH);
     }
 
-    /// The chat's clients and the books agree that nothing was lost.
+    /// Checks that the chat's clients and the books agree that nothing was lost.
     fn end(self) -> Fleet {
         self.chat.end();
         self.fleet.at_rest();
@@ -168,7 +170,7 @@ fn whatever_is_killed_nothing_accepted_is_lost() {
     campaign.end();
 }
 
-/// What hangs or is away for a while takes up its work again.
+/// Parts that hang or are away for a while resume their work.
 #[test]
 #[ignore = "needs the real parts: make campaign"]
 fn whatever_is_away_for_a_while_nothing_accepted_is_lost() {
@@ -198,17 +200,17 @@ fn whatever_is_away_for_a_while_nothing_accepted_is_lost() {
     campaign.end();
 }
 
-/// Variable with the file that says by how many seconds a process's clock is wrong.
+/// Variable that names the file with the clock error of a process, in seconds.
 const CLOCK: &str = "WRONG_CLOCK";
-/// Pause between two looks at that file.
+/// Interval of reads of that file.
 const CLOCK_LOOK: Duration = Duration::from_millis(100);
 
-/// A clock that a file sets. A process that fakes the system's calls (libfaketime) would have librdkafka spin: its waits
-/// end at times of the true clock.
+/// A clock that a file sets. Faking the system's calls (libfaketime) would make librdkafka spin:
+/// its waits end at times of the true clock.
 struct Clock(std::path::PathBuf);
 
 impl Clock {
-    /// Starts a member anew under this clock, which says the true time still.
+    /// Restarts a member under this clock, which shows the true time at first.
     fn of(fleet: &mut Fleet, name: &str) -> Clock {
         let clock = Clock(fleet.log(name).with_extension("clock"));
         clock.set(0);
@@ -228,7 +230,7 @@ impl Clock {
     }
 }
 
-/// The system's clock, wrong by so many milliseconds.
+/// The system's clock, off by this many milliseconds.
 struct WrongClock(Arc<dyn backend::clock::Clock>, Arc<AtomicI64>);
 
 impl backend::clock::Clock for WrongClock {
@@ -279,7 +281,7 @@ fn whatever_clocks_and_etcd_do_nothing_accepted_is_lost() {
         thread::sleep(BREATH * 2);
         campaign.recovered(&format!("a step of station-1's clock by {step} s"));
     }
-    // Station-1 makes no ids for an hour now: a process that starts anew takes another number.
+    // Station-1 makes no ids for an hour now: a restarted process takes another number.
     clock.set(0);
     thread::sleep(BREATH);
     campaign.recovered("a step of station-1's clock back by an hour");

@@ -1,4 +1,5 @@
-//! Secrets and what people write, in no output of the program: each is a string that is looked for everywhere.
+//! Secrets and message bodies appear in no output of the program: each is a canary string searched
+//! for everywhere.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -23,16 +24,16 @@ use crate::door::get;
 use crate::ports::free_ports;
 use crate::process::{Process, SOON, packetboat, run, within};
 
-/// Every line that there is, also of others' crates.
+/// Every log line, including those of third-party crates.
 const LEVEL: &str = "trace";
 
-/// More than a record of the log may have: the message is a dead letter.
+/// Largest record of the log, below the message's size: the message becomes a dead letter.
 const RECORD_MAX: usize = 512;
 
-/// Word shown on purpose: it proves that each kind of output is looked at.
+/// Word shown on purpose: it proves that each kind of output is searched.
 const SHOWN: &str = "lighthouse-shown";
 
-/// Exports that a collector takes, as bytes of the wire.
+/// Exports received by a collector, as raw bytes.
 #[derive(Clone, Default)]
 struct Collector {
     traces: Arc<Mutex<Vec<u8>>>,
@@ -64,7 +65,7 @@ impl metrics::metrics_service_server::MetricsService for Collector {
 }
 
 impl Collector {
-    /// Serves on a thread of its own for as long as the tests run; answers where.
+    /// Serves on a thread of its own for as long as the tests run; returns the address.
     fn start(&self) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.set_nonblocking(true).expect("a socket");
@@ -96,7 +97,7 @@ fn runtime() -> tokio::runtime::Runtime {
 /// Outputs by name.
 type Outputs = Vec<(&'static str, Vec<u8>)>;
 
-/// A secret as outputs could show it.
+/// Encodings in which an output could show a secret.
 fn forms(secret: &[u8]) -> Vec<Vec<u8>> {
     let hex: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
     let list: Vec<String> = secret.iter().map(u8::to_string).collect();
@@ -112,7 +113,7 @@ fn forms(secret: &[u8]) -> Vec<Vec<u8>> {
     forms
 }
 
-/// The secrets that are in an output, each with the line that has it.
+/// Secrets found in an output, each with its line.
 fn leaks(outputs: &Outputs, secrets: &[(&'static str, Vec<u8>)]) -> Vec<String> {
     let mut leaks = Vec::new();
     for (output, bytes) in outputs {
@@ -138,7 +139,7 @@ fn leaks(outputs: &Outputs, secrets: &[(&'static str, Vec<u8>)]) -> Vec<String> 
     leaks
 }
 
-/// A running suite whose secrets are known.
+/// A running suite with known secrets.
 struct Suite {
     all: All,
     log: PathBuf,
@@ -214,7 +215,7 @@ impl Suite {
         self.secrets.push((name, secret.into()));
     }
 
-    /// A command with the settings of the suite: what it prints, and whether it did well.
+    /// Runs a command with the suite's settings; returns its exit code and output.
     fn with(&self, arguments: &[&str]) -> (Option<i32>, Vec<u8>) {
         let mut command = packetboat(&["--config"]);
         command.arg(&self.file).args(arguments);
@@ -231,7 +232,7 @@ impl Suite {
         (ended.code, (ended.stdout + &ended.stderr).into_bytes())
     }
 
-    /// A session that this test opens itself, as a boat does.
+    /// Opens a session directly at the station, as a boat does.
     fn connect(&self, token: &str) -> Option<v1::connect_response::Result> {
         runtime().block_on(async {
             let channel = Connector::new(Config::default()).channel(Role::Station, &self.station);
@@ -253,7 +254,7 @@ impl Suite {
         })
     }
 
-    /// The ticket of such a session.
+    /// Ticket of such a session.
     fn ticket(&self, token: &str) -> Vec<u8> {
         match self.connect(token) {
             Some(v1::connect_response::Result::Admission(admission)) => admission.ticket.to_vec(),
@@ -261,7 +262,7 @@ impl Suite {
         }
     }
 
-    /// Users chat, guess and fail, operators look, and everything that says something is written down.
+    /// Runs a whole scenario (users chat, guess and fail, operators look) and collects all outputs.
     fn outputs(&mut self) -> Outputs {
         let mut outputs = Outputs::new();
         let (_, token) = self.with(&["token", "--user", "1"]);
@@ -294,7 +295,7 @@ impl Suite {
         outputs
     }
 
-    /// Strangers with tokens of nobody.
+    /// Strangers try forged tokens.
     fn guess(&mut self, outputs: &mut Outputs) {
         let forged = "canary.forged.token";
         self.secret("forged token", forged);
@@ -319,7 +320,7 @@ impl Suite {
         outputs.push(("error answer of a station", refusal.into_bytes()));
     }
 
-    /// Operators who may look and not read, and the commands that show settings.
+    /// Operators who may list and not read letters, and commands that show settings.
     fn look(&mut self, outputs: &mut Outputs) {
         let operator = "canary-operator-0123456789";
         within(SOON, || {
@@ -356,7 +357,7 @@ fn contains(outputs: &Outputs, output: &str, word: &str) -> bool {
     of.any(|text| text.contains(word))
 }
 
-/// Everything that a suite says in its life, with the secrets that it knew.
+/// Runs a suite; returns all its outputs, and the secrets it knew.
 fn life(format: &str) -> (Outputs, Vec<(&'static str, Vec<u8>)>) {
     let mut suite = Suite::start(format);
     let mut outputs = suite.outputs();
@@ -379,7 +380,7 @@ fn nothing_leaks(format: &str) {
         ("traces", "deliver"),
         ("traces", SHOWN),
         ("metrics", "boat_sends_total"),
-        // Lost lines could hold anything.
+        // A dropped line could have held anything.
         ("metrics", "log_lines_dropped_total 0"),
         ("metrics of OTLP", "boat_sends_total"),
         ("config print", SHOWN),
@@ -416,7 +417,7 @@ fn no_secret_and_no_body_is_in_lines_for_machines_or_anything_else() {
     nothing_leaks("json");
 }
 
-/// The search itself: a planted secret is found in whatever dress.
+/// Tests the search itself: it finds a planted secret in every encoding.
 #[test]
 fn a_planted_secret_is_found_in_each_dress() {
     let secret = b"canary-\"key\"\x01".to_vec();

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use backend::tls::CertificateFiles;
 
-/// A certificate for 127.0.0.1 and its key, as files of this name.
+/// Creates a certificate for 127.0.0.1 and its key, as files of this name.
 pub fn certificate(folder: &Path, stem: &str) -> CertificateFiles {
     let names = ["127.0.0.1".to_owned()];
     let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
@@ -14,7 +14,7 @@ pub fn certificate(folder: &Path, stem: &str) -> CertificateFiles {
     files
 }
 
-/// The setting of a boat that shows it.
+/// Setting of a boat that uses the certificate.
 pub fn tls(files: &CertificateFiles) -> String {
     format!("boat.tls.certificates = {}", files.setting())
 }

@@ -1,4 +1,4 @@
-//! Two terminals.
+//! Two chats in terminals.
 
 use crate::all::All;
 use crate::door::get;
@@ -31,7 +31,8 @@ fn two_chats_see_each_other_and_what_became_of_their_lines() {
 fn a_listener_has_it_delivered_and_not_read() {
     let all = All::start();
     let _listener = Process::start(&mut all.user(&["listen", "--user", "2"]));
-    // A later listener fetches the message, and no sample is taken.
+    // The listener must be online first: a later one would fetch the message, and no sample would
+    // be taken.
     within(SOON, || all.metric("boat_sessions") == 1);
     let mut ada = Process::start(&mut all.user(&["chat", "--user", "1", "--to", "2"]));
     ada.type_line("hello");
@@ -40,7 +41,7 @@ fn a_listener_has_it_delivered_and_not_read() {
     assert!(ada.ended(SOON).success());
     let rest: Vec<String> = std::iter::from_fn(|| ada.line()).collect();
     assert!(!rest.contains(&"[read] hello".to_owned()), "{rest:?}");
-    // Its acknowledgement is one sample.
+    // The listener's acknowledgement is one sample.
     within(SOON, || {
         let (_, scrape) = get(&all.health, "/metrics");
         scrape.contains("carrier_ack_latency_seconds_count 1\n")

@@ -19,7 +19,7 @@ fn id(line: &Value) -> &str {
     line["msg_id"].as_str().expect("an id")
 }
 
-/// From one boat to another, to somebody present and to somebody away.
+/// Messages cross boats, to a user who is online and to one who is away.
 fn a_message_finds_its_receiver(redis: &str) {
     let fleet = Fleet::start(redis);
     fleet.send("1", "2", "are you new here?");
@@ -106,7 +106,7 @@ fn each_process_is_well_and_says_so_for_itself() {
     fleet.at_rest();
     let mut doctor = fleet.operator(&["doctor", "--output", "json"]);
     doctor.args(["--admin", &fleet.admins().join(",")]);
-    // On a busy machine a part may need a second look.
+    // A busy machine may need a second try.
     let report = eventually("the doctor finds nothing wrong", || {
         let examined = run(&mut doctor);
         (examined.code == Some(0)).then_some(examined.stdout)
@@ -121,7 +121,7 @@ fn each_process_is_well_and_says_so_for_itself() {
     assert_eq!(roles, expected.map(|role| [role; 2]).concat());
     for process in processes {
         let findings = process["findings"].as_array().expect("findings");
-        // A part that is slow on a busy machine is warned of.
+        // A part that is slow on a busy machine gets a warning.
         let ok = |check: &str| {
             let mut all = findings.iter();
             all.any(|one| one["check"] == check && one["verdict"] != "failure")
@@ -144,7 +144,8 @@ fn each_process_is_well_and_says_so_for_itself() {
     });
 }
 
-/// Who is away is told later, who was sent away is told nothing more; what is taken back is so on every boat.
+/// Absent members get the messages later, removed members get no more; a recall holds on every
+/// boat.
 #[test]
 #[ignore = "needs the real parts: make e2e"]
 fn a_group_talks_and_takes_back() {
@@ -179,7 +180,8 @@ fn a_group_talks_and_takes_back() {
     ];
     let refused = run(&mut fleet.user(&send));
     match refused.code {
-        // The store of groups did not tell the door in time: then the group's writer refuses it.
+        // The group's writer refuses the message if the store of groups answers the station too
+        // late.
         Some(0) => fleet.traced(id(&refused.json_lines()[0]), &["Refused"]),
         code => assert_eq!(code, Some(1), "{}", refused.stdout),
     }
@@ -201,7 +203,7 @@ fn a_group_talks_and_takes_back() {
     fleet.at_rest();
 }
 
-/// Each of them ends in order on SIGTERM, and what is sent meanwhile comes through the others.
+/// Each service ends in order on SIGTERM, and messages sent meanwhile come through the others.
 #[test]
 #[ignore = "needs the real parts: make e2e"]
 fn services_come_and_go_one_by_one() {

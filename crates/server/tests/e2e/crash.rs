@@ -1,4 +1,4 @@
-//! `kill -9` in the middle, and nothing that was accepted is lost.
+//! `kill -9` in the middle loses nothing that was accepted.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ const MESSAGES: usize = 1000;
 #[test]
 fn what_was_accepted_before_a_kill_arrives_after_the_restart_once_and_in_order() {
     let mut all = All::start();
-    // Known once, then away: what comes is stored offline.
+    // The user is known, then away: messages are stored offline.
     all.send("1", "2", "are you new here?");
     assert_eq!(all.listen("2", 1)[0]["text"], "are you new here?");
 
@@ -39,7 +39,7 @@ fn what_was_accepted_before_a_kill_arrives_after_the_restart_once_and_in_order()
     let distinct: BTreeSet<&String> = accepted.iter().collect();
     assert_eq!((accepted.len(), distinct.len()), (MESSAGES, MESSAGES));
 
-    // Until then, what is on its way could find the listener signed in.
+    // Until then, messages in flight could find the listener signed in.
     all.at_rest();
     let heard = all.listen("2", MESSAGES);
     assert_eq!(heard.iter().map(id).collect::<Vec<_>>(), accepted);

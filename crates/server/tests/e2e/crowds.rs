@@ -1,4 +1,5 @@
-//! Many clients at once: they go together, come together, and survive the end and the sleep of their boat.
+//! Many clients at once: they leave together, come together, and survive the end and the sleep of
+//! their boat.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use crate::raw::RawClient;
 
 const CLIENTS: i64 = 300;
 
-/// All of them, at the same time on both links.
+/// Signs in the whole crowd, concurrently on both links.
 fn crowd(all: &All) -> Vec<RawClient> {
     let (tcp, websocket) = (all.tcp(), &all.websocket);
     std::thread::scope(|scope| {
@@ -47,7 +48,7 @@ fn all_go_at_once_and_come_back_at_once() {
     assert_eq!(all.metric("boat_sessions"), sessions);
     chat.end().undisturbed();
     drop(again);
-    // Nobody is left in the store either: whoever is gone has signed off.
+    // The store keeps no session either: every client that left has signed off.
     within(SOON, || all.metric("boat_sessions") == 0);
     all.at_rest();
 }
@@ -68,7 +69,7 @@ fn killed_with_a_crowd_it_loses_nothing_and_takes_all_of_them_again() {
     all.at_rest();
 }
 
-// T-B2: it sleeps, wakes, and says everything anew.
+// T-B2: the boat sleeps, wakes, and asserts everything anew.
 #[test]
 fn stopped_for_a_while_it_notices_and_loses_nothing() {
     let all = All::with("boat.pause_max = \"1s\"\nboat.session.heartbeat = \"1s\"");

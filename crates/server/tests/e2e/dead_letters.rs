@@ -1,4 +1,4 @@
-//! What could not be delivered, from the operator's commands.
+//! Dead letters, from the operator's commands.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::door::get;
 use crate::process::{Process, SOON, run, within};
 use crate::webhook::Webhook;
 
-/// Waits that a test can sit through.
+/// Waits short enough for a test.
 const QUICK: &str = "boat.session.ack_wait = \"300ms\"\ncarrier.ack_wait = \"300ms\"\n\
     carrier.retry_delays = [\"10ms\", \"20ms\", \"30ms\", \"40ms\", \"50ms\"]";
 
@@ -17,7 +17,7 @@ fn a_listener_that_never_acknowledges_is_sent_away_and_the_message_waits() {
     let all = All::with(QUICK);
     let deaf = ["listen", "--user", "2", "--device", "deaf", "--no-ack"];
     let mut deaf = Process::start(&mut all.user(&deaf));
-    // Found by sync, maybe: now it is signed in.
+    // The first message may come by sync: after it the listener is signed in.
     all.send("1", "2", "are you there?");
     assert!(deaf.line().expect("it is shown").contains("are you there?"));
     let id = all.send("1", "2", "hello?");
@@ -65,8 +65,8 @@ fn a_dead_letter_is_listed_shown_and_redriven_when_its_cause_is_gone() {
     run(&mut all.operator(&["audit"])).ok();
 }
 
-/// Kills the program in the middle of what an operator asked for; the next one goes on, and nobody gets
-/// anything twice.
+/// Kills the program in the middle of an operator's task; the next process continues it, and nobody
+/// gets anything twice.
 #[test]
 fn a_redrive_that_is_killed_goes_on_and_redrives_each_letter_once() {
     const LETTERS: usize = 30;
@@ -109,7 +109,7 @@ fn a_redrive_that_is_killed_goes_on_and_redrives_each_letter_once() {
         sent
     );
     all.nothing_for("2");
-    // Asked again under its name, it is the same task.
+    // A second request under the same name is the same task.
     run(&mut all.operator(&redrive)).ok();
     let tasks = run(&mut all.operator(&["dlq", "task", "list"])).ok().stdout;
     assert_eq!(tasks.matches("night").count(), 1, "{tasks}");
@@ -119,8 +119,9 @@ fn a_redrive_that_is_killed_goes_on_and_redrives_each_letter_once() {
 #[test]
 fn an_operator_plans_discards_and_restores_and_is_written_down() {
     let all = All::with("station.record_bytes_max = 512");
-    for _ in 0..3 {
-        let id = all.send("1", "2", &"x".repeat(2000));
+    // Letters of three sizes have one cause.
+    for bytes in 2000..2003 {
+        let id = all.send("1", "2", &"x".repeat(bytes));
         all.traced(&id, &["Dead", "TooLarge"]);
     }
     let stats = run(&mut all.operator(&["dlq", "stats"])).ok().stdout;
@@ -161,7 +162,7 @@ fn an_operator_plans_discards_and_restores_and_is_written_down() {
     run(&mut all.operator(&["audit"])).ok();
 }
 
-/// What an operator makes of it is what is delivered.
+/// The operator's version of a letter is delivered.
 #[test]
 fn a_letter_is_mended_in_an_editor_and_from_a_file() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -175,7 +176,7 @@ fn a_letter_is_mended_in_an_editor_and_from_a_file() {
         "desk_letters_open{kind=\"message\",reason=\"too-large\"} 1",
     );
 
-    // The editor keeps what it was given, and changes nothing.
+    // The editor script copies its input, and changes nothing.
     let (page, editor) = (all.dir.path("page.json"), all.dir.path("editor"));
     let script = format!("#!/bin/sh\ncp \"$1\" {page:?}\n");
     std::fs::write(&editor, script).expect("written");
@@ -251,7 +252,7 @@ fn a_letter_is_mended_in_an_editor_and_from_a_file() {
     metric(&all, "desk_oldest_open_seconds 0");
 }
 
-/// Waits until a line of the metrics begins like that.
+/// Waits until a line of the metrics begins with `line`.
 fn metric(all: &All, line: &str) {
     let mut text = String::new();
     for _ in 0..1000 {
@@ -265,7 +266,7 @@ fn metric(all: &All, line: &str) {
     panic!("{line}: {:#?}", told.collect::<Vec<_>>());
 }
 
-/// To where they came from, and nowhere else.
+/// Exported letters go back to their origin, and nowhere else.
 #[test]
 fn letters_are_exported_and_come_back() {
     let all = All::with("station.record_bytes_max = 512");
@@ -305,7 +306,7 @@ fn letters_are_exported_and_come_back() {
     );
 }
 
-/// Who has no token sees nothing, and who has one does what it allows.
+/// Without a token an operator sees nothing; with one, only what it allows.
 #[test]
 fn operators_sign_in_where_there_are_some() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -323,7 +324,7 @@ fn operators_sign_in_where_there_are_some() {
         run(&mut command)
     };
     assert_eq!(with_token(&stats).ok().stdout, "Nothing is dead.\n");
-    // A file keeps it out of the list of processes.
+    // A file keeps the token out of the process list.
     let token = token.to_string_lossy();
     let from_file = ["dlq", "--operator-token-file", &token, "stats"];
     let told = run(&mut all.operator(&from_file)).ok().stdout;
@@ -337,7 +338,7 @@ fn operators_sign_in_where_there_are_some() {
         assert!(scrape.contains(&line), "{line} is not in {scrape}");
     }
     assert_eq!(with_token(&["dlq", "redrive", "message-0-0"]).code, Some(1));
-    // The file is read again by itself: whoever has only the old token is refused.
+    // The file is reread periodically: an operator with the old token is refused.
     std::fs::write(&*token, "a-token-of-another-day\n").expect("written");
     within(2 * SOON, || with_token(&stats).code == Some(1));
     run(&mut all.operator(&from_file)).ok();

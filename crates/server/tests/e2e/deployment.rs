@@ -1,4 +1,4 @@
-//! The files that the repository ships for deployment, given to the program.
+//! Deployment files of the repository, checked with the program.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -32,7 +32,7 @@ fn files_below(folder: &Path, ending: &str, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// What the manifests put into the environment of a pod, at an address of its own.
+/// Environment that the manifests give a pod, at an address of its own.
 fn environment() -> Vec<(String, String)> {
     let mut manifests = Vec::new();
     files_below(&root().join("k8s"), "yaml", &mut manifests);
@@ -82,7 +82,7 @@ fn the_deployment_files_start() {
         run(&mut packetboat(&["certs", "new", &identity])).ok();
         let mut check = packetboat(&["--config", &file, "config", "check"]);
         check.envs(variables.clone());
-        // The Secret is mounted where the file says; here it lies elsewhere.
+        // The Secret is mounted at the path in the file; here the keys lie elsewhere.
         check.env("PACKETBOAT_STATION__AUTH__KEY_FILE", &key);
         check.env("PACKETBOAT_STATION__TICKETS__KEYS_FILE", &tickets);
         for (variable, name) in [
@@ -98,7 +98,7 @@ fn the_deployment_files_start() {
     }
 }
 
-/// What the production file says of copies, against what docs/promise.md promises.
+/// Replication in the production file, against the promise of docs/promise.md.
 #[test]
 fn the_production_file_keeps_the_promise() {
     let table: Table = text("k8s/settings/packetboat.toml").parse().expect("TOML");
@@ -114,7 +114,7 @@ fn the_production_file_keeps_the_promise() {
     assert_eq!(table["redis"]["mode"], Value::from("cluster"));
 }
 
-/// A desk that anybody may use is one that nobody else reaches.
+/// A desk without sign-in must be unreachable for others.
 #[test]
 fn an_open_desk_is_published_on_loopback_only() {
     let table: Table = text("deploy/packetboat.toml").parse().expect("TOML");
@@ -205,7 +205,7 @@ fn the_file_of_real_up_is_taken_as_it_is() {
     }
 }
 
-/// As above, of parts that want certificates and passwords.
+/// The same, for parts that require certificates and passwords.
 #[cfg(feature = "cluster")]
 #[test]
 fn the_file_of_real_up_with_tls_is_taken_as_it_is() {
@@ -229,7 +229,7 @@ fn the_file_of_real_up_with_tls_is_taken_as_it_is() {
         let script = run(Command::new(root().join("scripts/real/settings")).arg(&env));
         fs::write(&file, script.ok().stdout).expect("a file");
         let path = file.to_string_lossy();
-        // In production, none of the parts would be let pass without TLS.
+        // In production mode, each part without TLS would be refused.
         let check = || {
             let mut check = packetboat(&["--config", &path, "config", "check"]);
             run(check.env("PACKETBOAT_PRODUCTION", "true"))
@@ -257,7 +257,7 @@ fn the_file_of_real_up_with_tls_is_taken_as_it_is() {
     }
 }
 
-/// A server of its own, on a file that the repository ships.
+/// A Redis server of the test, on a configuration file of the repository.
 struct Redis {
     process: Child,
     port: u16,
@@ -277,7 +277,7 @@ impl Redis {
         }
     }
 
-    /// The first line of the answer, once there is one.
+    /// First line of the answer, once there is one.
     fn ask(&self, command: &str) -> String {
         let begun = Instant::now();
         loop {

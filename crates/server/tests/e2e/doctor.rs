@@ -1,4 +1,4 @@
-//! Is it well? From the operator's command.
+//! `packetboat doctor`, from the operator's command line.
 
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ fn a_fresh_system_is_well_and_says_what_to_do_before_others_use_it() {
     let last = told.lines().last().expect("a verdict");
     assert!(last.starts_with("ok: nothing failed"), "{told}");
     assert!(told.contains("(all)"), "{told}");
-    // What is well has one line, and what is not says what to do.
+    // Healthy parts share one line; a problem names its remedy.
     assert!(
         told.contains("1 boat (boat-1), 1 station (station-1)"),
         "{told}"
@@ -33,7 +33,7 @@ fn a_fresh_system_is_well_and_says_what_to_do_before_others_use_it() {
         assert_ne!(finding["verdict"], "failure", "{finding}");
     }
 
-    // One of two is not there.
+    // One of two processes is missing.
     let mut both = all.operator(&["doctor", "--admin", &all.admin]);
     both.args(["--admin", "http://127.0.0.1:9"]);
     let half = run(&mut both);

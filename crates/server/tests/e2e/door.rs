@@ -1,4 +1,4 @@
-//! Where users and operators reach a running Packetboat, and what they do there.
+//! Addresses of a running Packetboat, and the actions of users and operators there.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::process::{PAUSE, SOON, packetboat, run};
 
-/// Looks before something counts as not happening: a minute, for what real parts need after a failure.
+/// Polls before a test gives up: a minute, as real parts need it after a failure.
 const LOOKS: u32 = 1500;
 
-/// The status and the body of an answer.
+/// Status and body of an answer.
 pub fn get(url: &str, path: &str) -> (u16, String) {
     let address = url.trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).expect("it listens");
@@ -29,16 +29,16 @@ pub fn get(url: &str, path: &str) -> (u16, String) {
 
 #[derive(Clone)]
 pub struct Door {
-    /// A boat.
+    /// WebSocket address of a boat.
     pub websocket: String,
-    /// An admin port with a desk.
+    /// Admin port with a desk.
     pub admin: String,
-    /// Where devices keep their state.
+    /// Folder of the devices' state.
     pub state: PathBuf,
 }
 
 impl Door {
-    /// A command of a user, towards this one.
+    /// A user's command, directed at this installation.
     pub fn user(&self, arguments: &[&str]) -> Command {
         let mut command = packetboat(arguments);
         command
@@ -47,14 +47,14 @@ impl Door {
         command
     }
 
-    /// A command of an operator, towards this one.
+    /// An operator's command, directed at this installation.
     pub fn operator(&self, arguments: &[&str]) -> Command {
         let mut command = packetboat(arguments);
         command.env("PACKETBOAT_ADMIN", &self.admin);
         command
     }
 
-    /// Sends one message, and answers its id.
+    /// Sends one message, and returns its id.
     pub fn send(&self, from: &str, to: &str, text: &str) -> String {
         let sent = run(&mut self.user(&["send", "--user", from, "--to", to, text])).ok();
         let line = &sent.json_lines()[0];
@@ -62,14 +62,14 @@ impl Door {
         line["msg_id"].as_str().expect("an id").to_owned()
     }
 
-    /// Makes a group, and answers its number.
+    /// Creates a group, and returns its number.
     pub fn group(&self, owner: &str, members: &[&str]) -> String {
         let mut create = self.user(&["group", "create", "--user", owner]);
         let made = run(create.args(members)).ok();
         made.json_lines()[0]["group"].to_string()
     }
 
-    /// Receives so many messages.
+    /// Receives `count` messages.
     pub fn listen(&self, user: &str, count: usize) -> Vec<Value> {
         let count = count.to_string();
         let listen = [
@@ -84,7 +84,7 @@ impl Door {
         run(&mut self.user(&listen)).ok().json_lines()
     }
 
-    /// Asserts that nothing (more) comes for this user.
+    /// Asserts that no (further) message comes for this user.
     pub fn nothing_for(&self, user: &str) {
         let listen = ["listen", "--user", user, "--timeout", "0.7"];
         assert_eq!(run(&mut self.user(&listen)).ok().stdout, "");
@@ -104,7 +104,7 @@ impl Door {
         panic!("it does not come to rest: {report}");
     }
 
-    /// The oldest dead letter of this reason.
+    /// Oldest dead letter of this reason.
     pub fn letter(&self, reason: &str) -> String {
         let list = ["dlq", "list", "--reason", reason, "--output", "json"];
         let list = run(&mut self.operator(&list)).ok().stdout;
@@ -113,7 +113,7 @@ impl Door {
         letter.expect("a letter").to_owned()
     }
 
-    /// Waits until the trace of a message tells all of these events.
+    /// Waits until the trace of a message contains all of these events.
     pub fn traced(&self, id: &str, events: &[&str]) {
         let mut told = String::new();
         for _ in 0..LOOKS {

@@ -16,7 +16,7 @@ fn boat_of(all: &All) -> Value {
     listed.json_lines().remove(0)[0].clone()
 }
 
-/// The answer to a hello: a welcome, or the code of a refusal.
+/// Answer to a hello: `None` for a welcome, or the code of the refusal.
 fn sign_in(all: &All, user: i64) -> Option<Code> {
     let mut client = RawClient::tcp(all.tcp());
     client.send(&hello(user));

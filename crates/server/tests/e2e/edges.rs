@@ -1,4 +1,4 @@
-//! Clients that learn from a station which boats there are.
+//! Clients that get the list of boats from a station.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::process::{Process, run};
 /// Time for a boat to publish its load, and for a station to read it.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Waits until the list names these addresses, each with room.
+/// Waits until the list names exactly these addresses, each with room.
 fn becomes(edges: &str, expected: &[&str]) {
     let (station, path) = edges.split_at(edges.len() - "/v1/edges".len());
     let began = Instant::now();
@@ -45,7 +45,7 @@ fn a_boat_that_is_emptied_is_named_to_nobody() {
     let edges = all.edges().expect("a port").to_owned();
     becomes(&edges, &[&url]);
 
-    // Neither is told an address of a boat.
+    // Neither client is given the address of a boat.
     let over = |arguments: &[&str]| {
         let mut command = all.user(arguments);
         command.args(["--edges", &edges, "--zone", "west"]);

@@ -1,5 +1,5 @@
-//! The process dies after each of its durable effects in turn: what was accepted is shown once, and the books
-//! balance.
+//! The process dies after each of its durable effects in turn: each accepted message is shown once,
+//! and the books balance.
 
 mod point;
 mod scenario;
@@ -23,32 +23,32 @@ use crate::ports::free_ports;
 use crate::process::{PAUSE, Process, run};
 use crate::webhook::Webhook;
 
-/// Within which a minute is closed: it has to be over.
+/// Time within which a minute is closed, once it is over.
 const CLOSED: Duration = Duration::from_secs(90);
-/// Arguments of the program, a line each.
+/// Variable with the program's arguments, a line each.
 const ARGUMENTS: &str = "FAILPOINT_ARGUMENTS";
 
-/// The program itself, with a failpoint after each effect. Started by the tests here.
+/// Runs the program itself, with a failpoint after each effect. Started by the tests here.
 #[test]
 #[ignore = "a process of the other tests"]
 fn program() {
     cli::run_around(cli(), &Failpoint::armed()).expect("it runs");
 }
 
-/// The same command, as the program that dies there.
+/// The same command, run so that it dies at the failpoint.
 fn dying(command: &Command, failpoint: &str) -> Command {
     let mut program = within(command, "failpoints::program");
     program.env(VARIABLE, failpoint);
     program
 }
 
-/// The program of this command's arguments.
+/// Command line from the arguments in the environment.
 pub fn cli() -> Cli {
     let arguments = std::env::var(ARGUMENTS).expect("arguments");
     Cli::parse_from(std::iter::once("packetboat").chain(arguments.lines()))
 }
 
-/// The same command, as a test that runs it with something around its parts.
+/// The same command, run by a test that decorates the services' external parts.
 pub fn within(command: &Command, test: &str) -> Command {
     let arguments: Vec<_> = command.get_args().map(|a| a.to_string_lossy()).collect();
     let mut program = Command::new(std::env::current_exe().expect("this one"));
@@ -65,13 +65,13 @@ pub fn within(command: &Command, test: &str) -> Command {
     program
 }
 
-/// `packetboat all` that dies at a failpoint, and is started again without one.
+/// `packetboat all` that dies at a failpoint, and is restarted without one.
 struct Survivor {
     died: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
     keeper: Option<JoinHandle<()>>,
     door: Door,
-    // Dropped after whoever uses it.
+    // Dropped after all its users.
     _dir: Dir,
 }
 
@@ -131,7 +131,7 @@ fn keep(
     })
 }
 
-/// Waits that a test can sit through; what dies does so at once.
+/// Settings with waits short enough for a test; letters die at once.
 fn settings(webhook: &Webhook) -> String {
     format!(
         "boat.session.ack_wait = \"300ms\"\ncarrier.ack_wait = \"300ms\"\n\
@@ -142,7 +142,7 @@ fn settings(webhook: &Webhook) -> String {
     )
 }
 
-/// Dies after each of these effects (how often it is let pass before) in turn.
+/// Dies after each of these effects in turn; the number counts the occurrence that kills.
 fn survives(effects: &[(&str, u32)]) {
     for (effect, count) in effects {
         let webhook = Webhook::refusing();
@@ -225,7 +225,7 @@ fn it_may_die_after_each_effect_of_what_follows_a_send() {
 fn it_may_die_after_each_effect_of_a_dead_letter_and_of_its_redrive() {
     survives(&[
         ("queue.publish.dead", 1),
-        // Asked, claimed, done.
+        // Requested, claimed, done.
         ("queue.publish.operation", 1),
         ("queue.publish.operation", 2),
         ("queue.publish.operation", 3),
@@ -233,7 +233,7 @@ fn it_may_die_after_each_effect_of_a_dead_letter_and_of_its_redrive() {
     ]);
 }
 
-/// A minute is closed when it is over, so each of these takes one.
+/// A minute is closed once it is over, so each of these takes one.
 #[test]
 fn it_may_die_after_each_effect_of_the_audit() {
     let dies = |effect: &'static str| {
@@ -284,7 +284,8 @@ mod on_real_parts {
     const BOATS: &[&str] = &["boat-1", "boat-2"];
     const DESKS: &[&str] = &["station-1", "station-2", "carrier-1", "carrier-2"];
 
-    /// Who dies after which effect, and how often that is passed before. FAILPOINTS_FROM begins with a later one.
+    /// Victims, the effect after which they die, and the occurrence that kills. FAILPOINTS_FROM
+    /// begins with a later one.
     const EFFECTS: &[(&[&str], &str, u32)] = &[
         (BOATS, "discovery.register", 1),
         (STATIONS, "discovery.register", 1),
@@ -326,7 +327,7 @@ mod on_real_parts {
         (CARRIERS, "conversations.hide", 1),
     ];
 
-    /// Ends the watch also where a test fails.
+    /// Ends the watch even if a test fails.
     struct Over<'a>(&'a AtomicBool);
 
     impl Drop for Over<'_> {
@@ -348,7 +349,7 @@ mod on_real_parts {
             .and_then(|n| n.parse().ok());
         for (number, (members, effect, count)) in (0..).zip(EFFECTS).skip(from.unwrap_or(0)) {
             webhook.refuse();
-            // Whoever did not come to the effect before would die of it later, where nobody watches.
+            // A member that did not reach the previous effect would die of it later, unwatched.
             for name in armed.drain(..) {
                 fleet.process(name).signal("TERM");
                 fleet.process(name).ended(SOON);
@@ -380,8 +381,7 @@ mod on_real_parts {
         }
     }
 
-    /// Starts again who has died; how many that were.
-    /// Starts members again that died. Answers which of them did.
+    /// Restarts members that died, until `over`. Returns which of them did.
     fn watch<'a>(fleet: &mut Fleet, members: &[&'a str], over: &AtomicBool) -> HashSet<&'a str> {
         let mut dead = HashSet::new();
         while !over.load(Ordering::SeqCst) {

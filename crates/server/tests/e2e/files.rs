@@ -1,4 +1,4 @@
-//! A process that may open few files: it says so, serves those who are there, and recovers.
+//! A process with few files: it warns, serves its clients, and recovers.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ use crate::raw::{RawClient, connect};
 const FILES: u32 = 600;
 const CROWD: usize = 700;
 
-/// The status of a probe; `None`: no answer within a second.
+/// Status of a probe; `None`: no answer within a second.
 fn probed(all: &All, path: &str) -> Option<u16> {
     let address = all.health.trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).ok()?;
@@ -32,7 +32,7 @@ fn ready(all: &All) -> Option<u16> {
     probed(all, "/readyz")
 }
 
-// T-B4: more connections than files. Probes are answered all the time: no file of theirs goes to a client.
+// T-B4: more connections than files. Probes always get an answer: their files never go to clients.
 #[test]
 fn without_files_it_waits_and_recovers() {
     let mut all = All::with("boat.session.handshake = \"60s\"\nboat.arrival_timeout = \"60s\"");

@@ -21,14 +21,14 @@ pub const SERVICES: [&str; 4] = ["boat", "station", "carrier", "horn"];
 pub struct Fleet {
     dir: TempDir,
     name: String,
-    /// By name: `boat-1` … `horn-2`.
+    /// Members by name: `boat-1` … `horn-2`.
     members: BTreeMap<String, Member>,
-    /// Certificates of services and tickets of sessions.
+    /// True with certificates of services and tickets of sessions.
     has_proof: bool,
     door: Door,
 }
 
-/// A process and the ports that it keeps over a restart.
+/// A process, and the ports it keeps over a restart.
 struct Member {
     process: Option<Process>,
     service: &'static str,
@@ -47,29 +47,29 @@ impl Deref for Fleet {
 }
 
 impl Fleet {
-    /// On the Redis that `redis` names: `single`, `sentinel` or `cluster`.
+    /// A fleet on the Redis that `redis` names: `single`, `sentinel` or `cluster`.
     pub fn start(redis: &str) -> Fleet {
         Fleet::with(redis, "")
     }
 
-    /// With more settings, as `section.key = value` lines.
+    /// A fleet with more settings, as `section.key = value` lines.
     pub fn with(redis: &str, more: &str) -> Fleet {
         Fleet::of_boats(redis, 2, more)
     }
 
-    /// With so many boats, and two of each other service.
+    /// A fleet with this many boats, and two of each other service.
     pub fn of_boats(redis: &str, boats: u32, more: &str) -> Fleet {
         Fleet::new(redis, boats, more, true).at_work()
     }
 
-    /// With a part of the settings file replaced.
+    /// A fleet with a part of the settings file replaced.
     pub fn with_other_settings(redis: &str, from: &str, to: &str) -> Fleet {
         let fleet = Fleet::new(redis, 2, "", true);
         fleet.change_settings(from, to);
         fleet.at_work()
     }
 
-    /// Without certificates of services and tickets of sessions.
+    /// A fleet without certificates of services and tickets of sessions.
     pub fn without_proof(redis: &str) -> Fleet {
         Fleet::new(redis, 2, "", false).at_work()
     }
@@ -120,27 +120,27 @@ impl Fleet {
         self
     }
 
-    /// What its topics, keys and tables begin with.
+    /// Prefix of the fleet's topics, keys and tables.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where a boat takes clients.
+    /// URL at which a boat takes clients.
     pub fn boat(&self, name: &str) -> String {
         self.members[name].websocket()
     }
 
-    /// The admin port of one member.
+    /// Admin port of one member.
     pub fn admin_of(&self, name: &str) -> String {
         format!("http://127.0.0.1:{}", self.members[name].admin)
     }
 
-    /// The address at which other services call a member.
+    /// Address at which other services call a member.
     pub fn address_of(&self, name: &str) -> String {
         format!("127.0.0.1:{}", self.members[name].listen)
     }
 
-    /// The admin port of each member.
+    /// Admin ports of all members.
     pub fn admins(&self) -> Vec<String> {
         let ports = self.members.values().map(|member| member.admin);
         ports
@@ -158,7 +158,7 @@ impl Fleet {
         self.identities().join("ticket.keys")
     }
 
-    /// Makes a certificate for each member that calls or is called, or makes them anew.
+    /// Issues a certificate to each member that calls or is called, or renews it.
     pub fn certify(&self) {
         let folder = self.identities();
         let mut command = packetboat(&["certs", "new"]);
@@ -185,7 +185,7 @@ impl Fleet {
         std::fs::write(file, settings.replace(from, to)).expect("a file");
     }
 
-    /// Where a member writes its log lines.
+    /// Log file of a member.
     pub fn log(&self, name: &str) -> PathBuf {
         self.dir.path().join(format!("{name}.log"))
     }
@@ -201,19 +201,19 @@ impl Fleet {
         processes.map(Process::cpu).sum()
     }
 
-    /// `kill -9`.
+    /// Kills a member with `kill -9`.
     pub fn kill(&mut self, name: &str) {
         self.process(name).kill();
         self.members.get_mut(name).expect("a member").process = None;
     }
 
-    /// Starts a member that was killed, on the same ports.
+    /// Restarts a killed member on the same ports.
     pub fn restart(&mut self, name: &str) {
         self.launch(name);
         self.wait_for(name);
     }
 
-    /// As `restart`, with its command made into another one. Whether it comes up is not waited for.
+    /// Like `restart`, with the command transformed by `program`. Does not wait until it is up.
     pub fn restart_as(&mut self, name: &str, program: impl Fn(&Command) -> Command) {
         let mut program = program(&self.command_of(name));
         let process = Process::start(program.stderr(self.log_of(name)));
@@ -271,7 +271,7 @@ impl Fleet {
         assert!(line.is_some(), "{name} did not start: {}", self.tail(name));
     }
 
-    /// The last lines of a member's log.
+    /// Last lines of a member's log.
     fn tail(&self, name: &str) -> String {
         let log = std::fs::read_to_string(self.log(name)).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();

@@ -1,4 +1,4 @@
-//! Bytes that are no frame, or too much of one: each has its code, is counted, and ends nobody else.
+//! Invalid or oversized frames: each has its code, is counted, and ends no other connection.
 
 use bytes::Bytes;
 use protocol::Code;
@@ -9,7 +9,7 @@ use crate::raw::RawClient;
 
 const MASK: [u8; 4] = [0; 4];
 
-/// A masked frame of a client, whose length takes two bytes more.
+/// A client's masked frame with a two-byte extended length.
 fn frame(first: u8, bytes: usize) -> Vec<u8> {
     let length = u16::try_from(bytes).expect("a short frame").to_be_bytes();
     let mut frame = vec![first, 0xfe, length[0], length[1]];
@@ -18,7 +18,7 @@ fn frame(first: u8, bytes: usize) -> Vec<u8> {
     frame
 }
 
-/// A message in fragments that never ends.
+/// A message whose fragments never end.
 fn fragments() -> Vec<u8> {
     let mut fragments = frame(0x02, 32 * 1024);
     for _ in 0..3 {
@@ -27,7 +27,7 @@ fn fragments() -> Vec<u8> {
     fragments
 }
 
-/// An empty frame, then fragments of nothing: each is a frame that says nothing.
+/// An empty frame, then empty fragments that never end.
 fn empty_fragments() -> Vec<u8> {
     let mut fragments = vec![0x02, 0x80, 0, 0, 0, 0];
     for _ in 0..20_000 {
@@ -36,7 +36,7 @@ fn empty_fragments() -> Vec<u8> {
     fragments
 }
 
-// T-B9, and row 9 of what strangers may try: bounds hold before anything is held.
+// T-B9, and row 9 of the attacks by strangers: bounds apply before anything is buffered.
 #[test]
 fn garbage_of_every_kind_ends_its_own_connection_with_its_code() {
     let all = All::start();
@@ -46,13 +46,13 @@ fn garbage_of_every_kind_ends_its_own_connection_with_its_code() {
     let websocket: [(&str, Vec<u8>, Code); 6] = [
         ("noise", vec![0xff; 4096], Code::Malformed),
         ("fragments without end", fragments(), Code::TooLarge),
-        // Sixteen mebibytes that never come.
+        // Sixteen mebibytes are claimed and never come.
         (
             "a message too long",
             vec![0x82, 0xff, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0],
             Code::TooLarge,
         ),
-        // The first reserved bit says that it is compressed.
+        // The first reserved bit marks a compressed frame.
         (
             "compressed",
             vec![0xc2, 0x81, 0, 0, 0, 0, 0],
@@ -112,14 +112,14 @@ fn garbage_of_every_kind_ends_its_own_connection_with_its_code() {
     all.at_rest();
 }
 
-// Fragments of nothing cost as many bytes as they are, and hold none.
+// Empty fragments cost the bytes they consist of, and buffer none.
 #[test]
 fn fragments_of_nothing_are_bounded_by_time_and_memory() {
     let all = All::with("boat.session.heartbeat = \"1s\"");
     let mut client = RawClient::websocket(&all.websocket).signed_in(1);
     let before = all.process.resident();
     client.send_raw(&empty_fragments());
-    // It has said no frame since its hello.
+    // The client has sent no complete frame since its hello.
     assert_eq!(client.closing(), Some(Code::HeartbeatMissed));
     let grown = all.process.resident().saturating_sub(before);
     assert!(grown < 32 << 20, "{grown} bytes");
@@ -127,7 +127,7 @@ fn fragments_of_nothing_are_bounded_by_time_and_memory() {
     drop(other.signed_in(2));
 }
 
-// Compression is not taken, so that there is nothing to blow up.
+// Compression is never negotiated, so that there is nothing to blow up.
 #[test]
 fn an_offer_to_compress_is_not_taken_and_no_harm() {
     let all = All::start();

@@ -1,5 +1,5 @@
-//! Limits of a boat (docs/operations/limits.md), each hit once: its code, its counter, and a neighbour at another
-//! address who notices nothing.
+//! Limits of a boat (docs/operations/limits.md), each hit once: its code, its counter, and a
+//! neighbour at another address that is not affected.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -58,7 +58,7 @@ fn each_limit_of_the_page_is_counted_and_no_other_one() {
         labels.collect::<BTreeSet<_>>()
     };
     let page = labels_of_the_page();
-    // The watch of memory begins in a task, which may come after the first scrape.
+    // The memory watch starts in a task, perhaps after the first scrape.
     let until = Instant::now() + SOON;
     while labels_of_a_scrape() != page && Instant::now() < until {
         thread::sleep(Duration::from_millis(20));
@@ -94,7 +94,7 @@ fn one_address_arrives_so_often() {
     let begun = Instant::now();
     let mut dropped = 0;
     for _ in 0..30 {
-        // Dropped before anything is said: the others wait for a hello.
+        // Refused ones are dropped before any frame: the others wait for a hello.
         let next = RawClient::tcp(all.tcp());
         let wait = Some(Duration::from_millis(20));
         next.socket().set_read_timeout(wait).expect("a socket");

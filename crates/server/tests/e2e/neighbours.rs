@@ -1,4 +1,4 @@
-//! A private chat of others beside what a test does, and what it must not notice.
+//! A private chat of other users beside a test, which must not notice it.
 
 use std::thread;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::door::Door;
 use crate::process::{Process, SOON, within};
 
 pub const PAIRS: u32 = 4;
-/// Messages a second over all pairs.
+/// Messages per second over all pairs.
 const RATE: u32 = 20;
 
 /// A running `bench steady`.
@@ -20,11 +20,11 @@ pub struct Chat {
     since: Instant,
 }
 
-/// The findings of its clients: nothing is missing, and nothing came twice or out of order.
+/// Findings of the chat's clients: nothing was missing, repeated or out of order.
 pub struct Found(Value);
 
 impl Chat {
-    /// Over both links; it is under way when this returns.
+    /// Starts a chat over both links; messages are flowing when this returns.
     pub fn beside(all: &All) -> Chat {
         let before = all.metric("boat_sends_total");
         let chat = Chat::over(all, &[&all.websocket, all.tcp()], 1_000_000);
@@ -35,7 +35,7 @@ impl Chat {
         }
     }
 
-    /// Users from this one on.
+    /// Starts a chat of users from `first_user` on.
     pub fn over(door: &Door, urls: &[&str], first_user: u32) -> Chat {
         let (pairs, rate) = (PAIRS.to_string(), RATE.to_string());
         let mut command = door.user(&["bench", "steady", "--pairs", &pairs, "--rate", &rate]);
@@ -52,7 +52,7 @@ impl Chat {
     }
 
     pub fn end(mut self) -> Found {
-        // A shorter chat says nothing.
+        // A shorter chat proves nothing.
         thread::sleep(Duration::from_secs(2).saturating_sub(self.since.elapsed()));
         assert!(self.process.is_running(), "the chat ended by itself");
         let lasted = self.since.elapsed().as_secs();
@@ -71,13 +71,13 @@ impl Chat {
 }
 
 impl Found {
-    /// The chat went on: half of what it would have sent undisturbed, and nobody waited long.
+    /// Asserts that the chat went on without long waits.
     pub fn undisturbed(self) {
         self.went_on();
         assert!(self.number("p99_ms") < 2_000, "{}", self.0);
     }
 
-    /// Half of what it would have sent undisturbed was accepted.
+    /// Asserts that at least half of the undisturbed number of sends was accepted.
     pub fn went_on(&self) {
         let wanted = self.number("lasted") * u64::from(RATE) / 2;
         assert!(self.number("accepted") >= wanted, "{wanted}: {}", self.0);

@@ -1,4 +1,4 @@
-//! A night in which much goes wrong at once, and an operator with nothing but the commands.
+//! A night in which much goes wrong at once, and an operator with only the commands.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -13,9 +13,9 @@ use crate::process::{Process, run};
 use crate::real::{self, tool, within};
 use crate::webhook::Webhook;
 
-/// Each of the senders sends so many.
+/// Messages of each sender.
 const EACH: usize = 2000;
-/// Sender and receiver; those above 20 are away, the others are there.
+/// Sender and receiver; receivers above 20 are away, the others are online.
 const PAIRS: [(i64, i64); 10] = [
     (1, 11),
     (2, 12),
@@ -28,9 +28,10 @@ const PAIRS: [(i64, i64); 10] = [
     (9, 24),
     (10, 25),
 ];
-/// Of each kind of poison.
+/// Records of each kind of poison.
 const POISONED: usize = 60;
-/// Whose mailbox is damaged, who sends too much, and whose notifications are refused.
+/// Receivers: one with a damaged mailbox, one of oversized messages, one whose notifications are
+/// refused.
 const DAMAGED: &str = "31";
 const LARGE: &str = "32";
 const REFUSED: &str = "33";
@@ -77,7 +78,7 @@ fn an_operator_clears_up_after_a_night() {
     let accepted: Vec<BTreeSet<String>> = sends.into_iter().map(accepted_of).collect();
     assert_eq!(accepted.iter().map(BTreeSet::len).sum::<usize>(), 10 * EACH);
 
-    // What died of what?
+    // Letters by cause.
     let mut seen = Vec::new();
     let causes = within(
         Duration::from_secs(180),
@@ -103,11 +104,11 @@ fn an_operator_clears_up_after_a_night() {
     );
     println!("the operator finds {causes:#?}");
 
-    // What would happen now? Nothing good: the causes are still there.
+    // A plan forecasts failure: the causes are still present.
     let before = plan(&fleet, "too-large");
     assert!(before.contains("would die again"), "{before}");
 
-    // The causes are removed.
+    // Remove the causes.
     webhook.accept();
     tool("redis-cli", &["-c", "-p", &port(), "del", &key]);
     fleet.change_settings(LIMIT, "");
@@ -138,7 +139,7 @@ fn an_operator_clears_up_after_a_night() {
         (open == "Nothing is dead.\n").then_some(())
     });
 
-    // Everybody has everything, once.
+    // Every receiver has every message, once.
     for ((_, to), accepted) in PAIRS.iter().zip(&accepted).filter(|((_, to), _)| *to > 20) {
         assert_eq!(
             &ids(fleet.listen(&to.to_string(), EACH)),
@@ -198,8 +199,8 @@ fn several(fleet: &Fleet, to: &str, text: &str) -> BTreeSet<String> {
     sent
 }
 
-/// The sender's own name of a message: where Redis was too slow to know a resend, it was accepted under a
-/// second id, and stands under the first.
+/// Send_id of a printed message: if Redis was too slow to recognize a resend, the message was
+/// accepted under a second id, and is stored under the first.
 fn id_of(line: &str) -> String {
     let line: Value = serde_json::from_str(line).expect("a JSON line");
     line["send_id"].as_str().expect("a send_id").to_owned()
@@ -212,13 +213,13 @@ fn ids(lines: Vec<Value>) -> BTreeSet<String> {
         .collect()
 }
 
-/// A node of the Redis cluster.
+/// Port of a node of the Redis cluster.
 fn port() -> String {
     let address = real::addresses("redis-cluster").remove(0);
     address.rsplit(':').next().expect("a port").to_owned()
 }
 
-/// What waits for a user is replaced by something that no script can read.
+/// Replaces the waiting messages of a user by a value that no script can read.
 fn damage_mailbox(fleet: &Fleet) -> String {
     let user: i64 = DAMAGED.parse().expect("a number");
     let bucket = protocol::keys::bucket_of(protocol::UserId::new(user).expect("positive"));
@@ -239,7 +240,7 @@ fn kcat(arguments: &[&str]) -> Command {
     kcat
 }
 
-/// Writes what is none of ours into the log. Answers an ordinary record's bytes.
+/// Writes foreign records into the log. Returns the bytes of a regular record.
 fn produce_garbage(fleet: &Fleet) -> Vec<u8> {
     let topic = topic(fleet);
     let mut producer = kcat(&["-P", "-t", &topic, "-p", "0", "-k", "no key of ours"])
@@ -269,7 +270,7 @@ fn produce_garbage(fleet: &Fleet) -> Vec<u8> {
     kcat(&read).output().expect("kcat runs").stdout
 }
 
-/// Writes an ordinary record into partitions that are not its own.
+/// Writes a regular record into partitions it does not belong to.
 fn produce_misplaced(fleet: &Fleet, record: Vec<u8>) {
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), record).expect("written");
@@ -281,7 +282,7 @@ fn produce_misplaced(fleet: &Fleet, record: Vec<u8>) {
     }
 }
 
-/// Reason and number of each cause.
+/// Reason and number of letters of each cause.
 fn causes(fleet: &Fleet) -> Vec<(String, u64)> {
     let stats = run(&mut fleet.operator(&["dlq", "stats", "--output", "json"])).stdout;
     let stats: Value = serde_json::from_str(&stats).unwrap_or_default();
@@ -298,14 +299,14 @@ fn of_reason(causes: &[(String, u64)], reason: &str) -> u64 {
     letters.map(|(_, letters)| letters).sum()
 }
 
-/// What a carrier says: it is its limits that count, and a station may not know of new ones yet.
+/// Plan of a carrier: its limits count, and a station may not know new ones yet.
 fn plan(fleet: &Fleet, reason: &str) -> String {
     let mut plan = fleet.operator(&["dlq", "plan", "--reason", reason]);
     plan.env("PACKETBOAT_ADMIN", fleet.admin_of("carrier-1"));
     run(&mut plan).ok().stdout
 }
 
-/// Until none of them is left.
+/// Redrives letters until none is left.
 fn redrive(fleet: &Fleet, reason: &str) {
     let redrive = ["dlq", "redrive", "--reason", reason, "--rate", "100"];
     within(Duration::from_secs(180), "they are redriven", || {

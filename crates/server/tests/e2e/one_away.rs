@@ -1,6 +1,7 @@
-//! One partition, all of etcd's data and one Redis shard are away for minutes, under load: whoever does not depend on
-//! them goes on at the same rate and latency, and at the end nothing is lost, shown twice or begun anew. Needs
-//! `make real-up` with three brokers and a Redis Cluster; run by `make campaign`.
+//! One partition, all of etcd's data and one Redis shard are away for minutes, under load: users
+//! that do not depend on them go on at the same rate and latency, and at the end nothing is lost,
+//! shown twice or begun anew. Needs `make real-up` with three brokers and a Redis Cluster; run by
+//! `make campaign`.
 
 use std::thread;
 use std::time::Duration;
@@ -14,21 +15,21 @@ use crate::fleet::Fleet;
 use crate::process::{Process, run};
 use crate::real::{self, Down, eventually};
 
-/// How long a part is away.
+/// Time a part is away.
 const AWAY: Duration = Duration::from_secs(120);
-/// Over which the load is measured; a fault covers it whole.
+/// Time over which the load is measured; a fault covers it whole.
 const MEASURED: Duration = Duration::from_secs(90);
-/// Messages a second of the measured chat.
+/// Messages per second of the measured chat.
 const RATE: &str = "20";
-/// How many times slower than before the slowest hundredth may be.
+/// Factor by which a fault may lower the rate, and raise the 99th percentile of the latency.
 const SLOWER: u64 = 2;
-/// Partitions of topic `message` of a fleet.
+/// Partitions of a fleet's topic `message`.
 const PARTITIONS: u32 = 6;
-/// The partition that is without a leader, and the broker that is to have its only copy.
+/// Partition to be left without a leader, and the broker that gets its only copy.
 const HURT: u32 = 0;
 const BROKER: &str = "3";
 
-/// The rate and latency of a chat that ran for a while.
+/// Rate and latency of a chat that ran for a while.
 #[derive(Debug)]
 struct Load {
     accepted: u64,
@@ -61,11 +62,11 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// A chat of users that are healthy whatever is away, for a while.
+    /// Measures a chat of users that no fault concerns.
     fn measure(&mut self, what: &str) -> Load {
         let users = self.folder.path().join("users");
         std::fs::write(&users, healthy(self.first, &self.slots)).expect("a file");
-        // Others each time: what the ones before did is not repeated.
+        // New users each time, as earlier messages would count.
         self.first += 1_000;
         let boats = [self.fleet.boat("boat-1"), self.fleet.boat("boat-2")];
         let seconds = MEASURED.as_secs().to_string();
@@ -83,7 +84,7 @@ impl Bench<'_> {
         }
     }
 
-    /// The same while something is away, held against the time before.
+    /// Measures again while something is away, and compares with the time before.
     fn compare(&mut self, what: &str, before: &Load) {
         let during = self.measure(what);
         assert!(
@@ -116,8 +117,8 @@ fn balances(fleet: &Fleet, after: &str) {
 }
 
 fn partition_without_leader(fleet: &Fleet, bench: &mut Bench<'_>, before: &Load) {
-    // With less than two copies in sync brokers would keep the partition's place in the line of leaders for those
-    // that it is moved away from, and never elect the only one that has it.
+    // With fewer than two copies in sync, brokers would keep the old replicas in the partition's
+    // list of eligible leaders, and never elect the only one that has it.
     real::configure(&messages(fleet), "min.insync.replicas=1");
     real::place(&messages(fleet), HURT, &[BROKER]);
     let down = Down::of("kafka", &[BROKER.to_owned()]);
@@ -141,7 +142,7 @@ fn etcd_emptied(fleet: &mut Fleet) {
     let members = real::addresses("etcd").len();
     let members: Vec<String> = (1..=members).map(|member| member.to_string()).collect();
     drop(Down::without_data("etcd", &members));
-    // A station that starts on the empty etcd, beside one that has run since before.
+    // Starts a station on the empty etcd, beside one that has run since before.
     fleet.kill("station-2");
     fleet.restart("station-2");
     fleet.kill("boat-2");

@@ -1,4 +1,4 @@
-//! docs/operations/cluster.md as a test: what it tells one to type ends in a delivered message.
+//! docs/operations/cluster.md as a test: its commands end in a delivered message.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::all::Dir;
 use crate::process::run;
 
-/// The commands of the page's first block, without the one that starts the parts.
+/// Commands of the page's first block, without the one that starts the parts.
 fn commands() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations/cluster.md");
     let page = std::fs::read_to_string(path).expect("the page");

@@ -1,4 +1,4 @@
-//! Networks that fail between clients and boat: nobody hangs for ever, and nothing is lost.
+//! Network failures between clients and boat: nobody hangs for ever, and nothing is lost.
 
 use std::thread;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::relay::Relay;
 
 const HEARTBEAT: &str = "boat.session.heartbeat = \"1s\"";
 
-/// A chat over a network that stalls for a while, in these directions.
+/// Runs a chat over a network that stalls for a while, in these directions.
 fn survives(clients: bool, boat: bool) {
     let all = All::with(HEARTBEAT);
     let neighbours = Chat::beside(&all);
@@ -23,7 +23,7 @@ fn survives(clients: bool, boat: bool) {
     thread::sleep(Duration::from_secs(1));
     let ended = all.metric("boat_disconnects_total");
     relay.stall(clients, boat);
-    // All of them, on whichever side it is noticed.
+    // All of the chat's clients, whichever side notices.
     within(SOON, || {
         all.metric("boat_disconnects_total") >= ended + 2 * u64::from(PAIRS)
     });
@@ -35,13 +35,13 @@ fn survives(clients: bool, boat: bool) {
     all.at_rest();
 }
 
-// T-P1, of clients.
+// T-P1, on the clients' side.
 #[test]
 fn a_network_that_is_gone_is_noticed_and_nothing_is_lost() {
     survives(true, true);
 }
 
-// T-P2: nobody holds half a connection for ever.
+// T-P2: neither side holds a half-open connection for ever.
 #[test]
 fn a_network_that_carries_no_word_of_clients_is_noticed() {
     survives(true, false);

@@ -1,10 +1,10 @@
-//! Ports for processes that are started again.
+//! Ports for processes that are restarted.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Ports that nobody uses now, below those that the kernel gives to outgoing connections: a process that
-/// is started again finds its own free.
+/// Returns free ports below the kernel's ephemeral range: a restarted process finds its own still
+/// free.
 pub fn free_ports<const COUNT: usize>() -> [u16; COUNT] {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let offset = (std::process::id() % 3_000) as u16;

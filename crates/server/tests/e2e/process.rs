@@ -1,4 +1,5 @@
-//! Processes of the program, their lines, and their ends. A process that a test leaves is killed.
+//! Processes of the program, their output, and their ends. A process that a test leaves behind is
+//! killed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -9,13 +10,13 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// How long anything may take that should come soon.
+/// Time limit for anything that should happen soon.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// Between two looks.
+/// Polling interval.
 pub const PAUSE: Duration = Duration::from_millis(20);
 
-/// A command that sees nothing of the environment of whoever runs the tests.
+/// A command without the variables of the tests' own environment.
 pub fn packetboat(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_packetboat"));
     command.args(arguments);
@@ -31,7 +32,7 @@ pub fn packetboat(arguments: &[&str]) -> Command {
     command
 }
 
-/// What a command printed, and how it ended.
+/// Output and exit code of a command.
 pub struct Ended {
     pub code: Option<i32>,
     pub stdout: String,
@@ -49,7 +50,7 @@ pub fn run(command: &mut Command) -> Ended {
 }
 
 impl Ended {
-    /// Fails where the command did.
+    /// Panics if the command failed.
     pub fn ok(self) -> Ended {
         assert_eq!(self.code, Some(0), "{}{}", self.stdout, self.stderr);
         self
@@ -63,7 +64,7 @@ impl Ended {
     }
 }
 
-/// A process that goes on beside the test.
+/// A process that runs beside the test.
 pub struct Process {
     child: Child,
     lines: Receiver<String>,
@@ -94,22 +95,22 @@ impl Process {
         }
     }
 
-    /// Writes a line to its input.
+    /// Writes a line to the input.
     pub fn type_line(&mut self, line: &str) {
         let stdin = self.stdin.as_mut().expect("its input is open");
         writeln!(stdin, "{line}").expect("it reads");
     }
 
-    /// Writes all of it from another thread, then ends its input.
+    /// Writes the text from another thread, then closes the input.
     pub fn feed(&mut self, text: String) {
         let mut stdin = self.stdin.take().expect("its input is open");
         thread::spawn(move || {
-            // Whoever reads may have ended.
+            // The reader may have ended.
             let _ = stdin.write_all(text.as_bytes());
         });
     }
 
-    /// The next line of its output; `None` at the end.
+    /// Next line of the output; `None` at the end.
     pub fn line(&self) -> Option<String> {
         self.line_within(SOON)
     }
@@ -122,14 +123,14 @@ impl Process {
         }
     }
 
-    /// Skips lines until this one.
+    /// Skips lines up to `wanted`.
     pub fn line_is(&self, wanted: &str) {
         if let Err(seen) = self.look_for(SOON, |line| line == wanted) {
             panic!("{wanted:?} is not among {seen:#?}");
         }
     }
 
-    /// Skips lines until this one; the lines that came instead, where nothing comes for so long.
+    /// Skips lines up to a match. Returns the lines seen instead, if none matches in time.
     pub fn look_for(
         &self,
         patience: Duration,
@@ -155,7 +156,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Its memory, in bytes.
+    /// Resident memory, in bytes.
     pub fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
         let status = status.expect("it runs");
@@ -164,11 +165,12 @@ impl Process {
         kib.and_then(|kib| kib.parse::<u64>().ok()).expect("a size") * 1024
     }
 
-    /// Its CPU time so far: user and system, counted in hundredths of a second (proc_pid_stat(5), fields 14 and 15).
+    /// CPU time so far: user and system, counted in hundredths of a second (proc_pid_stat(5),
+    /// fields 14 and 15).
     pub fn cpu(&self) -> Duration {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()));
         let stat = stat.expect("it runs");
-        // The name before may have spaces.
+        // The name in front may contain spaces.
         let (_, fields) = stat.rsplit_once(')').expect("a name in brackets");
         let fields = fields.split_whitespace().skip(11).take(2);
         let ticks: u64 = fields
@@ -177,7 +179,7 @@ impl Process {
         Duration::from_millis(ticks * 10)
     }
 
-    /// `kill -9`, and gone.
+    /// Kills the process with `kill -9`, and waits for its end.
     pub fn kill(&mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("it ends");
@@ -187,7 +189,7 @@ impl Process {
         self.child.try_wait().expect("it is ours").is_none()
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     pub fn ended(&mut self, within: Duration) -> ExitStatus {
         let mut waited = Duration::ZERO;
         while waited < within {
@@ -203,13 +205,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Waits until it is so.
+/// Waits until `is_so` is true.
 pub fn within(patience: Duration, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {

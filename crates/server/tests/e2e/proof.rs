@@ -1,5 +1,5 @@
-//! CPU time of all services for a message on the real parts, with certificates and tickets and without either. Needs
-//! `make real-up` and a release build; run by `scripts/costs cpu`.
+//! CPU time of all services per message on the real parts, with certificates and tickets and
+//! without either. Needs `make real-up` and a release build; run by `scripts/costs cpu`.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use serde_json::Value;
 use crate::fleet::Fleet;
 use crate::process::run;
 
-/// Runs of each kind, by turns.
+/// Runs of each kind, in turn.
 const ROUNDS: usize = 3;
-/// Messages a second that two cores carry beside the parts.
+/// Messages per second that two cores carry beside the parts.
 const RATE: &str = "150";
 const SECONDS: &str = "40";
 
-/// CPU time of the services for one message of a steady chat, whose users are others in each round.
+/// CPU time of the services for one message of a steady chat, with new users in each round.
 fn spent(fleet: &Fleet, round: usize) -> Duration {
     let mut chat = fleet.command(&["bench", "steady", "--pairs", "60", "--rate", RATE]);
     for boat in ["boat-1", "boat-2"] {

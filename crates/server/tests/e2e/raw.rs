@@ -25,7 +25,7 @@ pub enum RawClient {
     Tcp(TcpStream, BytesMut),
 }
 
-/// The address behind a URL's scheme.
+/// Address behind a URL's scheme.
 pub fn address(url: &str) -> SocketAddr {
     let address = url.split_once("//").map_or(url, |(_, address)| address);
     address.parse().expect("an address")
@@ -35,7 +35,7 @@ pub fn connect(url: &str) -> TcpStream {
     TcpStream::connect(address(url)).expect("it listens")
 }
 
-/// A socket of this address of the loopback network, with a receive buffer of so many bytes.
+/// Connects from this loopback address, with a receive buffer of this many bytes.
 pub fn connect_from(url: &str, last: u8, buffer: Option<u32>) -> TcpStream {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_io().build().expect("a runtime");
@@ -51,7 +51,7 @@ pub fn connect_from(url: &str, last: u8, buffer: Option<u32>) -> TcpStream {
     stream
 }
 
-/// The hello of a user, signed with the development key.
+/// Hello of a user, signed with the development key.
 pub fn hello(user: i64) -> ClientFrame {
     hello_with(signed(user))
 }
@@ -67,7 +67,7 @@ pub fn hello_with(token: String) -> ClientFrame {
     })
 }
 
-/// A message of so many bytes.
+/// A message of this many bytes.
 pub fn message(to: i64, send_id: [u8; 16], bytes: usize) -> ClientFrame {
     ClientFrame::Send(Send {
         send_id: SendId::from_bytes(send_id),
@@ -81,7 +81,7 @@ pub fn message(to: i64, send_id: [u8; 16], bytes: usize) -> ClientFrame {
     })
 }
 
-/// A token of the development key.
+/// A token signed with the development key.
 pub fn signed(user: i64) -> String {
     let user = UserId::new(user).expect("a user");
     let claims = Claims::new(user, SystemClock.now(), Duration::from_secs(3600));
@@ -103,7 +103,7 @@ impl RawClient {
         RawClient::websocket_with(url, &[]).expect("upgraded").0
     }
 
-    /// With further headers; also the extensions that were agreed on.
+    /// Connects with further headers; also returns the negotiated extensions.
     pub fn websocket_with(
         url: &str,
         headers: &[(&'static str, &str)],
@@ -136,7 +136,7 @@ impl RawClient {
         self.send_bytes(encode_client(frame));
     }
 
-    /// A frame of these bytes. The other side may have had enough before all is written.
+    /// Sends a frame of these bytes. The boat may close before all is written.
     pub fn send_bytes(&mut self, bytes: Bytes) {
         match self {
             RawClient::WebSocket(socket) => drop(socket.send(Message::Binary(bytes))),
@@ -149,7 +149,7 @@ impl RawClient {
         }
     }
 
-    /// Bytes below the framing, as far as they are taken.
+    /// Sends bytes below the framing, as far as they are taken.
     pub fn send_raw(&mut self, bytes: &[u8]) {
         let _ = self.socket().write_all(bytes);
     }
@@ -179,7 +179,7 @@ impl RawClient {
         Some(decode_server(bytes, FRAME_MAX).expect("a frame of ours"))
     }
 
-    /// Signs in, and is welcome.
+    /// Signs in, and expects a welcome.
     pub fn signed_in(mut self, user: i64) -> RawClient {
         self.send(&hello(user));
         match self.next() {
@@ -200,7 +200,7 @@ impl RawClient {
         }
     }
 
-    /// The reason that the connection ends with; frames before it are skipped.
+    /// Code with which the connection ends; frames before it are skipped.
     pub fn closing(&mut self) -> Option<Code> {
         loop {
             if let ServerFrame::Closing { refusal, .. } = self.next()? {

@@ -1,4 +1,4 @@
-//! The real parts that `make real-up` started: where they answer, and how one of them is hurt.
+//! The real parts that `make real-up` started: their addresses, and faults to inject.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The addresses of a part (`kafka`, `redis-cluster`, `etcd`, `cql` …).
+/// Addresses of a part (`kafka`, `redis-cluster`, `etcd`, `cql` …).
 pub fn addresses(part: &str) -> Vec<String> {
     let name = format!(
         "PACKETBOAT_REAL_{}",
@@ -24,7 +24,8 @@ pub fn list(part: &str) -> String {
     format!("{:?}", addresses(part))
 }
 
-/// Settings of what the parts of `TLS=1` want, as `section.key = value` lines; none where they stand open.
+/// Settings for the parts of `TLS=1`, as `section.key = value` lines; empty for parts without
+/// access control.
 pub fn secrets() -> String {
     let Some(folder) = std::env::var_os("PACKETBOAT_REAL_TLS").map(PathBuf::from) else {
         return String::new();
@@ -51,8 +52,8 @@ pub fn secrets() -> String {
     lines.join("\n")
 }
 
-/// `scripts/real/<part> <verb> <node>…`: `stop` is `kill -9`, `start` brings them back with their data, `wipe` stops
-/// them and removes it.
+/// Runs `scripts/real/<part> <verb> <node>…`: `stop` is `kill -9`, `start` brings nodes back with
+/// their data, `wipe` stops them and removes it.
 fn nodes(part: &str, verb: &str, nodes: &[String]) -> Result<(), String> {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../../scripts/real")
@@ -65,7 +66,7 @@ fn nodes(part: &str, verb: &str, nodes: &[String]) -> Result<(), String> {
     }
 }
 
-/// Nodes that are killed, and brought back when this is dropped, whatever becomes of the test.
+/// Killed nodes; the drop brings them back, even if the test fails.
 pub struct Down {
     part: &'static str,
     nodes: Vec<String>,
@@ -81,7 +82,7 @@ impl Down {
         down
     }
 
-    /// As `of`; they come back without their data.
+    /// Like `of`; the nodes come back without their data.
     pub fn without_data(part: &'static str, names: &[String]) -> Down {
         let down = Down::of(part, names);
         nodes(part, "wipe", names).expect("their data is removed");
@@ -93,7 +94,7 @@ impl Drop for Down {
     fn drop(&mut self) {
         match nodes(self.part, "start", &self.nodes) {
             Ok(()) => {}
-            // A second panic would end the process, and with it what the first one has to say.
+            // A second panic would abort the process, and lose the message of the first.
             Err(failure) if thread::panicking() => eprintln!("{failure}"),
             Err(failure) => panic!("{failure}"),
         }
@@ -118,7 +119,7 @@ pub fn configure(topic: &str, setting: &str) {
     .expect("it is set");
 }
 
-/// What a command of a part's own tools prints.
+/// Output of a part's own tool.
 pub fn tool(program: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(program);
     let output = command.args(arguments).env("ETCDCTL_API", "3").output();
@@ -126,12 +127,12 @@ pub fn tool(program: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Looks until `seen` answers, for a minute.
+/// Polls until `seen` answers, for a minute.
 pub fn eventually<T>(what: &str, seen: impl FnMut() -> Option<T>) -> T {
     within(Duration::from_secs(60), what, seen)
 }
 
-/// Looks until `seen` answers. A look that begins in time may end after it.
+/// Polls until `seen` answers. A poll that begins in time may end after it.
 pub fn within<T>(patience: Duration, what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     while began.elapsed() < patience {

@@ -1,4 +1,4 @@
-//! A network between clients and a boat that may stall in either direction, delay, and cut.
+//! A network between clients and a boat that can stall in either direction, delay, and cut.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -18,15 +18,15 @@ pub struct Relay {
 
 #[derive(Default)]
 struct Network {
-    /// Bytes of clients, and of the boat, wait for the network's return: as where no packet passes.
+    /// True while bytes of clients, or of the boat, are held back, as if no packet passed.
     stalled: [AtomicBool; 2],
     is_bad: AtomicBool,
-    /// Pieces that passed.
+    /// Number of pieces that passed.
     pieces: AtomicU32,
 }
 
 impl Relay {
-    /// To where this URL leads.
+    /// Starts a relay to the address of this URL.
     pub fn to(url: &str) -> Relay {
         let (scheme, _) = url.split_once("//").expect("a URL");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -36,7 +36,7 @@ impl Relay {
             network: Arc::default(),
         };
         let (network, to) = (Arc::clone(&relay.network), address(url));
-        // Both last as long as the tests.
+        // The listener and its thread last as long as the tests.
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 pair(client, to, &network);
@@ -45,7 +45,7 @@ impl Relay {
         relay
     }
 
-    /// Stalls what clients say, and what the boat says.
+    /// Stalls the bytes of clients, and those of the boat.
     pub fn stall(&self, clients: bool, boat: bool) {
         for (stalled, is_so) in self.network.stalled.iter().zip([clients, boat]) {
             stalled.store(is_so, Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl Network {
         }
     }
 
-    /// Waits as long as the network wants. False: it cuts the connection.
+    /// Waits as long as the network stalls or delays. False: it cuts the connection.
     fn pass(&self, direction: usize) -> bool {
         while self.stalled[direction].load(Ordering::Relaxed) {
             thread::sleep(PAUSE);

@@ -1,5 +1,6 @@
-//! Every boat of a fleet is restarted, one after another, under a crowd: nobody's token is asked for twice, nearly
-//! everybody is back within ten seconds, and nothing is lost. Needs `make real-up`; run by `make campaign`.
+//! Restarts every boat of a fleet, one after another, under a crowd: no client signs in again,
+//! nearly every client is back within ten seconds, and nothing is lost. Needs `make real-up`; run
+//! by `make campaign`.
 
 mod balancer;
 mod crowd;
@@ -18,19 +19,20 @@ use crate::real::{eventually, within};
 use crate::rolling::crowd::{CROWD, Plan};
 
 const BOATS: u32 = 6;
-/// Clients of all crowds; PACKETBOAT_CROWD_CLIENTS says otherwise.
+/// Clients of all crowds; PACKETBOAT_CROWD_CLIENTS overrides it.
 const CLIENTS: u32 = 20_000;
 /// Clients of one process, which holds three sockets for each.
 const PER_CROWD: u32 = 5_000;
-/// Messages a second over all crowds.
+/// Messages per second over all crowds.
 const RATE: f64 = 40.0;
-/// Clients a second that leave a boat: two cores run this whole cluster.
+/// Clients per second that leave a boat: two cores run this whole cluster.
 const PACE: u32 = 150;
-/// Pause between boats, a rollout's minReadySeconds: clients that are back read what they missed.
+/// Pause between boats, like a rollout's minReadySeconds: clients that are back read what they
+/// missed.
 const SETTLE: Duration = Duration::from_secs(20);
 /// Time for a crowd to sign in, or to come back.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Bound for nearly everybody, from a client's last word from its boat to its next welcome.
+/// Limit for nearly every client, from the last frame of its boat to its next welcome.
 const BACK_WITHIN_MS: u64 = 10_000;
 
 struct Crowds(Vec<Process>);
@@ -63,7 +65,7 @@ impl Crowds {
         Crowds(crowds.collect())
     }
 
-    /// The answers of all to one word.
+    /// Answers of all crowds to one command.
     fn ask(&mut self, word: &str) -> Vec<Value> {
         for crowd in &mut self.0 {
             crowd.type_line(word);
@@ -160,12 +162,12 @@ fn a_rolling_restart_costs_nobody_a_sign_in() {
         share(99),
         share(100)
     );
-    // A socket that breaks on a machine that has too much to do brings no ticket.
+    // A socket that breaks on an overloaded machine brings no ticket.
     assert!(
         returned - resumed <= broken,
         "nobody's token was looked at twice for a drain"
     );
-    // Whoever came aboard a boat whose turn was still to come has moved more than once.
+    // A client that moved to a boat restarted later has moved more than once.
     assert!(back_ms.len() as u64 >= all);
     assert!(share(99) <= BACK_WITHIN_MS, "{}", share(99));
 

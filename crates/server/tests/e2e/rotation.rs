@@ -1,4 +1,4 @@
-//! The runbooks of docs/operations/security.md, section Rotation, typed as they stand while people chat.
+//! Runbooks of docs/operations/security.md, section Rotation, typed verbatim while people chat.
 
 use std::path::Path;
 use std::process::Command;
@@ -27,9 +27,9 @@ pub fn type_line(folder: &Path, line: &str) {
     type_line_with(folder, line, &[]);
 }
 
-/// The same, with variables that the section before it explains.
+/// The same, with variables that the preceding section explains.
 pub fn type_line_with(folder: &Path, line: &str, variables: &[(&str, &str)]) {
-    // The program that the tests built is the one that the line names.
+    // The line runs the program that the tests built.
     let plain = packetboat(&[]);
     let program = Path::new(plain.get_program());
     let path = std::env::var("PATH").unwrap_or_default();
@@ -54,7 +54,7 @@ fn new_keys_of_tickets_refuse_nothing() {
     let folder = dir.path("runbook");
     std::fs::create_dir(&folder).expect("a folder");
     let lines = runbook("New keys of tickets");
-    // The first key is made as the next ones are.
+    // The first key is created like the next ones.
     type_line(&folder, lines[0]);
     let keys = folder.join("ticket.keys");
     let more = format!(
@@ -67,7 +67,7 @@ fn new_keys_of_tickets_refuse_nothing() {
     let mut steps = 0;
     for line in &lines {
         if line.starts_with("sleep ") {
-            // Two passes over all sessions, and what is under way.
+            // Two passes over all sessions, and calls in flight.
             std::thread::sleep(std::time::Duration::from_secs(10));
             continue;
         }

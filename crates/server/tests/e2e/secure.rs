@@ -1,4 +1,4 @@
-//! Boats and desks with certificates, and who reaches them.
+//! Boats and desks with certificates, and the clients that reach them.
 
 use std::thread;
 
@@ -58,7 +58,7 @@ fn a_boat_that_others_reach_speaks_tls_or_does_not_start() {
     );
 }
 
-/// Answer to an operator who asks there.
+/// Error of an operator's command at this port; empty on success.
 fn told(admin: &str, more: &[&str]) -> String {
     let mut audit = packetboat(&["audit", "--all", "--admin", admin]);
     let ended = run(audit.args(more));

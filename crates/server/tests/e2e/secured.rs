@@ -1,4 +1,5 @@
-//! The services on parts that want certificates and passwords: `make real-up TLS=1`; run by `scripts/e2e secured`.
+//! Services on parts that require certificates and passwords: `make real-up TLS=1`; run by
+//! `scripts/e2e secured`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -28,7 +29,7 @@ fn a_message_finds_its_receiver_over_parts_with_tls() {
     let dial = ["config", "check", "--connect"];
     run(&mut fleet.command(&dial)).ok();
 
-    // Another root, or another password, is told by its setting.
+    // A wrong root, or a wrong password, is reported by its setting.
     let file = fleet.identities().join("ca.crt");
     let file = file.to_string_lossy();
     for (variable, part, setting) in [
@@ -52,15 +53,15 @@ fn a_message_finds_its_receiver_over_parts_with_tls() {
     fleet.process("station-1").ended(SOON);
 }
 
-/// The password of Packetboat's user at a Redis Cluster, which is the one of the other tests again when this is dropped.
+/// Password of Packetboat's user at a Redis Cluster; the drop restores the one of the other tests.
 struct Password {
-    /// Files of the runbook, and of who may type it.
+    /// Files of the runbook, and of the operator who types it.
     folder: TempDir,
     server: String,
     operator: String,
 }
 
-/// Options of `redis-cli` with the files of the folder.
+/// Options of `redis-cli` for the folder's files.
 const BY_TLS: &str = "--tls --cacert ca.crt --cert client.crt --key client.key";
 
 impl Password {
@@ -90,7 +91,7 @@ impl Password {
         type_line_with(self.folder.path(), line, &variables);
     }
 
-    /// A server's answer to Packetboat's user with the password of a file.
+    /// A server's answer to Packetboat's user with the password from a file.
     fn answer(&self, file: &str) -> String {
         let (host, port) = self.server.split_once(':').expect("a port");
         let words = format!("--user packetboat {BY_TLS} -h {host} -p {port} PING");
@@ -119,7 +120,7 @@ fn a_new_password_of_redis_refuses_nothing() {
     for line in runbook("A new password of Redis") {
         password.type_line(line);
     }
-    // Connections that live are not asked again; the next ones are.
+    // Live connections do not sign in again; the next ones do.
     password.type_line("redis-cli $REDIS CLIENT KILL USER packetboat");
     fleet.send("1", "2", "are you there yet?");
     assert_eq!(fleet.listen("2", 1)[0]["text"], "are you there yet?");

@@ -1,4 +1,4 @@
-//! The command line, the settings, and the codes with which they end.
+//! Command line, settings, and exit codes.
 
 use crate::all::Dir;
 use crate::process::{packetboat, run};

@@ -1,4 +1,4 @@
-//! An operator signs a user out, whose phone was stolen with its token.
+//! An operator signs out a user whose phone was stolen with its token.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn token(user: i64) -> String {
     signed.stdout.trim().to_owned()
 }
 
-/// A token bears the second in which it was signed: the next one is of a later one.
+/// Waits for the next second: a token carries the second in which it was signed.
 fn next_second() {
     sleep(Duration::from_millis(1100));
 }
@@ -65,7 +65,7 @@ fn a_user_who_is_signed_out_comes_back_with_a_new_token_only() {
     assert_eq!(code(&all, &token(7)), None);
 }
 
-/// Its tokens stay as they are.
+/// Tokens of the other platforms remain valid.
 #[test]
 fn a_kick_of_one_platform_leaves_the_others() {
     let all = All::start();

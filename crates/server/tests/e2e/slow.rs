@@ -1,5 +1,5 @@
-//! Bytes that come one by one: each stage on the way to a session, and a session's own frames, have an end, and
-//! neighbours notice nothing.
+//! Bytes that drip in one by one: each stage on the way to a session, and a session's own frames,
+//! have a deadline, and neighbours are not affected.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -17,20 +17,20 @@ use crate::process::{SOON, within};
 use crate::raw::{RawClient, connect_from, hello};
 
 const PAUSE: Duration = Duration::from_millis(200);
-/// A machine that does much else is later by as much.
+/// Delay allowed for a busy machine.
 const LATE: Duration = Duration::from_secs(4);
-/// From this address of the loopback network balancers come, and neighbours do not.
+/// Last byte of the loopback address of balancers, which neighbours never use.
 const BALANCER: u8 = 2;
 const CLIENT: u8 = 1;
 
-/// A drip: its place, its bytes, and the time within which the connection ends.
+/// A drip: its stage, its bytes, and the time within which the connection ends.
 struct Drip<'a> {
     what: &'static str,
     url: &'a str,
     from: u8,
-    /// Said at once.
+    /// Bytes sent at once.
     first: Vec<u8>,
-    /// Said one by one.
+    /// Bytes sent one by one.
     bytes: Vec<u8>,
     ends: Duration,
 }
@@ -47,7 +47,7 @@ impl Drip<'_> {
     }
 }
 
-/// Time until the other side ends it.
+/// Time until the peer closes.
 fn drip(stream: &mut TcpStream, bytes: &[u8]) -> Duration {
     let begun = Instant::now();
     stream.set_read_timeout(Some(PAUSE)).expect("a socket");
@@ -74,7 +74,7 @@ fn all_at_once(drips: &[Drip<'_>]) {
     });
 }
 
-/// The beginning of a PROXY header of version 2, whose addresses never end.
+/// Start of a PROXY header of version 2 whose addresses never end.
 fn endless_proxy_header() -> Vec<u8> {
     let mut header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\xff".to_vec();
     header.resize(300, 0);
@@ -89,14 +89,14 @@ fn head(path: &str) -> Vec<u8> {
     head.into_bytes()
 }
 
-/// A frame of 1,000 bytes that has begun.
+/// Start of a frame of 1,000 bytes.
 fn half_frame() -> Vec<u8> {
     let mut frame = vec![0xe8, 0x07];
     frame.resize(400, 0x0a);
     frame
 }
 
-/// As above, in a masked binary message.
+/// The same in a masked binary message.
 fn half_message() -> Vec<u8> {
     let mut message = vec![0x82, 0xfe, 0x03, 0xe8, 0, 0, 0, 0];
     message.resize(400, 0x0a);
@@ -128,7 +128,7 @@ fn who_drips_at_a_plain_port_is_closed_in_time_and_a_chat_goes_on() {
     };
     let (tcp, websocket) = (all.tcp(), &*all.websocket);
     let proxy = endless_proxy_header;
-    // A session's first frame, and a later one: bytes are no frame, so that they are silence.
+    // A session's first frame, and a later one: bytes without a complete frame count as silence.
     let mut framed = encode_client(&hello(50)).to_vec();
     let length = framed.len();
     assert!((128..16_384).contains(&length), "two bytes of length");
@@ -163,21 +163,21 @@ fn who_drips_at_a_plain_port_is_closed_in_time_and_a_chat_goes_on() {
     all.at_rest();
 }
 
-/// The head of a record, of which nearly all is missing.
+/// Start of a TLS record, of which nearly all is missing.
 fn half_record() -> Vec<u8> {
     let mut record = vec![0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
     record.resize(300, 7);
     record
 }
 
-// T-B8: TLS records, alone and as the last of a way whose whole time is bounded.
+// T-B8: TLS records, alone, and at the end of an arrival bounded as a whole.
 #[test]
 fn who_drips_below_tls_is_closed_in_time() {
     let files = tempfile::tempdir().expect("a directory");
     let all = All::with(&format!(
         "{}\nboat.proxy.header = \"proxy-v2\"\nboat.proxy.networks = [\"127.0.0.{BALANCER}/32\"]\n\
          boat.tls_timeout = \"3s\"\nboat.arrival_timeout = \"4s\"",
-        // Nobody here looks whose it is.
+        // Nobody here verifies the certificate.
         tls(&certificate(files.path(), "boat"))
     ));
     let drip = |what, url, from, bytes, seconds| Drip {
@@ -210,7 +210,7 @@ fn who_drips_below_tls_is_closed_in_time() {
     within(SOON, || all.metric("boat_sessions") == 0);
 }
 
-// Whoever says nothing at all is told why, where there is somebody to tell.
+// A silent client gets the reason, once there is a session to send it.
 #[test]
 fn who_says_nothing_is_told_that_no_hello_came() {
     let all = All::with("boat.session.handshake = \"1s\"");

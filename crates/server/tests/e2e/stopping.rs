@@ -1,4 +1,4 @@
-//! How `all` ends, and who may start it.
+//! Shutdown of `all`, and the conditions of its start.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -27,7 +27,7 @@ fn a_second_signal_does_not_wait() {
     let mut all = All::with("boat.session.ack_wait = \"20s\"\ncarrier.ack_wait = \"20s\"");
     let listen = ["listen", "--user", "2", "--no-ack"];
     let listener = Process::start(&mut all.user(&listen));
-    // The first is found by sync, maybe; the second is pushed, as the listener is there.
+    // The first message may come by sync; the second is pushed, as the listener is online.
     for text in ["are you there?", "hold on"] {
         all.send("1", "2", text);
         assert!(listener.line().expect("a message").contains(text));
@@ -39,7 +39,7 @@ fn a_second_signal_does_not_wait() {
     assert_eq!(all.process.ended(Duration::from_secs(2)).code(), Some(1));
 }
 
-// SIGHUP ended the process at once, without a drain.
+// Regression: SIGHUP ended the process at once, without a drain.
 #[test]
 fn a_hangup_reads_the_log_level_again_and_ends_nothing() {
     let log = tempfile::NamedTempFile::new().expect("a file");
@@ -66,7 +66,8 @@ fn a_hangup_reads_the_log_level_again_and_ends_nothing() {
     assert_eq!(all.process.ended(SOON).code(), Some(0));
 }
 
-// Log lines were written by whoever logged: a full pipe on stderr held up probes and sends.
+// Regression: log lines were written by the logging thread, so that a full pipe on stderr held up
+// probes and sends.
 #[test]
 fn nobody_reads_its_log_and_it_serves() {
     let (_unread, stderr) = std::io::pipe().expect("a pipe");
@@ -79,13 +80,13 @@ fn nobody_reads_its_log_and_it_serves() {
             .find_map(|line| line.strip_prefix("log_lines_dropped_total "));
         count.map_or(0, |count| count.parse::<u64>().expect("a number"))
     };
-    // Each of these is a line of its own.
+    // Each request logs a line of its own.
     let address = all.health.trim_start_matches("http://");
     within(SOON * 4, || {
         for _ in 0..2_000 {
             let mut stream = TcpStream::connect(address).expect("it listens");
             stream.write_all(b"no request\r\n\r\n").expect("sent");
-            // Answered and logged, before the next one.
+            // Waits until it is answered and logged.
             let _ = stream.read(&mut [0; 16]);
         }
         dropped() > 0
@@ -97,11 +98,11 @@ fn nobody_reads_its_log_and_it_serves() {
     assert_eq!(get(&all.health, "/readyz").0, 200);
 }
 
-// It had no port at all until every part had answered.
+// Regression: the process had no port at all until every part had answered.
 #[cfg(feature = "cluster")]
 #[test]
 fn a_process_that_waits_for_a_part_is_live_and_not_ready() {
-    // It takes connections and says nothing.
+    // Accepts connections and sends nothing.
     let etcd = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = etcd.local_addr().expect("bound");
     let dir = crate::all::Dir::new();

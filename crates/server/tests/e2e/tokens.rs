@@ -1,4 +1,4 @@
-//! Tokens of an issuer of one's own, whose keys change while users are there.
+//! Tokens of an external issuer, whose keys change while users are online.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -60,7 +60,7 @@ fn settings(file: &Path) -> String {
     )
 }
 
-/// End of a sign-in: with a session, or with a code.
+/// Outcome of a sign-in: a session, or a code.
 fn sign_in(all: &All, token: String) -> Result<RawClient, Code> {
     let mut client = RawClient::tcp(all.tcp());
     client.send(&hello_with(token));
@@ -71,7 +71,8 @@ fn sign_in(all: &All, token: String) -> Result<RawClient, Code> {
     }
 }
 
-// The runbook of docs/operations/security.md: both keys, then tokens by the new one, then the new one alone.
+// Follows the runbook of docs/operations/security.md: both keys, then tokens by the new one, then
+// the new one alone.
 #[test]
 fn a_key_that_changes_ends_no_session_and_refuses_no_send() {
     let files = tempfile::tempdir().expect("a folder");
@@ -102,7 +103,7 @@ fn a_key_that_changes_ends_no_session_and_refuses_no_send() {
     let is_welcome = |key: &Key| sign_in(&all, key.token(2)).map(drop);
     goes_on();
     assert_eq!(is_welcome(&new), Err(Code::Unauthenticated));
-    // Whose signature is another's is nobody, whatever the name of the key.
+    // A foreign signature proves nobody, whatever its key id.
     let forged = Key::new("2026-10");
     assert_eq!(is_welcome(&forged), Err(Code::Unauthenticated));
 
@@ -111,7 +112,7 @@ fn a_key_that_changes_ends_no_session_and_refuses_no_send() {
     assert_eq!(is_welcome(&old), Ok(()));
     goes_on();
 
-    // A mistake changes nothing, and is counted.
+    // A broken file changes nothing, and is counted.
     std::fs::write(&file, "{").expect("written");
     let refused =
         format!("station_token_key_reloads_total{{issuer=\"{ISSUER}\",result=\"refused\"}}");
@@ -124,12 +125,12 @@ fn a_key_that_changes_ends_no_session_and_refuses_no_send() {
     goes_on();
 }
 
-/// A provider that publishes one answer, or is away.
+/// A provider that publishes one answer, or is down.
 #[derive(Clone, Default)]
 struct Provider(Arc<Mutex<Option<String>>>);
 
 impl Provider {
-    /// Its URL, and itself.
+    /// Starts a provider; returns its URL and a handle.
     fn start() -> (String, Provider) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}/keys", listener.local_addr().expect("bound"));
@@ -137,7 +138,7 @@ impl Provider {
         let present = provider.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                // A client that leaves is nobody's error.
+                // A client that leaves is no error.
                 let _ = present.answer(stream.expect("a connection"));
             }
         });

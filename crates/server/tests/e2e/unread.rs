@@ -1,4 +1,4 @@
-//! Clients that do not read: they are closed as slow, hold little, and lose nothing.
+//! Clients that do not read: they are closed as slow, pin little memory, and lose nothing.
 
 use protocol::Code;
 use protocol::frame::{ClientFrame, ServerFrame};
@@ -11,7 +11,7 @@ use crate::raw::{RawClient, connect_from, message};
 const CLIENTS: u16 = 300;
 const FIRST: i64 = 5_000;
 const SENDER: i64 = 4_999;
-/// Bytes of each client: enough to fill what the kernel holds.
+/// Bytes for each client: enough to fill the kernel's buffers.
 const MESSAGES: u16 = 5;
 const BYTES: usize = 12_000;
 
@@ -22,7 +22,7 @@ fn send_to(user: i64, client: u16, number: u16) -> ClientFrame {
     message(user, send_id, BYTES)
 }
 
-/// Sends to all of them, a few at a time.
+/// Sends to all clients, a few at a time.
 fn send_to_all(sender: &mut RawClient) {
     for number in 0..MESSAGES {
         for first in (0..CLIENTS).step_by(30) {
@@ -63,13 +63,13 @@ fn who_does_not_read_is_closed_as_slow_and_has_it_all_later() {
     });
     let grown = all.process.resident().saturating_sub(before);
     println!("{CLIENTS} clients that do not read: {} KiB", grown / 1024);
-    // As much as may wait for all of them, and what the stores take meanwhile.
+    // Limit for the queues of all clients, and for the growth of the stores meanwhile.
     assert!(grown < 256 << 20, "{grown} bytes");
-    // The chat's, on their way.
+    // Only messages of the chat, in flight.
     let waits = all.metric("boat_outbound_queue_bytes");
     assert!(waits < BYTES as u64, "{waits} bytes");
     chat.end().undisturbed();
-    // The reason stands behind what it did not read, if it came that far.
+    // The reason comes behind the unread bytes, if it got through.
     let told = deaf.pop().and_then(|mut last| last.closing());
     assert!(matches!(told, None | Some(Code::Slow)), "{told:?}");
     drop(deaf);

@@ -1,20 +1,20 @@
-//! A provider of notifications.
+//! Webhook of the tests, as a provider of notifications.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// What a webhook answers.
+/// Behaviour of a webhook.
 enum Mood {
     Accepts,
     Refuses,
-    /// What is for this user.
+    /// Refuses notifications for this user.
     RefusesOf(String),
-    /// An outage: it would take them later.
+    /// An outage: a later try would succeed.
     Fails,
 }
 
-/// A webhook that refuses what it is told, until it does not.
+/// A webhook that refuses notifications until set otherwise.
 pub struct Webhook {
     pub url: String,
     mood: Arc<Mutex<Mood>>,
@@ -92,6 +92,6 @@ fn answer(mut stream: TcpStream, mood: &Mutex<Mood>) {
     request.read_exact(&mut body).expect("a body");
     let status = mood.lock().expect("nobody panics with it").status(&body);
     let head = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-    // Who asked may be gone.
+    // The caller may be gone.
     let _ = stream.write_all(head.as_bytes());
 }

@@ -1,4 +1,5 @@
-//! Assertions about somebody who is no user, such as an operator: proved as tokens are, whatever claims they have.
+//! Assertions about people who are no users, such as operators: proved as tokens are, with any
+//! claims.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use super::provider::Https;
 use super::tokens::{Times, Trusted, claimed_issuer, not_of_the_issuer};
 use super::{KeyError, unauthenticated};
 
-/// One issuer whose assertions are believed, and its keys of now.
+/// One issuer whose assertions are believed, and its current keys.
 #[derive(Debug)]
 pub struct Assertions {
     trusted: Trusted,
@@ -21,11 +22,11 @@ pub struct Assertions {
 }
 
 impl Assertions {
-    /// Reads keys that are in files. Those at a URL come later: see [`Assertions::keep`]. Assertions of more than
-    /// `bytes_max` are refused unread.
+    /// Reads keys that are in files. Those at a URL come later: see [`Assertions::keep`].
+    /// Assertions of more than `bytes_max` are refused unread.
     ///
     /// # Errors
-    /// A file or a URL that cannot be.
+    /// An invalid file or URL.
     pub fn open(issuer: &Issuer, bytes_max: usize) -> Result<Assertions, KeyError> {
         let config = Config::default();
         let trusted = Trusted::of(issuer, &config, &|issuer, url| {
@@ -39,13 +40,13 @@ impl Assertions {
         })
     }
 
-    /// Reads keys again that change, or asks their URL for them, until dropped.
+    /// Reads changed keys again, or fetches them from their URL, until dropped.
     pub async fn keep(self: Arc<Self>, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) {
         self.trusted.keep(&*clock, &*entropy).await;
     }
 
-    /// All claims of an assertion, proved: of the issuer, for its audience, of now. A refusal is as those of an
-    /// `Authenticator`.
+    /// Proves an assertion, and returns all its claims: of the issuer, for its audience, valid now.
+    /// Refusals are those of an `Authenticator`.
     pub async fn prove(
         &self,
         assertion: &str,

@@ -5,46 +5,48 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use protocol::settings::{Link, Problems};
+pub use protocol::signature::Algorithm;
 use reqwest::Url;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{AUDIENCE, RemoteConfig};
 
-/// Section `station.auth`: proof of tokens.
+/// Section `station.auth`: verification of tokens.
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// File with the secret that signs tokens (HS256, 32 bytes or more; white space at its end does
-    /// not count), read again where it changes. Unset, and without `issuers`: the well-known
+    /// not count). Read again when it changes. Unset, and without `issuers`: the well-known
     /// development key, which protects nothing.
     #[schemars(extend("examples" = ["/etc/packetboat/token-key/key"]))]
     pub key_file: Option<PathBuf>,
-    /// Issuer that a token must name, where `issuers` is empty.
+    /// Issuer that a token must name if `issuers` is empty.
     pub issuer: String,
-    /// Issuers whose tokens are believed, instead of `key_file` and `issuer`. A token's `iss` chooses
-    /// one of them, its `kid` one of that issuer's keys, and the key says which algorithm it is for.
+    /// Trusted issuers of tokens, in place of `key_file` and `issuer`. A token's `iss` selects one
+    /// of them, its `kid` one of that issuer's keys, and the key determines the algorithm.
     pub issuers: Vec<Issuer>,
-    /// Section `remote`: a service of yours that says whose a token is.
+    /// Section `station.auth.remote`: your own service that identifies the user of a token.
     pub remote: RemoteConfig,
-    /// Folder with the last good set of each `jwks_url`, for a station that starts while a provider is
-    /// away. Whoever writes there says whose tokens are believed. Unset: no copies.
+    /// Directory with the last good key set of each `jwks_url`, for a station that starts while a
+    /// provider is away. Anyone who can write there decides whose tokens are trusted. Unset: no
+    /// copies.
     #[schemars(extend("examples" = ["/var/lib/packetboat/keys"]))]
     pub cache_dir: Option<PathBuf>,
-    /// Age of the last good set of a `jwks_url`, from which on its issuer's sign-ins are refused as
-    /// `unavailable`.
+    /// Age of the last good key set of a `jwks_url` from which on sign-ins of its issuer are
+    /// refused as `unavailable`.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("spanMinimum" = "2h", "spanMaximum" = "30days"))]
     pub stale_max: Duration,
-    /// Difference of clocks that is forgiven when a token begins and ends.
+    /// Clock difference tolerated at a token's begin and end.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("spanMaximum" = "1m", "zero" = true))]
     pub leeway: Duration,
-    /// Bytes of the longest token; longer ones are refused unread.
+    /// Maximum size of a token in bytes; longer ones are refused unread.
     #[schemars(range(min = 256, max = 65_536))]
     pub token_bytes_max: usize,
-    /// Refusal of all sign-ins as `unavailable` while revocations have not been read for a minute.
-    /// Off: sign-ins go on, and the alarm says that a revoked token may be among them.
+    /// Refuses all sign-ins as `unavailable` while revocations have not been read for a minute.
+    /// Off: sign-ins go on, and the alarm warns that a revoked token may be among them.
     pub strict: bool,
 }
 
@@ -55,26 +57,27 @@ pub struct Issuer {
     /// `iss` of its tokens.
     #[schemars(length(min = 1, max = 256))]
     pub issuer: String,
-    /// `aud` of tokens that are for this service.
+    /// `aud` of tokens for this service.
     #[serde(default = "audience")]
     pub audience: String,
-    /// Algorithms of its tokens: keys of other algorithms are passed over. `HS256` stands alone, and
+    /// Algorithms of its tokens; keys of other algorithms are skipped. `HS256` stands alone, and
     /// with `secrets`.
     pub algorithms: Vec<Algorithm>,
     /// File with its public keys, a JWK set (RFC 7517) of at most 64 keys and 256 KiB, read again
-    /// where it changes. RSA keys have 2,048 to 4,096 bits.
+    /// when it changes. RSA keys have 2,048 to 4,096 bits.
     #[serde(default)]
     pub jwks_file: Option<PathBuf>,
-    /// Address of its public keys, a JWK set as in `jwks_file`: https, or http on loopback. It is asked
-    /// every ten minutes or as its `Cache-Control` says, from a minute to an hour, and where a token
+    /// Address of its public keys, a JWK set as in `jwks_file`: https, or http on loopback. Fetched
+    /// every ten minutes or as its `Cache-Control` says, from a minute to an hour, and when a token
     /// names an unknown key; redirects are not followed.
     #[serde(default)]
     pub jwks_url: Option<Link>,
-    /// Secrets by `kid`, for `HS256`, read again where they change. The first one signs what
-    /// `packetboat token` makes.
+    /// Secrets by `kid`, for `HS256`, read again when they change. The first one signs the tokens
+    /// of `packetboat token`.
     #[serde(default)]
     pub secrets: Vec<SecretFile>,
-    /// Longest time from a token's `iat` to its `exp`, 90 days at most; a token that lives longer is refused.
+    /// Maximum time from a token's `iat` to its `exp`, 90 days at most; a token that lives longer
+    /// is refused.
     #[serde(with = "humantime_serde", default = "lifetime_max")]
     #[schemars(with = "protocol::settings::Span")]
     pub lifetime_max: Duration,
@@ -84,34 +87,20 @@ pub struct Issuer {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SecretFile {
-    /// `kid` of tokens that it signs.
+    /// `kid` of the tokens that it signs.
     #[schemars(length(min = 1, max = 256))]
     pub kid: String,
     /// File with the secret, 32 bytes or more; white space at its end does not count.
     pub file: PathBuf,
 }
 
-/// See [`Issuer::algorithms`]; names of RFC 7518 and RFC 8037.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
-pub enum Algorithm {
-    /// Ed25519.
-    EdDSA,
-    /// ECDSA on P-256 with SHA-256.
-    ES256,
-    /// RSASSA-PKCS1-v1_5 with SHA-256.
-    RS256,
-    /// HMAC with SHA-256.
-    HS256,
-}
-
-impl From<Algorithm> for jsonwebtoken::Algorithm {
-    fn from(algorithm: Algorithm) -> Self {
-        match algorithm {
-            Algorithm::EdDSA => jsonwebtoken::Algorithm::EdDSA,
-            Algorithm::ES256 => jsonwebtoken::Algorithm::ES256,
-            Algorithm::RS256 => jsonwebtoken::Algorithm::RS256,
-            Algorithm::HS256 => jsonwebtoken::Algorithm::HS256,
-        }
+/// Names an algorithm as `jsonwebtoken` does.
+pub(super) fn as_of_jwt(algorithm: Algorithm) -> jsonwebtoken::Algorithm {
+    match algorithm {
+        Algorithm::EdDSA => jsonwebtoken::Algorithm::EdDSA,
+        Algorithm::ES256 => jsonwebtoken::Algorithm::ES256,
+        Algorithm::RS256 => jsonwebtoken::Algorithm::RS256,
+        Algorithm::HS256 => jsonwebtoken::Algorithm::HS256,
     }
 }
 
@@ -142,21 +131,22 @@ impl Default for Config {
 /// Life of the tokens that `packetboat token` signs with `key_file`.
 const KEY_FILE_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// The most that `leeway` may be.
+/// Upper bound of `leeway`.
 const LEEWAY_MAX: Duration = Duration::from_secs(60);
 
-/// The most that `lifetime_max` may be: revocations are kept for as long, and a station reads them all at its start.
+/// Upper bound of `lifetime_max`: revocations are kept for as long, and a station reads them all at
+/// its start.
 pub(super) const LIFETIME_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
 
 impl Config {
-    /// True where tokens are proved by the key that everybody knows.
+    /// True if tokens are proved by the key that everybody knows.
     #[must_use]
     pub fn is_well_known(&self) -> bool {
         self.key_file.is_none() && self.issuers.is_empty() && !self.remote.is_on()
     }
 
-    /// Life of the longest token, which its revocation outlives. A token of `key_file` may live longer: then
-    /// its revocation ends before it does.
+    /// Life of the longest token, which its revocation outlives. A token of `key_file` may live
+    /// longer: then its revocation ends before it does.
     #[must_use]
     pub fn lifetime_max(&self) -> Duration {
         let lifetimes = self.issuers.iter().map(|issuer| issuer.lifetime_max);
@@ -251,7 +241,7 @@ impl Issuer {
         }
     }
 
-    /// One of `jwks_url`, `jwks_file` and `secrets`, as the algorithms ask.
+    /// Checks the source of keys (`jwks_url`, `jwks_file` or `secrets`) against the algorithms.
     fn check_source(&self, has_secret: bool, refuse: &mut impl FnMut(&str, &str, &str, &str)) {
         let file = self.jwks_file.as_ref();
         let file = file.map(|file| ("jwks_file", file.display().to_string()));
@@ -287,7 +277,8 @@ impl Issuer {
     }
 }
 
-/// Between here and a provider without TLS anybody could put keys of their own.
+/// Reads an address of keys. Between here and a provider without TLS anybody could inject keys of
+/// their own.
 pub(super) fn address(link: &Link) -> Result<Url, &'static str> {
     let url = Url::parse(link.expose()).map_err(|_| "it is no address")?;
     match url.scheme() {
@@ -298,7 +289,7 @@ pub(super) fn address(link: &Link) -> Result<Url, &'static str> {
     }
 }
 
-/// True where the host is this machine.
+/// True if the host is this machine.
 pub(super) fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default();
     let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();

@@ -1,5 +1,5 @@
-//! The last good set of a URL in a file, for a station that starts while the provider is away: the time of day at which
-//! it came, in milliseconds, on the first line, then the set.
+//! Copy of the last good set of a URL in a file, for a station that starts while the provider is
+//! away. Its first line is the time of day at which the set came, in milliseconds; the set follows.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -16,7 +16,7 @@ use super::keys::{SET_BYTES_MAX, read_file};
 /// Digits of a time, and the end of their line.
 const DATE_BYTES_MAX: u64 = 20;
 
-/// The file of one issuer's set.
+/// File of one issuer's set.
 #[derive(Clone, Debug)]
 pub(super) struct Copy {
     dir: PathBuf,
@@ -24,7 +24,8 @@ pub(super) struct Copy {
 }
 
 impl Copy {
-    /// The name is a digest of issuer and URL: neither is a file's name, and another URL's keys are not of this one.
+    /// The name is a digest of issuer and URL: neither is fit for a file name, and another URL's
+    /// keys are not this one's.
     ///
     /// # Errors
     /// The folder is something else.
@@ -43,7 +44,7 @@ impl Copy {
         })
     }
 
-    /// The set and the time at which it came, if there is a copy.
+    /// Reads the set and the time at which it came, if there is a copy.
     pub(super) fn read(&self) -> Result<Option<(Timestamp, Vec<u8>)>, KeyError> {
         let content = match read_file(&self.path, DATE_BYTES_MAX + SET_BYTES_MAX) {
             Err(KeyError::Unreadable { source, .. }) if source.kind() == ErrorKind::NotFound => {
@@ -58,11 +59,11 @@ impl Copy {
         copy.map(Some)
     }
 
-    /// Replaces the copy whole. Where it cannot, a copy of other keys goes: one that was withdrawn would come back with
-    /// the next start.
+    /// Replaces the copy as a whole. If that fails, a copy of other keys is removed: a withdrawn
+    /// key would come back with the next start.
     ///
     /// # Errors
-    /// The copy was not written, and what became of the old one.
+    /// The copy was not written; the text says what became of the old one.
     pub(super) fn write(&self, set: &[u8], now: Timestamp) -> io::Result<()> {
         let Err(error) = self.replace(set, now) else {
             return Ok(());
@@ -104,7 +105,7 @@ fn split(content: &[u8]) -> Option<(Timestamp, Vec<u8>)> {
 mod tests {
     use super::*;
 
-    // A key that its issuer had withdrawn came back with the next start of a station whose disk was full.
+    // A withdrawn key came back with the next start of a station whose disk was full.
     #[test]
     fn a_copy_of_other_keys_goes_where_a_new_one_cannot_be_written() {
         let dir = tempfile::tempdir().expect("a folder");

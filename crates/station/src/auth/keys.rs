@@ -1,4 +1,4 @@
-//! The keys of one issuer, as its files have them.
+//! Keys of one issuer, as its files have them.
 
 use std::io::Read;
 use std::path::Path;
@@ -12,12 +12,12 @@ use jsonwebtoken::DecodingKey;
 use serde::Deserialize;
 
 use super::KeyError;
-use super::config::{Algorithm, Issuer};
+use super::config::{Algorithm, Issuer, as_of_jwt};
 use super::signing::Secret;
 
-/// Keys of one set: an issuer in the middle of a rotation has two or three.
+/// Limit of keys in one set; an issuer in the middle of a rotation has two or three.
 const KEYS_MAX: usize = 64;
-/// Bytes of one set.
+/// Limit of bytes in one set.
 pub(super) const SET_BYTES_MAX: u64 = 256 * 1024;
 /// RFC 7518, 3.3 asks for 2,048 bits; longer than 4,096 is a way to make checks slow.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=4096;
@@ -31,7 +31,7 @@ struct Key {
 /// All keys of an issuer at one moment. A set replaces the one before: a key that is gone proves nothing.
 pub(super) struct KeySet {
     keys: Vec<Key>,
-    /// One secret for whatever `kid` a token names.
+    /// True for one secret that fits whatever `kid` a token names.
     any_kid: bool,
     digest: [u8; 32],
 }
@@ -46,7 +46,7 @@ pub(super) enum NoKey {
 }
 
 impl KeySet {
-    /// One secret, whatever a token calls it.
+    /// A set of one secret, for whatever `kid` a token names.
     pub(super) fn of(secret: &Secret) -> KeySet {
         KeySet {
             keys: vec![Key {
@@ -59,7 +59,7 @@ impl KeySet {
         }
     }
 
-    /// Nothing, like no set that was read.
+    /// An empty set, which equals no set that was read.
     pub(super) fn none() -> KeySet {
         KeySet {
             keys: Vec::new(),
@@ -68,10 +68,10 @@ impl KeySet {
         }
     }
 
-    /// A JWK set's keys of `algorithms`.
+    /// Parses a JWK set, and keeps the keys of `algorithms`.
     ///
     /// # Errors
-    /// The reason why the set cannot be used; nothing of its content.
+    /// The reason why the set cannot be used, without any of its content.
     pub(super) fn parse(content: &[u8], algorithms: &[Algorithm]) -> Result<KeySet, String> {
         Ok(KeySet {
             keys: parse(content, algorithms)?,
@@ -80,7 +80,7 @@ impl KeySet {
         })
     }
 
-    /// All files of an issuer, which must all be right.
+    /// Reads all files of an issuer, which must all be right.
     pub(super) fn read(issuer: &Issuer) -> Result<KeySet, KeyError> {
         if let Some(path) = &issuer.jwks_file {
             let content = read_file(path, SET_BYTES_MAX)?;
@@ -108,23 +108,24 @@ impl KeySet {
         })
     }
 
-    /// True where nothing proves a token.
+    /// True if no token can be proved.
     pub(super) fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// True where both came from the same bytes.
+    /// True if both came from the same bytes.
     pub(super) fn is_like(&self, other: &KeySet) -> bool {
         self.digest == other.digest
     }
 
-    /// The key for a token with this header. Without a `kid` the only key of its algorithm is meant.
+    /// Finds the key for a token with this header. Without a `kid` the only key of its algorithm is
+    /// meant.
     pub(super) fn find(
         &self,
         kid: Option<&str>,
         algorithm: jsonwebtoken::Algorithm,
     ) -> Result<&DecodingKey, NoKey> {
-        let of_algorithm = |key: &&Key| jsonwebtoken::Algorithm::from(key.algorithm) == algorithm;
+        let of_algorithm = |key: &&Key| as_of_jwt(key.algorithm) == algorithm;
         let mut keys = self.keys.iter().filter(of_algorithm);
         let key = match kid.filter(|_| !self.any_kid) {
             Some(kid) => keys.find(|key| key.kid.as_deref() == Some(kid)),
@@ -140,7 +141,8 @@ impl KeySet {
     }
 }
 
-/// Takes a set that was read. One without keys is taken, too: its owner wants no token believed.
+/// Installs a set that was read. A set without keys is installed too: its owner wants no token
+/// believed.
 pub(super) fn replace(issuer: &str, keys: &ArcSwap<KeySet>, read: KeySet) -> Reload {
     if keys.load().is_like(&read) {
         return Reload::Unchanged;
@@ -155,7 +157,7 @@ pub(super) fn replace(issuer: &str, keys: &ArcSwap<KeySet>, read: KeySet) -> Rel
     Reload::Reloaded
 }
 
-/// All of a file; one with more than `bytes_max` cannot be used.
+/// Reads a whole file; one of more than `bytes_max` is refused.
 pub(super) fn read_file(path: &Path, bytes_max: u64) -> Result<Vec<u8>, KeyError> {
     let unreadable = |source| KeyError::Unreadable {
         path: path.into(),
@@ -198,7 +200,7 @@ struct Jwk {
 }
 
 impl Jwk {
-    /// True for keys of tokens, as far as they say so.
+    /// True for a key of tokens, as far as the JWK says.
     fn verifies(&self) -> bool {
         let usage = self.usage.as_deref().is_none_or(|usage| usage == "sig");
         let operations = self.key_ops.as_ref();
@@ -262,7 +264,7 @@ impl Jwk {
     }
 }
 
-/// An unsigned number without the zeros before it, which some providers write.
+/// Strips leading zeros off an unsigned number, which some providers write.
 fn significant(number: &[u8]) -> &[u8] {
     let zeros = number.iter().take_while(|byte| **byte == 0).count();
     number.get(zeros..).unwrap_or_default()
@@ -276,11 +278,11 @@ fn bits(number: &[u8]) -> usize {
     number.len() * 8 - unused
 }
 
-/// Keys of `algorithms`. Others, and those that are not for tokens, are passed over: a provider may publish what it
-/// likes. A key that is half there, or that is private, is a mistake somebody must hear of.
+/// Parses keys of `algorithms`. Skips others, and those that are not for tokens: a provider may
+/// publish what it likes. An incomplete or private key is an error that somebody must hear of.
 fn parse(content: &[u8], algorithms: &[Algorithm]) -> Result<Vec<Key>, String> {
     let set: JwkSet = serde_json::from_slice(content).map_err(|error| {
-        // Its content is not for a log.
+        // The content is not for a log.
         let (line, column) = (error.line(), error.column());
         format!("it is no JWK set: line {line}, column {column}")
     })?;
@@ -294,7 +296,7 @@ fn parse(content: &[u8], algorithms: &[Algorithm]) -> Result<Vec<Key>, String> {
     for (index, value) in set.keys.into_iter().enumerate() {
         let wrong = |reason: &str| format!("key {index} {reason}");
         let jwk: Jwk = serde_json::from_value(value)
-            // Its content is not for a log.
+            // The content is not for a log.
             .map_err(|_| wrong("has members of other types than a JWK's"))?;
         if jwk.d.is_some() {
             return Err(wrong(

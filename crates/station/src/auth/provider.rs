@@ -1,4 +1,4 @@
-//! The seam to whoever publishes keys, and how it is asked by HTTP.
+//! The seam to publishers of keys, and its implementation over HTTP.
 
 use std::time::Duration;
 
@@ -13,18 +13,18 @@ use super::KeyError;
 use super::config::{Issuer, address, is_loopback};
 use super::keys::SET_BYTES_MAX;
 
-/// From the first packet to the last byte.
+/// Time from the first packet to the last byte.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// A set that was published.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) content: Vec<u8>,
-    /// The provider's word, if it gave one.
+    /// Lifetime that the provider gave, if it gave one.
     pub(super) fresh_for: Option<Duration>,
 }
 
-/// Reasons why a provider gave no set. A URL may hold a token: none is repeated.
+/// Errors of a provider that gave no set. A URL may hold a token, so none is repeated.
 #[derive(Debug, Error)]
 pub(super) enum ProviderError {
     #[error("{0}")]
@@ -33,27 +33,27 @@ pub(super) enum ProviderError {
     Refused(String),
 }
 
-/// Somebody who publishes keys.
+/// A publisher of keys.
 #[async_trait]
 pub(super) trait Provider: Send + Sync {
-    /// Ends within a bounded time, with a set of at most 256 KiB. May be dropped at any time.
+    /// Fetches a set of at most 256 KiB, within a bounded time. May be dropped at any time.
     async fn fetch(&self) -> Result<Answer, ProviderError>;
 }
 
-/// The provider of an issuer at a URL.
+/// Makes the provider of an issuer's URL.
 pub(super) type Providers<'a> = &'a dyn Fn(&Issuer, &Link) -> Result<Box<dyn Provider>, KeyError>;
 
-/// Asks one URL.
+/// A provider at one URL.
 pub(super) struct Https {
     client: Client,
     url: Url,
 }
 
 impl Https {
-    /// Dials nobody.
+    /// Builds a client, without dialling.
     ///
     /// # Errors
-    /// An address that cannot be, or certificates of authorities that cannot be read.
+    /// An invalid address, or unreadable certificates of authorities.
     pub(super) fn open(issuer: &str, link: &Link) -> Result<Https, KeyError> {
         let unusable = |reason: String| KeyError::Client {
             issuer: issuer.into(),
@@ -74,7 +74,7 @@ impl Https {
 }
 
 fn builder(url: &Url) -> ClientBuilder {
-    // The first one chooses for the process; all of ours choose the same.
+    // The first call chooses for the process; all of ours choose the same.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let builder = Client::builder()
         .user_agent(concat!("packetboat/", env!("CARGO_PKG_VERSION")))
@@ -116,7 +116,7 @@ impl Provider for Https {
     }
 }
 
-/// Several lines of a header are one list (RFC 9110, 5.3).
+/// Reads the lifetime in Cache-Control. Several lines of a header are one list (RFC 9110, 5.3).
 fn word(headers: &HeaderMap) -> Option<Duration> {
     let lines = headers.get_all(CACHE_CONTROL).iter();
     let lines: Vec<_> = lines.filter_map(|line| line.to_str().ok()).collect();

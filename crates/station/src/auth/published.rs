@@ -1,5 +1,5 @@
-//! Keys that an issuer publishes at a URL. One task looks after them; sign-ins read what it brought, and wait for it where
-//! a key may be on its way. When to look, and for whom, is decided in [`KeyRefresh`].
+//! Keys that an issuer publishes at a URL. One task fetches them; sign-ins read the result, and
+//! wait for it if a key may be on its way. [`KeyRefresh`] decides when to fetch, and for whom.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,48 +23,48 @@ use super::copy::Copy;
 use super::keys::{KeySet, NoKey, replace};
 use super::provider::{Provider, ProviderError};
 
-/// Between two looks at the age, which nobody else notices.
+/// Interval of checking the age of the keys, which nothing else notices.
 const TICK: Duration = Duration::from_secs(10);
 
 /// An issuer's keys, and their provider.
-pub(super) struct Published {
+pub(super) struct PublishedKeys {
     issuer: String,
     algorithms: Vec<Algorithm>,
     pub(super) keys: Arc<ArcSwap<KeySet>>,
     provider: Box<dyn Provider>,
     copy: Option<Copy>,
     refresh: Mutex<KeyRefresh>,
-    /// The clock of `refresh`: a step of the time of day makes no key older.
+    /// Clock of `refresh`: a step of the time of day makes no key older.
     timer: TimerClock,
-    /// A look is due before its time.
+    /// Wakes the task for a look before its time.
     wake: Notify,
-    /// Ends of looks: true for one that brought a set.
+    /// Ends of looks: true for a look that brought a set.
     ends: watch::Sender<bool>,
-    /// Places of sign-ins that wait for one.
+    /// Permits for waiting sign-ins.
     waiters: Semaphore,
     age: Gauge,
 }
 
-/// The counter of looks at an issuer's keys: `reloaded`, `refused` or `unanswered`.
+/// Counter of looks at an issuer's keys: `reloaded`, `refused` or `unanswered`.
 pub(super) fn reloads(issuer: &str, result: &'static str) -> Counter {
     let issuer = issuer.to_owned();
     counter!("station_token_key_reloads_total", "issuer" => issuer, "result" => result)
 }
 
-impl Published {
-    /// Without keys.
+impl PublishedKeys {
+    /// Starts without keys.
     pub(super) fn new(
         issuer: &Issuer,
         url: &Link,
         config: &Config,
         provider: Box<dyn Provider>,
-    ) -> Result<Published, KeyError> {
+    ) -> Result<PublishedKeys, KeyError> {
         let name = &issuer.issuer;
         let dir = config.cache_dir.as_deref();
         let copy = dir.map(|dir| Copy::new(dir, name, url)).transpose()?;
         let timer = TimerClock::starting_at(Timestamp::ZERO);
         let refresh = KeyRefresh::new(config.stale_max, timer.now());
-        Ok(Published {
+        Ok(PublishedKeys {
             issuer: name.clone(),
             algorithms: issuer.algorithms.clone(),
             keys: Arc::new(ArcSwap::from_pointee(KeySet::none())),
@@ -79,7 +79,7 @@ impl Published {
         })
     }
 
-    /// Takes the copy, if it is young enough. One that cannot be used is none.
+    /// Restores the copy, if it is young enough. An unusable copy counts as none.
     pub(super) fn restore(&self, now: Timestamp) {
         let Some(copy) = &self.copy else {
             return;
@@ -108,7 +108,7 @@ impl Published {
         self.refresh.lock().restore(age, self.timer.now());
     }
 
-    /// True where the keys may prove a token.
+    /// True if the keys may prove a token.
     pub(super) fn is_fit(&self) -> bool {
         self.refresh.lock().is_fit(self.timer.now())
     }
@@ -155,14 +155,14 @@ impl Published {
         Ok(())
     }
 
-    /// Keys are too old, or one is missing, and their owner cannot be asked.
+    /// Refusal while keys are too old, or one is missing, and their owner cannot be asked.
     pub(super) fn away(&self) -> Refusal {
         let text = "the keys of the token's issuer cannot be had at present; try again";
         let again = self.refresh.lock().again_after(self.timer.now());
         Refusal::new(Code::Unavailable, text).retry_after(again)
     }
 
-    /// Looks when a look is due, until dropped. `clock` is the time of day, for copies.
+    /// Looks whenever a look is due, until dropped. `clock` is the time of day, for copies.
     pub(super) async fn keep(&self, clock: &dyn Clock, entropy: &dyn Entropy) {
         let mut trouble = None;
         let mut copying = None;
@@ -182,7 +182,7 @@ impl Published {
             }
             let due = self.refresh.lock().due();
             let pause = due.since(self.timer.now()).min(TICK);
-            // An early call is only a reason to look at the time again.
+            // An early wake-up only checks the time again.
             let _ = timeout(pause, self.wake.notified()).await;
         }
     }
@@ -191,7 +191,7 @@ impl Published {
         self.refresh.lock().begin(self.timer.now())
     }
 
-    /// One look. The set is in use where it returns one.
+    /// Looks once. A set that it returns is in use.
     async fn look(&self, entropy: &dyn Entropy) -> Result<Vec<u8>, ProviderError> {
         let answer = self.provider.fetch().await.and_then(|answer| {
             let set = KeySet::parse(&answer.content, &self.algorithms);
@@ -215,7 +215,7 @@ impl Published {
         }
     }
 
-    /// Counts each failure, and says it once for each reason.
+    /// Counts each failure, and logs it once per reason.
     fn report(&self, error: &ProviderError, before: Option<String>) -> Option<String> {
         let result = match error {
             ProviderError::Unanswered(_) => "unanswered",
@@ -230,7 +230,7 @@ impl Published {
         Some(text)
     }
 
-    /// Writes a copy, unless the one before still waits for its disk.
+    /// Writes a copy, unless the previous one still waits for its disk.
     fn put_by(
         &self,
         before: Option<JoinHandle<()>>,
@@ -266,7 +266,7 @@ impl Published {
     }
 }
 
-/// Enough others wait for the same keys.
+/// Refusal while enough others wait for the same keys.
 fn crowded() -> Refusal {
     let text = "many wait for the keys of the token's issuer already; try again";
     Refusal::new(Code::Unavailable, text).retry_after(PATIENCE)

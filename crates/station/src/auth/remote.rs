@@ -1,4 +1,5 @@
-//! Sign-in by a service of the platform team: it says whose a token is, within a deadline, a bound and a circuit breaker.
+//! Sign-in by a service of the platform team, which says whose a token is, within a deadline, a
+//! bound and a circuit breaker.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -25,38 +26,38 @@ use tonic::transport::Channel;
 use tonic::{Request, Status};
 
 use super::config::{Config, LIFETIME_MAX, address};
-use super::{Authenticator, Client, Identity, KeyError};
+use super::{Authenticator, Client, KeyError, Principal};
 
-/// Time for an answer, that for a connection included.
+/// Time for an answer, including that for a connection.
 const DEADLINE: Duration = Duration::from_secs(2);
 /// Sign-ins that wait for an answer; further ones are `unavailable` at once.
 const IN_FLIGHT_MAX: usize = 256;
 /// Bytes of an answer, which has three numbers.
 const ANSWER_BYTES_MAX: usize = 4096;
-/// Characters of a refusal that clients are shown.
+/// Characters of a refusal that clients get to see.
 const TEXT_MAX: usize = 256;
 /// Hint for a client that comes too often.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// Section `station.auth.remote`: a service that says whose a token is (auth.proto).
+/// Section `station.auth.remote`: a service that identifies the user of a token (auth.proto).
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteConfig {
-    /// Address of the service: https, or http on loopback. Unset: no service is asked. It is asked for
-    /// tokens that name none of `issuers`, so for all where there are none.
+    /// Address of the service: https, or http on loopback. The station asks it about tokens that
+    /// name none of `issuers`, so about all tokens if there are none. Unset: no service is asked.
     #[schemars(extend("examples" = ["https://sign-in.example:443"]))]
     pub address: Option<Link>,
-    /// PEM: roots of its certificate. Unset: those of the operating system.
+    /// PEM file with the roots of its certificate. Unset: those of the operating system.
     #[schemars(extend("examples" = ["/etc/packetboat/sign-in/ca.crt"]))]
     pub ca_file: Option<PathBuf>,
-    /// PEM: certificate that the station shows it, read again where it changes. Unset: that of section
-    /// `identity`, where there is one.
+    /// PEM file with the certificate that the station shows it, read again when it changes. Unset:
+    /// that of section `identity`, if there is one.
     #[schemars(extend("examples" = ["/etc/packetboat/sign-in/tls.crt"]))]
     pub cert_file: Option<PathBuf>,
-    /// PEM: its private key, without a passphrase.
+    /// PEM file with the private key of `cert_file`, without a passphrase.
     #[schemars(extend("examples" = ["/etc/packetboat/sign-in/tls.key"]))]
     pub key_file: Option<PathBuf>,
-    /// Longest time from `issued_at` to `expires_at` of an answer.
+    /// Maximum time from `issued_at` to `expires_at` of an answer.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("spanMaximum" = "90days"))]
     pub lifetime_max: Duration,
@@ -110,7 +111,7 @@ impl RemoteConfig {
     }
 }
 
-/// The service, as a station asks it. Nothing that it says is remembered.
+/// The service, as a station asks it. No answer is remembered.
 pub(super) struct Remote {
     uri: tonic::codegen::http::Uri,
     tls: Option<Arc<ClientConfig>>,
@@ -119,7 +120,7 @@ pub(super) struct Remote {
     client: OnceLock<AuthenticatorServiceClient<Channel>>,
     places: Semaphore,
     circuit: Mutex<Circuit>,
-    /// The clock of `circuit`, which never steps.
+    /// Clock of `circuit`, which never steps.
     timer: TimerClock,
     pace: Mutex<LogPace>,
     lifetime_max: Duration,
@@ -133,7 +134,7 @@ impl std::fmt::Debug for Remote {
 }
 
 impl Remote {
-    /// Reads certificates; dials nobody.
+    /// Reads certificates, without dialling.
     pub(super) fn open(config: &Config) -> Result<Option<Remote>, KeyError> {
         let remote = &config.remote;
         let Some(link) = &remote.address else {
@@ -170,7 +171,7 @@ impl Remote {
         }))
     }
 
-    /// Reads the certificate again that is shown, until dropped.
+    /// Reads its own certificate again, until dropped.
     pub(super) async fn keep(&self) {
         if let Some(certificates) = self.certificates.clone() {
             certificates.keep("sign-in", "station.auth.remote").await;
@@ -203,7 +204,7 @@ impl Remote {
         }
     }
 
-    /// Notes how a call went, and says how the circuit changes.
+    /// Notes the outcome of a call, and logs changes of the circuit.
     fn note(&self, pass: Pass, answered: bool) {
         let mut circuit = self.circuit.lock();
         if answered && circuit.answered() {
@@ -216,7 +217,7 @@ impl Remote {
         }
     }
 
-    /// Words for a log, now and then.
+    /// Logs a reason, now and then.
     fn complain(&self, reason: &str) {
         if let Some(count) = self.pace.lock().count(self.timer.now()) {
             tracing::warn!(
@@ -227,12 +228,12 @@ impl Remote {
         }
     }
 
-    /// The service's answer, if it can be.
+    /// Checks the service's answer.
     fn check(
         &self,
         answer: AuthenticateResponse,
         now: Timestamp,
-    ) -> Result<Identity, &'static str> {
+    ) -> Result<Principal, &'static str> {
         let user = UserId::new(answer.user).map_err(|_| "it named no user")?;
         let issued_at = Timestamp::from_millis(answer.issued_at);
         let expires_at = Timestamp::from_millis(answer.expires_at);
@@ -245,7 +246,7 @@ impl Remote {
         if expires_at > issued_at + self.lifetime_max {
             return Err("it named an end beyond lifetime_max");
         }
-        Ok(Identity {
+        Ok(Principal {
             user,
             platform: None,
             device: None,
@@ -262,7 +263,7 @@ impl Authenticator for Remote {
         token: &str,
         client: &Client<'_>,
         now: Timestamp,
-    ) -> Result<Identity, Refusal> {
+    ) -> Result<Principal, Refusal> {
         let Ok(_place) = self.places.try_acquire() else {
             count("busy");
             return Err(unavailable());
@@ -302,7 +303,7 @@ impl Authenticator for Remote {
     }
 }
 
-/// The refusal that a status stands for; nothing for one that is no word about the token.
+/// Refusal that a status stands for; `None` if the status says nothing about the token.
 fn refusal_of(status: &Status) -> Option<Refusal> {
     let (code, text) = match status.code() {
         tonic::Code::Unauthenticated => (Code::Unauthenticated, "the token is not known"),

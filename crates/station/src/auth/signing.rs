@@ -7,12 +7,12 @@ use jsonwebtoken::{EncodingKey, Header};
 use protocol::{Timestamp, UserId};
 use secrecy::{ExposeSecret, SecretSlice};
 
-use super::config::{Algorithm, Config};
+use super::config::{Algorithm, Config, as_of_jwt};
 use super::keys::read_file;
 use super::{AUDIENCE, Claims, KeyError};
 
-/// The key with which development tokens are signed where the settings name no other. Everybody knows it:
-/// whoever reaches a server that uses it may be anybody.
+/// Key that signs development tokens unless the settings name another one. Everybody knows it: a
+/// server that uses it believes anybody.
 pub const UNSAFE_DEVELOPMENT_SECRET: &str =
     "packetboat development key: unsafe, known to everybody, not for production";
 
@@ -22,7 +22,7 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 /// Shorter secrets can be guessed (RFC 7518, 3.2 asks for the hash's length).
 const SECRET_BYTES_MIN: usize = 32;
 
-/// A secret that signs and proves tokens (HS256). It never shows itself.
+/// A secret that signs and proves tokens (HS256). Debug output hides it.
 #[derive(Clone)]
 pub struct Secret(SecretSlice<u8>);
 
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Default for Secret {
-    /// The one that everybody knows.
+    /// The secret that everybody knows.
     fn default() -> Self {
         Secret(UNSAFE_DEVELOPMENT_SECRET.as_bytes().to_vec().into())
     }
@@ -79,14 +79,14 @@ pub struct Signer {
 }
 
 impl Default for Signer {
-    /// With the key that everybody knows, as the default settings ask.
+    /// Signs with the key that everybody knows, as the default settings ask.
     fn default() -> Self {
         Signer::new(Secret::default())
     }
 }
 
 impl Signer {
-    /// As the default settings ask.
+    /// Signs as the default settings ask.
     pub fn new(secret: Secret) -> Signer {
         Signer {
             issuer: Config::default().issuer,
@@ -97,7 +97,7 @@ impl Signer {
         }
     }
 
-    /// The first issuer that has secrets, with the first of them; else `key_file`.
+    /// Signs as the first issuer that has secrets, with the first of them; else with `key_file`.
     pub fn open(config: &Config) -> Result<Signer, KeyError> {
         if config.issuers.is_empty() && !config.remote.is_on() {
             let secret = config.key_file.as_deref().map(Secret::read).transpose()?;
@@ -120,12 +120,12 @@ impl Signer {
         })
     }
 
-    /// The longest life of a token that the issuer's stations believe, if there is one.
+    /// Longest life of a token that the issuer's stations believe, if there is a limit.
     pub fn lifetime_max(&self) -> Option<Duration> {
         self.lifetime_max
     }
 
-    /// For `user` on any device, from `now` on.
+    /// Claims for `user` on any device, from `now` on.
     pub fn claims(&self, user: UserId, now: Timestamp, lifetime: Duration) -> Claims {
         Claims {
             iss: self.issuer.clone(),
@@ -136,7 +136,7 @@ impl Signer {
 
     pub fn sign(&self, claims: &Claims) -> Result<String, KeyError> {
         let key = EncodingKey::from_secret(self.secret.expose());
-        let mut header = Header::new(Algorithm::HS256.into());
+        let mut header = Header::new(as_of_jwt(Algorithm::HS256));
         header.kid.clone_from(&self.kid);
         jsonwebtoken::encode(&header, claims, &key).map_err(KeyError::Unsigned)
     }

@@ -1,4 +1,4 @@
-//! Whom a station asks whose a token is: keys of issuers, a service, or both.
+//! Chooses who proves a token: keys of issuers, a service, or both.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use protocol::{Refusal, Timestamp};
 
 use super::remote::Remote;
 use super::tokens::check_size;
-use super::{Authenticator, Client, Config, Identity, KeyError, SignedTokens};
+use super::{Authenticator, Client, Config, KeyError, Principal, SignedTokens};
 
-/// The way of every token. One that names a known issuer is proved here, with that issuer's keys alone; the service is
-/// asked for all others.
+/// Entrance of every token. A token that names a known issuer is proved here, with that issuer's
+/// keys alone; the service is asked for all others.
 #[derive(Debug)]
 pub struct TokenDoor {
     tokens: Arc<SignedTokens>,
@@ -20,11 +20,11 @@ pub struct TokenDoor {
 }
 
 impl TokenDoor {
-    /// Reads all keys and certificates that the settings name in files. Asks nobody, and may be called outside a
-    /// runtime.
+    /// Reads all keys and certificates that the settings name in files. Makes no call, and may be
+    /// called outside a runtime.
     ///
     /// # Errors
-    /// A setting or a file that cannot be.
+    /// An invalid setting or file.
     pub fn open(config: &Config) -> Result<TokenDoor, KeyError> {
         Ok(TokenDoor {
             tokens: Arc::new(SignedTokens::open(config)?),
@@ -38,7 +38,7 @@ impl TokenDoor {
         self.tokens.restore(now);
     }
 
-    /// Reads keys and certificates again that change, until dropped.
+    /// Reads changed keys and certificates again, until dropped.
     pub async fn keep(self: Arc<Self>, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) {
         let certificates = async {
             if let Some(remote) = &self.remote {
@@ -56,7 +56,7 @@ impl Authenticator for TokenDoor {
         token: &str,
         client: &Client<'_>,
         now: Timestamp,
-    ) -> Result<Identity, Refusal> {
+    ) -> Result<Principal, Refusal> {
         let Some(remote) = &self.remote else {
             return self.tokens.authenticate(token, client, now).await;
         };

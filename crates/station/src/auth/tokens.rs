@@ -17,15 +17,16 @@ use protocol::{Code, Refusal, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
-use super::config::{Algorithm, Config, Issuer};
+use super::config::{Algorithm, Config, Issuer, as_of_jwt};
 use super::keys::{KeySet, NoKey, replace};
 use super::provider::{Https, Providers};
-use super::published::{Published, reloads};
+use super::published::{PublishedKeys, reloads};
 use super::signing::Secret;
-use super::{AUDIENCE, Authenticator, Client, Identity, KeyError, unauthenticated};
+use super::{AUDIENCE, Authenticator, Client, KeyError, Principal, unauthenticated};
 
-/// Proves tokens with keys that the settings name. Signatures are compared in constant time by the library. What a
-/// token says of itself only chooses among the issuers and their keys; the key says how it is signed.
+/// Proves tokens with keys that the settings name. The library compares signatures in constant
+/// time. A token's own claims only choose among the issuers and their keys; the key decides on the
+/// algorithm.
 #[derive(Debug)]
 pub struct SignedTokens {
     issuers: Vec<Trusted>,
@@ -33,37 +34,37 @@ pub struct SignedTokens {
     token_bytes_max: usize,
 }
 
-/// An issuer, and its keys of now.
+/// An issuer, and its current keys.
 pub(super) struct Trusted {
     pub(super) issuer: String,
-    /// Set where a token says when it was issued.
+    /// Set if tokens say when they were issued.
     lifetime_max: Option<Duration>,
     /// One for each algorithm, since a list of them would let a token choose.
     validations: Vec<Validation>,
-    origin: Origin,
+    origin: TokenOrigin,
     keys: Arc<ArcSwap<KeySet>>,
 }
 
 /// Origin of an issuer's keys.
-enum Origin {
-    Files(Source),
-    Url(Box<Published>),
+enum TokenOrigin {
+    Files(KeySource),
+    Url(Box<PublishedKeys>),
 }
 
 /// Files with an issuer's keys.
 #[derive(Clone, Debug)]
-enum Source {
+enum KeySource {
     WellKnown,
     KeyFile(PathBuf),
     Issuer(Box<Issuer>),
 }
 
-impl Source {
+impl KeySource {
     fn read(&self) -> Result<KeySet, KeyError> {
         match self {
-            Source::WellKnown => Ok(KeySet::of(&Secret::default())),
-            Source::KeyFile(path) => Ok(KeySet::of(&Secret::read(path)?)),
-            Source::Issuer(issuer) => KeySet::read(issuer),
+            KeySource::WellKnown => Ok(KeySet::of(&Secret::default())),
+            KeySource::KeyFile(path) => Ok(KeySet::of(&Secret::read(path)?)),
+            KeySource::Issuer(issuer) => KeySet::read(issuer),
         }
     }
 }
@@ -77,13 +78,13 @@ impl std::fmt::Debug for Trusted {
 impl Trusted {
     fn of_key_file(config: &Config) -> Result<Trusted, KeyError> {
         let source = config.key_file.clone();
-        let source = source.map_or(Source::WellKnown, Source::KeyFile);
+        let source = source.map_or(KeySource::WellKnown, KeySource::KeyFile);
         let keys = Arc::new(ArcSwap::from_pointee(source.read()?));
         Ok(Trusted {
             issuer: config.issuer.clone(),
             lifetime_max: None,
             validations: validations(&config.issuer, AUDIENCE, &[Algorithm::HS256]),
-            origin: Origin::Files(source),
+            origin: TokenOrigin::Files(source),
             keys,
         })
     }
@@ -94,12 +95,12 @@ impl Trusted {
         providers: Providers<'_>,
     ) -> Result<Trusted, KeyError> {
         let (origin, keys) = match &issuer.jwks_url {
-            None => Origin::of_files(issuer)?,
+            None => TokenOrigin::of_files(issuer)?,
             Some(url) => {
                 let provider = providers(issuer, url)?;
-                let published = Published::new(issuer, url, config, provider)?;
+                let published = PublishedKeys::new(issuer, url, config, provider)?;
                 let keys = Arc::clone(&published.keys);
-                (Origin::Url(Box::new(published)), keys)
+                (TokenOrigin::Url(Box::new(published)), keys)
             }
         };
         Ok(Trusted {
@@ -111,9 +112,10 @@ impl Trusted {
         })
     }
 
-    /// Waits where the token's key may be on its way. What is wrong with the token is said where it is proved.
+    /// Waits if the token's key may be on its way. Faults of the token are reported where it is
+    /// proved.
     pub(super) async fn await_key(&self, token: &str) -> Result<(), Refusal> {
-        let Origin::Url(published) = &self.origin else {
+        let TokenOrigin::Url(published) = &self.origin else {
             return Ok(());
         };
         let Ok(header) = jsonwebtoken::decode_header(token) else {
@@ -130,10 +132,10 @@ impl Trusted {
         validations.find(|validation| validation.algorithms == [algorithm])
     }
 
-    /// Keys that are too old prove nothing, and their owner cannot be asked.
+    /// Refuses if keys are too old to prove anything and their owner cannot be asked.
     fn present_keys(&self) -> Result<Guard<Arc<KeySet>>, Refusal> {
         match &self.origin {
-            Origin::Url(published) if !published.is_fit() => Err(published.away()),
+            TokenOrigin::Url(published) if !published.is_fit() => Err(published.away()),
             _ => Ok(self.keys.load()),
         }
     }
@@ -162,7 +164,7 @@ impl Trusted {
         Ok(token.claims)
     }
 
-    /// A token of now, and one that does not live too long where the issuer has a bound.
+    /// Checks that a token is valid now, and does not live too long if the issuer has a limit.
     pub(super) fn check_times(
         &self,
         times: &Times,
@@ -184,16 +186,20 @@ impl Trusted {
         Ok(())
     }
 
-    /// Looks at the files again; where one of them cannot be used, all keys stay as they were.
-    fn reload(issuer: &str, source: &Source, keys: &ArcSwap<KeySet>) -> Result<Reload, KeyError> {
+    /// Reads the files again; if one of them cannot be used, all keys stay as they were.
+    fn reload(
+        issuer: &str,
+        source: &KeySource,
+        keys: &ArcSwap<KeySet>,
+    ) -> Result<Reload, KeyError> {
         Ok(replace(issuer, keys, source.read()?))
     }
 
-    /// Reads keys again that change, until dropped.
+    /// Reads changed keys again, until dropped.
     pub(super) async fn keep(&self, clock: &dyn Clock, entropy: &dyn Entropy) {
         let source = match &self.origin {
-            Origin::Url(published) => return published.keep(clock, entropy).await,
-            Origin::Files(source) => source.clone(),
+            TokenOrigin::Url(published) => return published.keep(clock, entropy).await,
+            TokenOrigin::Files(source) => source.clone(),
         };
         let (issuer, keys) = (self.issuer.clone(), Arc::clone(&self.keys));
         let look = move || Trusted::reload(&issuer, &source, &keys);
@@ -202,9 +208,9 @@ impl Trusted {
     }
 }
 
-impl Origin {
-    fn of_files(issuer: &Issuer) -> Result<(Origin, Arc<ArcSwap<KeySet>>), KeyError> {
-        let source = Source::Issuer(Box::new(issuer.clone()));
+impl TokenOrigin {
+    fn of_files(issuer: &Issuer) -> Result<(TokenOrigin, Arc<ArcSwap<KeySet>>), KeyError> {
+        let source = KeySource::Issuer(Box::new(issuer.clone()));
         let keys = source.read()?;
         if keys.is_empty() {
             return Err(KeyError::Empty {
@@ -212,18 +218,21 @@ impl Origin {
                 algorithms: issuer.algorithms.clone(),
             });
         }
-        Ok((Origin::Files(source), Arc::new(ArcSwap::from_pointee(keys))))
+        Ok((
+            TokenOrigin::Files(source),
+            Arc::new(ArcSwap::from_pointee(keys)),
+        ))
     }
 }
 
-/// One for each algorithm of an issuer.
+/// Makes one validation for each algorithm of an issuer.
 fn validations(issuer: &str, audience: &str, algorithms: &[Algorithm]) -> Vec<Validation> {
     let validation = |&algorithm: &Algorithm| {
-        let mut validation = Validation::new(algorithm.into());
+        let mut validation = Validation::new(as_of_jwt(algorithm));
         validation.set_audience(&[audience]);
         validation.set_issuer(&[issuer]);
         validation.set_required_spec_claims(&["aud", "exp", "iss", "sub"]);
-        // Times are checked below, by the clock that the whole station goes by.
+        // Times are checked elsewhere, by the clock of the whole station.
         validation.validate_exp = false;
         validation.validate_nbf = false;
         validation
@@ -232,10 +241,11 @@ fn validations(issuer: &str, audience: &str, algorithms: &[Algorithm]) -> Vec<Va
 }
 
 impl SignedTokens {
-    /// Reads all keys that the settings name in files. Those at URLs come later: see [`SignedTokens::keep`].
+    /// Reads all keys that the settings name in files. Those at URLs come later: see
+    /// [`SignedTokens::keep`].
     ///
     /// # Errors
-    /// A setting or a file that cannot be.
+    /// An invalid setting or file.
     pub fn open(config: &Config) -> Result<SignedTokens, KeyError> {
         SignedTokens::open_with(config, &|issuer, url| {
             let https = Https::open(&issuer.issuer, url)?;
@@ -267,36 +277,36 @@ impl SignedTokens {
         })
     }
 
-    /// Takes the copies in `cache_dir` of sets that came from URLs, as far as they are young enough at `now`, the time
-    /// of day.
+    /// Restores the copies in `cache_dir` of sets that came from URLs, as far as they are young
+    /// enough at `now`, the time of day.
     pub fn restore(&self, now: Timestamp) {
         for trusted in &self.issuers {
-            if let Origin::Url(published) = &trusted.origin {
+            if let TokenOrigin::Url(published) = &trusted.origin {
                 published.restore(now);
             }
         }
     }
 
-    /// Reads keys again that change in their files, and asks URLs for theirs, those of each issuer by themselves, until
-    /// dropped.
+    /// Reads changed keys again from files, and fetches those at URLs, each issuer's by themselves,
+    /// until dropped.
     pub async fn keep(self: Arc<Self>, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) {
         let issuers = self.issuers.iter();
         join_all(issuers.map(|trusted| trusted.keep(&*clock, &*entropy))).await;
     }
 
-    /// Looks at all files once, as [`SignedTokens::keep`] does.
+    /// Reads all files once, as [`SignedTokens::keep`] does.
     #[cfg(test)]
     pub(super) fn reload(&self) -> Vec<Result<Reload, KeyError>> {
         let reload = |it: &Trusted| match &it.origin {
-            Origin::Files(source) => Trusted::reload(&it.issuer, source, &it.keys),
-            Origin::Url(_) => Ok(Reload::Unchanged),
+            TokenOrigin::Files(source) => Trusted::reload(&it.issuer, source, &it.keys),
+            TokenOrigin::Url(_) => Ok(Reload::Unchanged),
         };
         self.issuers.iter().map(reload).collect()
     }
 
-    /// As [`Authenticator::authenticate`] does, with the keys that are here.
+    /// As [`Authenticator::authenticate`], with the keys at hand.
     #[cfg(test)]
-    pub(super) fn prove(&self, token: &str, now: Timestamp) -> Result<Identity, Refusal> {
+    pub(super) fn prove(&self, token: &str, now: Timestamp) -> Result<Principal, Refusal> {
         self.prove_by(self.issuer_of(token)?, token, now)
     }
 
@@ -305,14 +315,14 @@ impl SignedTokens {
         trusted: &Trusted,
         token: &str,
         now: Timestamp,
-    ) -> Result<Identity, Refusal> {
+    ) -> Result<Principal, Refusal> {
         let proven: Proven = trusted.open_token(token)?;
         let user = proven
             .sub
             .parse()
             .map_err(|_| unauthenticated("the token's sub is no user"))?;
         trusted.check_times(&proven.times, self.leeway, now)?;
-        Ok(Identity {
+        Ok(Principal {
             user,
             platform: restriction(proven.platform)?,
             device: restriction(proven.device)?,
@@ -321,14 +331,15 @@ impl SignedTokens {
         })
     }
 
-    /// True for a token that says it is of one of these issuers.
+    /// True for a token that claims to be of one of these issuers.
     pub(super) fn knows(&self, token: &str) -> bool {
         let claimed = insecure_decode_claims::<Claimed>(token).ok();
         let issuer = claimed.and_then(|claimed| claimed.iss);
         issuer.is_some_and(|issuer| self.issuers.iter().any(|known| known.issuer == issuer))
     }
 
-    /// By what the token says before anything is proved: it chooses among those that are trusted anyway.
+    /// Finds the issuer by an unproved claim, which only chooses among those that are trusted
+    /// anyway.
     fn issuer_of(&self, token: &str) -> Result<&Trusted, Refusal> {
         let issuer = claimed_issuer(token, self.token_bytes_max)?;
         let mut issuers = self.issuers.iter();
@@ -344,7 +355,7 @@ impl Authenticator for SignedTokens {
         token: &str,
         _: &Client<'_>,
         now: Timestamp,
-    ) -> Result<Identity, Refusal> {
+    ) -> Result<Principal, Refusal> {
         let trusted = self.issuer_of(token)?;
         trusted.await_key(token).await?;
         self.prove_by(trusted, token, now)
@@ -357,7 +368,7 @@ struct Claimed {
     iss: Option<String>,
 }
 
-/// Refuses a token that nobody need be asked about.
+/// Refuses a token that cannot be good, without asking anybody.
 pub(super) fn check_size(token: &str, bytes_max: usize) -> Result<(), Refusal> {
     if token.is_empty() {
         return Err(unauthenticated("the token is missing"));
@@ -368,7 +379,7 @@ pub(super) fn check_size(token: &str, bytes_max: usize) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// By what a token says before anything is proved.
+/// Issuer by an unproved claim.
 pub(super) fn claimed_issuer(token: &str, bytes_max: usize) -> Result<String, Refusal> {
     check_size(token, bytes_max)?;
     let claimed: Claimed = insecure_decode_claims(token)
@@ -392,7 +403,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// A bound on the life of a token: so long has it whoever steals it.
+    /// Limits the life of a token: a thief has it for as long.
     fn check_lifetime(
         &self,
         lifetime_max: Duration,

@@ -1,5 +1,5 @@
-//! What a station is sent that it should never have been sent: each gets its code, its neighbours in
-//! the batch notice nothing.
+//! Input that a station should never get: each item gets its code, and its neighbours in the batch
+//! notice nothing.
 
 use std::time::Duration;
 

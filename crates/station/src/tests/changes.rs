@@ -1,8 +1,9 @@
-//! Changes at the door, and in what a device is told; unread.
+//! Changes at the door, and in the answers to devices; unread counts.
 
+use api::task::Value;
 use std::time::Duration;
 
-use protocol::change::{Asked, ChangeKind, ChangeOf, ChangeRow, Changed};
+use protocol::change::{ChangeKind, ChangeOf, ChangeRequest, ChangeRow, OrderedChange};
 use protocol::frame::{
     ChangePage, HiddenPage, HistoryPage, HistoryRange, Send, Summary, SyncAnswer, SyncQuery,
 };
@@ -52,10 +53,10 @@ impl World {
             epoch: 1,
             offset: 100 + rev,
         };
-        let changed = Changed {
+        let changed = OrderedChange {
             rev,
             seq: placed.position.seq,
-            asked: Asked::of(&message).expect("a change"),
+            asked: ChangeRequest::of(&message).expect("a change"),
         };
         let row = ChangeRow {
             conversation,
@@ -107,7 +108,8 @@ impl World {
     }
 }
 
-/// Whoever may not is told at once; what is not placed yet is for the writer to judge.
+/// A sender who may not change hears so at once; a message that is not placed yet is the writer's
+/// to judge.
 #[tokio::test(start_paused = true)]
 async fn the_door_says_what_the_writer_would() {
     let world = world().await;
@@ -143,15 +145,15 @@ async fn the_door_says_what_the_writer_would() {
     assert!(world.submit_one(item(1, early)).await.is_ok());
     let records = world.log().await;
     for record in &records {
-        let task = api::task::Task::decode(record.value.clone()).expect("ours");
-        let api::task::Work::Message(task) = task.work else {
+        let task = protocol::record::Task::decode(record.value.clone()).expect("ours");
+        let protocol::record::Work::Message(task) = task.work else {
             panic!("a message");
         };
         assert_eq!(task.message.options, Options::NONE, "told, never stored");
     }
 }
 
-/// A resend of a change that was accepted is answered as accepted, whatever the message is by now.
+/// A resend of an accepted change is answered as accepted, whatever the message is by now.
 #[tokio::test(start_paused = true)]
 async fn a_change_is_not_judged_twice() {
     let world = world().await;
@@ -166,7 +168,7 @@ async fn a_change_is_not_judged_twice() {
     assert_eq!(world.submit_one(item(1, late)).await, Err(Code::NotFound));
 }
 
-/// Those who come later see what the others saw.
+/// Later readers see the same as the others saw.
 #[tokio::test(start_paused = true)]
 async fn pages_and_lists_show_messages_as_they_are_now() {
     let world = world().await;
@@ -224,7 +226,7 @@ async fn unread_is_counted_by_places() {
         .await;
     let row = world.row(2, 1).await;
     assert_eq!((row.read_seq, row.unread), (Seq(4), 4));
-    // One of those that were read, one of one's own, one that counted.
+    // A message that was read, one of the user's own, and one that counted.
     world.made(&placed[0], 1, 1, ChangeKind::Recall, "").await;
     world.made(&placed[5], 2, 2, ChangeKind::Recall, "").await;
     world.made(&placed[6], 1, 3, ChangeKind::Recall, "").await;
@@ -243,7 +245,8 @@ async fn unread_is_counted_by_places() {
     assert_eq!((row.cleared_seq, row.unread), (Seq(8), 1));
 }
 
-/// In the order in which they were hidden, page by page, to who hid them; the list says how far they go.
+/// In the order in which they were hidden, page by page, for the user who hid them; the list says
+/// how far they go.
 #[tokio::test(start_paused = true)]
 async fn what_was_hidden_is_told_to_who_hid_it() {
     let world = world_with(crate::Config {
@@ -330,7 +333,7 @@ async fn what_was_cleared_is_told_to_who_has_it() {
         .collect();
     assert_eq!(rows, [2, 3].map(|peer| (between(1, peer), Seq(1), 0)));
     assert!(difference.more);
-    // By name it is told to anybody of the two.
+    // By name either of the two gets the row.
     let row = async |who, one, other| {
         let conversation = between(one, other);
         match world.ask(who, SyncQuery::Row { conversation }).await? {

@@ -1,9 +1,9 @@
-//! Copies beside the stores, as the answers are made of them.
+//! Answers made from cache entries.
 
 use std::time::Duration;
 
 use backend::cache::CacheConfig;
-use protocol::cached::{Outdated, Owner};
+use protocol::cache::{CacheKey, Invalidation};
 use protocol::frame::{HistoryRange, ListPage};
 use protocol::receipt::ReceiptKind;
 use protocol::{Code, Seq, Timestamp};
@@ -18,8 +18,8 @@ async fn keeping() -> World {
 }
 
 impl World {
-    async fn forget(&self, owner: Owner) {
-        let told = self.backends.cache.forget(&[Outdated::of(owner)]).await;
+    async fn forget(&self, owner: CacheKey) {
+        let told = self.backends.cache.forget(&[Invalidation::of(owner)]).await;
         assert!(told.iter().all(Result::is_ok));
     }
 
@@ -35,8 +35,8 @@ fn ends(page: &ListPage) -> Vec<u64> {
     page.conversations.iter().map(|row| row.seq.0).collect()
 }
 
-/// Should it ever happen that a copy is behind: what it lacks is told with the next list that knows it, and nobody who
-/// knows more is told that the server lost something.
+/// Should a cache entry ever be stale, the next list that knows better makes good for it, and
+/// nobody who knows more hears that the server lost something.
 #[tokio::test(start_paused = true)]
 async fn what_a_copy_lacks_is_told_later() {
     let world = keeping().await;
@@ -46,17 +46,17 @@ async fn what_a_copy_lacks_is_told_later() {
     assert_eq!(ends(&first), [1]);
     assert_eq!(world.forward(2, 0).await, Ok(vec![1]));
     tokio::time::advance(Duration::from_secs(120)).await;
-    // Nobody forgot the copy.
+    // Nobody invalidates the entry.
     world.say(7, 1, "two").await;
     let page = world
         .history(2, of(7), HistoryRange::Forward { after: Seq(0) }, 0)
         .await;
     assert_eq!(page.expect("a page").last_seq, Seq(1));
     assert_eq!(world.forward(2, 2).await, Ok(vec![]), "it has the second");
-    world.forget(Owner::Group(group(7))).await;
+    world.forget(CacheKey::Group(group(7))).await;
     tokio::time::advance(Duration::from_secs(120)).await;
 
-    // And of a user: that the copy is old shows in the version.
+    // A user's entry as well: its age shows in the version.
     world.list(2, first.version, None).await;
     world.place(1, 2, 1, "hello").await;
     tokio::time::advance(Duration::from_secs(120)).await;
@@ -66,7 +66,7 @@ async fn what_a_copy_lacks_is_told_later() {
     let behind = world.list(2, since, None).await;
     assert_eq!(ends(&behind), [2], "the group alone");
     assert!(behind.version < world.backends.clock.now() - Duration::from_secs(100));
-    world.forget(Owner::User(user(2))).await;
+    world.forget(CacheKey::User(user(2))).await;
     let after = world.list(2, behind.version, None).await;
     assert_eq!(after.conversations[0].conversation, between(1, 2));
 }
@@ -90,7 +90,7 @@ async fn copies_end_with_their_time() {
     assert_eq!(asked().await, 0);
 }
 
-/// A receipt moves the register, and the copy with it.
+/// A receipt moves the register, and the cache entry with it.
 #[tokio::test(start_paused = true)]
 async fn what_is_read_stands_in_the_copy() {
     let world = keeping().await;
@@ -113,7 +113,7 @@ async fn what_is_read_stands_in_the_copy() {
     assert_eq!(world.faults.calls("groups", "members_of"), 0);
     // A private one is in the difference again.
     let placed = world.place(1, 2, 1, "hello").await;
-    world.forget(Owner::User(user(2))).await;
+    world.forget(CacheKey::User(user(2))).await;
     tokio::time::advance(Duration::from_secs(60)).await;
     let quiet = world.list(2, world.backends.clock.now(), None).await;
     tokio::time::advance(Duration::from_secs(60)).await;
@@ -127,7 +127,8 @@ async fn what_is_read_stands_in_the_copy() {
     assert_eq!(row.expect("it was read").read_seq, Seq(1));
 }
 
-/// Who was removed reads nothing by an old copy once it is forgotten, and somebody who never was in reads nothing at all.
+/// A removed member reads nothing by an old entry once it is invalidated, and a user who never was
+/// a member reads nothing at all.
 #[tokio::test(start_paused = true)]
 async fn only_members_are_answered_from_copies() {
     let world = keeping().await;
@@ -138,7 +139,7 @@ async fn only_members_are_answered_from_copies() {
     assert_eq!(world.forward(2, 0).await, Ok(vec![1]));
     assert_eq!(world.forward(3, 0).await, Err(Code::Forbidden));
     world.is_in(7, CLOSED, 2, None).await;
-    world.forget(Owner::User(user(2))).await;
+    world.forget(CacheKey::User(user(2))).await;
     assert_eq!(world.forward(2, 0).await, Err(Code::Forbidden));
     world.list(2, Timestamp::from_millis(1), None).await;
     assert_eq!(world.forward(2, 0).await, Err(Code::Forbidden));

@@ -1,5 +1,5 @@
-//! Costs of proof: of a send from a boat to the log, over TLS with tickets and without either; of a sign-in with a token
-//! and with a ticket to resume with. `scripts/costs` counts the first one.
+//! Costs of proof: for a send from a boat to the log, over TLS with tickets and without either; for
+//! a sign-in with a token and with a resume ticket. `scripts/costs` counts the first one.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -35,12 +35,12 @@ use crate::auth::{self, Algorithm, Issuer};
 use crate::{Config, tickets};
 
 const ISSUER: &str = "https://id.example";
-/// Sends of a call, as a boat collects them under load.
+/// Sends in one call, as a boat collects them under load.
 const BATCH: usize = 16;
 /// Sessions that send or sign in by turns.
 const USERS: i64 = 16;
-/// Bound of the difference between a sign-in with a token and one with a ticket, in checks of one signature of ES256: the
-/// check itself, and the reading around it.
+/// Limit of the difference between a sign-in with a token and one with a ticket, in checks of one
+/// signature of ES256: the check itself, and the reading around it.
 const SIGNATURES_MAX: u32 = 3;
 
 /// Services with certificates of one root, in TLS 1.3 without resumption.
@@ -116,7 +116,7 @@ fn many() -> NonZeroU32 {
 }
 
 impl Bench {
-    /// `proved`: in TLS with certificates, and with tickets.
+    /// `proved`: over TLS with certificates, and with tickets.
     async fn new(proved: bool, auth: auth::Config) -> Bench {
         let dir = tempfile::tempdir().expect("a folder");
         let keys = dir.path().join("keys");
@@ -162,7 +162,7 @@ impl Bench {
         admitted.expect("admitted")
     }
 
-    /// Sends so many messages in batches, all of which the log has.
+    /// Sends batches of messages, all of which the log takes.
     async fn send(&self, tickets: &[Option<Ticket>], batches: usize) {
         let mut number = 0_u128;
         for _ in 0..batches {
@@ -214,7 +214,7 @@ async fn sends_to_be_counted() {
         .await;
 }
 
-/// A provider's key from both sides, and its file.
+/// Both halves of a provider's key, and the file with its public one.
 fn provider(dir: &TempDir) -> (auth::Config, EncodingKey, DecodingKey) {
     let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key");
     let public = pair.der_bytes();

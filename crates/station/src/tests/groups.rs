@@ -1,18 +1,19 @@
-//! Groups at the doors and in what their members are told.
+//! Groups at the doors, and in the answers to their members.
 
+use api::task::Value;
 use std::time::Duration;
 
 use api::codec::encode_message;
 use backend::hook::{Calls, Fault};
-use backend::timeline::Entry;
-use protocol::change::{Asked, ChangeKind, ChangeOf, ChangeRow, Changed};
+use backend::timeline::TimelineEntry;
+use protocol::change::{ChangeKind, ChangeOf, ChangeRequest, ChangeRow, OrderedChange};
 use protocol::conversation::Head;
 use protocol::frame::{
     HistoryRange, MemberPage, Send, ServerFrame, Summary, SyncAnswer, SyncQuery,
 };
-use protocol::group::{GroupRow, Member, Role, Settings, Wish};
+use protocol::group::{GroupCommand, GroupRow, GroupSettings, Member, Role};
 use protocol::history::Version;
-use protocol::loaded::Loaded;
+use protocol::loaded_ranges::LoadedRanges;
 use protocol::message::Content;
 use protocol::receipt::ReceiptKind;
 use protocol::unread::Tally;
@@ -25,11 +26,11 @@ use super::receipts::receipt_of;
 use super::world::*;
 use crate::Config;
 
-pub(super) const CLOSED: Settings = Settings {
+pub(super) const CLOSED: GroupSettings = GroupSettings {
     open_history: false,
     open_door: false,
 };
-const OPEN: Settings = Settings {
+const OPEN: GroupSettings = GroupSettings {
     open_history: true,
     open_door: true,
 };
@@ -57,11 +58,11 @@ fn asking(number: i64, send_id: u8, subject: Option<MessageId>, kind: ChangeKind
 }
 
 impl World {
-    /// Somebody is this in a group now, as a carrier would have saved it.
+    /// Gives a user a role in a group now, as a carrier would have saved it.
     pub(super) async fn is_in(
         &self,
         in_group: i64,
-        settings: Settings,
+        settings: GroupSettings,
         who: i64,
         role: Option<Role>,
     ) {
@@ -86,7 +87,7 @@ impl World {
         touched.expect("writes");
     }
 
-    pub(super) async fn group_of(&self, in_group: i64, settings: Settings, members: &[i64]) {
+    pub(super) async fn group_of(&self, in_group: i64, settings: GroupSettings, members: &[i64]) {
         for (index, who) in members.iter().enumerate() {
             let role = if index == 0 {
                 Role::Owner
@@ -102,10 +103,10 @@ impl World {
         heads.expect("loads")[0].unwrap_or_default()
     }
 
-    /// The next message of a group, with all that a carrier writes.
+    /// Next message of a group, with everything that a carrier writes.
     pub(super) async fn say(&self, in_group: i64, from: i64, text: &str) -> Placed {
         let placed = self.say_uncached(in_group, from, text).await;
-        let entry = Entry {
+        let entry = TimelineEntry {
             seq: placed.position.seq,
             id: placed.message.id,
             body: encode_message(&placed),
@@ -176,10 +177,10 @@ impl World {
             subject: Some(placed.message.id),
             kind: ChangeKind::Recall,
         }));
-        let changed = Changed {
+        let changed = OrderedChange {
             rev: head.rev + 1,
             seq: placed.position.seq,
-            asked: Asked::of(&message).expect("a change"),
+            asked: ChangeRequest::of(&message).expect("a change"),
         };
         let row = ChangeRow {
             conversation: placed.conversation,
@@ -252,7 +253,7 @@ async fn who_is_in_a_group_may_send_to_it() {
             item(4, to_group(7, 3, "let me in")),
             item(1, to_group(8, 4, "nobody")),
             item(2, to_group(7, 5, "hello")),
-            item(4, asking(7, 6, None, ChangeKind::Wish(Wish::Join))),
+            item(4, asking(7, 6, None, ChangeKind::Wish(GroupCommand::Join))),
         ])
         .await;
     let codes: Vec<_> = told.iter().map(|told| told.err()).collect();
@@ -279,7 +280,7 @@ async fn who_is_in_a_group_may_send_to_it() {
         0,
         "it is believed for a while"
     );
-    // That somebody is not in is never believed.
+    // A user's absence from a group is never remembered.
     world.is_in(7, CLOSED, 4, Some(Role::Member)).await;
     assert!(
         world
@@ -293,7 +294,7 @@ async fn who_is_in_a_group_may_send_to_it() {
         .submit_one(item(2, to_group(7, 21, "still here?")))
         .await;
     assert_eq!(gone, Err(Code::Forbidden));
-    // Whoever is not known is let in: the writer judges at the message's place.
+    // A user of unknown membership may pass: the writer judges at the message's place.
     world.faults.begin(Calls::to("groups"), Fault::Hang);
     assert!(
         world
@@ -303,7 +304,7 @@ async fn who_is_in_a_group_may_send_to_it() {
     );
 }
 
-/// A resend of what may be in the log goes to its writer, who knows.
+/// A resend that may be in the log goes to its writer, who knows.
 #[tokio::test(start_paused = true)]
 async fn a_send_that_may_be_accepted_is_not_refused_at_the_door() {
     let world = world().await;
@@ -354,7 +355,7 @@ async fn who_comes_back_is_answered_without_history() {
     let (seqs, more) = world.group_page(2, 7, NEWEST, 0).await.expect("a page");
     assert_eq!((seqs.len(), more), (100, true));
     assert_eq!(seqs, (31..=130).rev().collect::<Vec<_>>());
-    let mut loaded = Loaded::default();
+    let mut loaded = LoadedRanges::default();
     loaded.add(Seq(31)..=Seq(130));
     assert_eq!(loaded.edges(), [Seq(30)]);
     let short = HistoryRange::Forward { after: Seq(120) };
@@ -425,7 +426,7 @@ async fn what_is_not_beside_history_is_read_there_and_put_back() {
     };
     let page = world.group_page(2, 7, before, 100).await.expect("a page");
     assert_eq!(page, ((1..=10).rev().collect(), false));
-    // A list keeps the newest alone: who asks for more gets more.
+    // A list caches only the newest: a reader who asks for more gets more.
     world.group_of(8, CLOSED, &[1, 2]).await;
     for _ in 0..5 {
         world.say_uncached(8, 1, "x").await;
@@ -433,7 +434,7 @@ async fn what_is_not_beside_history_is_read_there_and_put_back() {
     assert!(world.group_row(2, 8).await.is_some());
     let page = world.group_page(2, 8, NEWEST, 4).await.expect("a page");
     assert_eq!(page, (vec![5, 4, 3, 2], true));
-    // What the cache lacks at its end is never taken for the end.
+    // A gap at the end of the cache is never taken for the end.
     world.say_uncached(7, 1, "new").await;
     let (seqs, _) = world.group_page(2, 7, NEWEST, 3).await.expect("a page");
     assert_eq!(seqs, [21, 20, 19]);
@@ -441,7 +442,7 @@ async fn what_is_not_beside_history_is_read_there_and_put_back() {
     let mut other = world.say(7, 1, "true").await;
     other.message.id = MessageId::new(other.message.id.get() + 7).expect("positive");
     other.message.content = Content::text("false");
-    let entry = Entry {
+    let entry = TimelineEntry {
         seq: other.position.seq,
         id: other.message.id,
         body: encode_message(&other),
@@ -538,7 +539,7 @@ async fn groups_are_in_the_list_where_something_changed() {
     let others = world.list(2, known, None).await;
     assert_eq!(conversations(&others.conversations), [of(8)]);
 
-    // Who left is told so once, and a device that has nothing is not.
+    // A former member hears so once, and a device that has nothing does not.
     world.is_in(7, CLOSED, 1, None).await;
     let difference = world.list(1, known, None).await;
     let left = &difference.conversations[0];
@@ -554,7 +555,7 @@ async fn groups_are_in_the_list_where_something_changed() {
     let cleared = world.backends.conversations.set_cleared(cleared, now).await;
     cleared.expect("writes");
     assert_eq!(world.group_row(1, 8).await, None);
-    // By name both are told, and to who never was in it nothing.
+    // By name both get the row, and a user who never was a member gets none.
     let row = async |who, group| {
         let conversation = of(group);
         match world.ask(who, SyncQuery::Row { conversation }).await {
@@ -685,7 +686,7 @@ async fn members_and_readers_are_told_to_those_who_are_in() {
     assert_eq!(world.readers(1, 7, 1).await, Ok(vec![user(4)]));
     assert_eq!(world.readers(1, 7, 2).await, Ok(vec![]));
     assert_eq!(world.readers(3, 7, 1).await, Err(Code::Forbidden));
-    // Of the largest group that they are told of, and of the next one.
+    // The largest group whose readers are named, and one larger by one.
     let many: Vec<i64> = (1..=500).collect();
     world.group_of(9, OPEN, &many).await;
     assert_eq!(world.readers(1, 9, 1).await, Ok(vec![]));
@@ -696,15 +697,15 @@ async fn members_and_readers_are_told_to_those_who_are_in() {
 #[tokio::test(start_paused = true)]
 async fn a_wish_is_stored_for_nobody() {
     let world = world().await;
-    let wish = Wish::Create {
+    let wish = GroupCommand::Create {
         settings: CLOSED,
         members: vec![user(2)],
     };
     let sent = world.submit_one(item(1, asking(7, 1, None, ChangeKind::Wish(wish))));
     assert!(sent.await.is_ok());
     let record = world.log().await.remove(0);
-    let task = api::task::Task::decode(record.value).expect("ours");
-    let api::task::Work::Message(task) = task.work else {
+    let task = protocol::record::Task::decode(record.value).expect("ours");
+    let protocol::record::Work::Message(task) = task.work else {
         panic!("a message");
     };
     assert_eq!(task.message.options, Options::NONE);
@@ -750,7 +751,7 @@ async fn a_group_is_counted_for_each_member_and_from_any_time() {
     assert_eq!(count(3, Timestamp::ZERO).await, Err(Code::Forbidden));
     let far = Timestamp::from_millis(i64::MAX);
     assert_eq!(count(1, far).await, Ok((0, false)));
-    // A thousand are looked at, and no more.
+    // At most a thousand are looked at.
     for _ in 5..1000 {
         world.say(7, 1, "text").await;
     }

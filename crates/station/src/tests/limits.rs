@@ -1,4 +1,4 @@
-//! Limits at the door: who reaches one is told when to come again, and nobody else notices.
+//! Limits at the door: a user who reaches one hears when to come again, and nobody else notices.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -57,7 +57,7 @@ async fn a_user_who_signs_in_too_often_waits_and_others_come_in() {
     world.connect(&third).await.expect("admitted");
 }
 
-// A token that is none costs its alleged user nothing.
+// A forged token costs its alleged user nothing.
 #[tokio::test(start_paused = true)]
 async fn forged_sign_ins_keep_nobody_out() {
     let world = world_with(Config {
@@ -119,7 +119,7 @@ async fn strangers_take_nothing_from_a_group() {
     for number in 1..=5 {
         let stranger = item(9, to_group(number, 0));
         assert_eq!(world.submit_one(stranger).await, Err(Code::Forbidden));
-        // As a resend it is the writer's to refuse.
+        // As a resend, the send is the writer's to refuse.
         let stranger = item(9, to_group(number + 100, 1));
         assert!(world.submit_one(stranger).await.is_ok());
     }
@@ -175,7 +175,7 @@ async fn only_pages_that_history_is_asked_for_count() {
     assert_eq!(page(1, 2).await, Ok(2));
 }
 
-// A store that answers slowly takes the places of those who read there, and of nobody else.
+// A slow store takes the places of its readers, and of nobody else.
 #[tokio::test(start_paused = true)]
 async fn where_history_has_too_much_to_do_only_its_readers_wait() {
     let refusals = Refusals::default();

@@ -1,4 +1,4 @@
-//! Waiting mail: paged, read again where bodies are gone, acknowledged away.
+//! Waiting mail: paged, read again if bodies are gone, acknowledged away.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use api::codec::encode_message;
 use api::station::{MailAck, MailPage, MailPageRequest};
 use api::v1;
 use backend::embedded::Table;
-use protocol::ledger::Event;
+use protocol::ledger::LedgerEvent;
 use protocol::mailbox::{Mail, MailCursor, RouteRequest};
 use protocol::message::Target;
-use protocol::presence::Denied;
+use protocol::presence::DeniedBoats;
 use protocol::{MessageId, Placed, Platform, Recipient};
 use tonic::Status;
 
@@ -19,7 +19,7 @@ use crate::Config;
 const PHONE: Platform = Platform::Ios;
 
 impl World {
-    /// Stores for the receiver as a carrier would.
+    /// Stores a message for its recipient, as a carrier would.
     pub(super) async fn store(&self, placed: &Placed) {
         let Recipient::User(to) = placed.message.to else {
             panic!("{:?} is no user", placed.message.to);
@@ -33,7 +33,7 @@ impl World {
                 accepted_at: placed.message.accepted_at,
                 body: encode_message(placed),
             }),
-            denied: Denied::default(),
+            denied: DeniedBoats::default(),
             now: self.backends.clock.now(),
         };
         let stored = self.backends.mailbox.route_or_store(vec![request]).await;
@@ -63,7 +63,7 @@ impl World {
         assert_eq!(self.take_of(&[(2, ids)]).await, [0u32; 0]);
     }
 
-    /// The places of those that are to be sent again.
+    /// Returns the indices of acknowledgements to be sent again.
     async fn take_of(&self, items: &[(i64, &[MessageId])]) -> Vec<u32> {
         let item = |&(number, ids): &(i64, &[MessageId])| MailAck {
             user: user(number),
@@ -79,7 +79,7 @@ impl World {
         answer.expect("answered").into_inner().unanswered
     }
 
-    async fn fetched(&self, id: MessageId) -> Vec<Event> {
+    async fn fetched(&self, id: MessageId) -> Vec<LedgerEvent> {
         let traces = self.backends.ledger.trace(&[id]).await.expect("readable");
         traces[0].iter().map(|entry| entry.event.clone()).collect()
     }
@@ -113,7 +113,7 @@ async fn mail_waits_until_it_is_acknowledged() {
     let never = MessageId::new(9).expect("positive");
     world.take(&[all[0], all[4], never]).await;
     assert_eq!(ids(&world.mail(None, 0).await), all[1..4]);
-    let event = Event::Fetched {
+    let event = LedgerEvent::Fetched {
         session: session(22),
     };
     let fetched = std::slice::from_ref(&event);
@@ -123,7 +123,8 @@ async fn mail_waits_until_it_is_acknowledged() {
     assert_eq!(world.fetched(all[0]).await, fetched, "once");
 }
 
-/// One server of the mailbox is away: what the others removed is in the ledger, and is not sent again.
+/// One server of the mailbox is away: mail that the others removed is in the ledger, and is not
+/// sent again.
 #[tokio::test(start_paused = true)]
 async fn an_acknowledgement_without_an_answer_leaves_the_others_answered() {
     let world = world().await;
@@ -202,8 +203,9 @@ async fn mail_that_history_does_not_have_either_is_removed() {
     assert_eq!(waiting.expect("readable"), 1);
 }
 
-/// A mailbox that cannot reach a body now answers no page (`backend`: a slot of Redis moves). Private history does not
-/// have mail of groups: it would go if its body counted as missing.
+/// A mailbox that cannot reach a body now answers no page (`backend`: a slot of Redis moves).
+/// Private history has no mail of groups: such mail would be removed if its body counted as
+/// missing.
 #[tokio::test(start_paused = true)]
 async fn a_page_whose_body_is_unavailable_removes_nothing() {
     let world = world().await;

@@ -1,4 +1,4 @@
-//! Questions over all conversations: what was missed, what is unread.
+//! Questions over all conversations: missed messages, unread counts.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn ids(page: &MissedPage) -> Vec<MessageId> {
         .collect()
 }
 
-/// From several peers in turn, in the order of their ids.
+/// Messages from several peers in turn, in the order of their ids.
 async fn talks(world: &World) -> Vec<Placed> {
     let mut said = Vec::new();
     for seq in 1..=3 {
@@ -71,7 +71,7 @@ async fn what_was_missed_of_all_peers_comes_from_one_message_on() {
     let said = talks(&world).await;
     let all: Vec<MessageId> = said.iter().map(|placed| placed.message.id).collect();
 
-    // Nothing is known of the user: all of it, page after page.
+    // Nothing is known of the user: everything, page after page.
     let (mut got, mut after) = (Vec::new(), None);
     loop {
         let page = world.missed(1, after).await.expect("a page");
@@ -99,7 +99,7 @@ async fn what_was_missed_of_all_peers_comes_from_one_message_on() {
     // The others' rows are theirs.
     assert_eq!(ids(&world.missed(9, None).await.expect("a page")), []);
 
-    // The device's own cursor is enough where nobody remembers.
+    // The device's own cursor is enough if no last received message is known.
     world.faults.begin(MAILBOX, Fault::Hang);
     assert_eq!(world.missed(1, None).await, Err(Code::DeadlineExceeded));
     let page = world.missed(1, Some(all[7])).await.expect("a page");

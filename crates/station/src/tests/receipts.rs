@@ -1,4 +1,4 @@
-//! Receipts over the wire: recorded, answered, told to the sender.
+//! Receipts over the wire: recorded, answered, pushed to the sender.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -192,7 +192,7 @@ async fn receipts_need_not_be_pushed() {
 
 const STORE_DEADLINE: Duration = Duration::from_secs(3);
 
-/// Between two looks: a pause, and the deadline of a store.
+/// Time between two looks: a pause, and the deadline of a store.
 const ROUND: Duration = Duration::from_secs(4);
 
 // A boat that was away for a moment lost the receipt for as long as the sender stayed connected.
@@ -212,7 +212,8 @@ async fn a_push_that_fails_is_repeated() {
     assert_eq!(world.told().len(), 1);
 }
 
-// Sixteen calls to a boat wait for it; whatever else is for it comes again later, and keeps back no other boat's.
+// Sixteen calls to a boat wait for it; further ones for it come again later, and delay no other
+// boat's.
 #[tokio::test(start_paused = true)]
 async fn a_boat_that_hangs_keeps_back_its_own_receipts_only() {
     let world = world().await;
@@ -283,7 +284,8 @@ async fn a_push_is_repeated_for_a_quarter_of_a_minute() {
     assert_eq!(pushes, 6, "the first, and after 0.5, 1, 2, 4 and 8 seconds");
 }
 
-// A status that stood while its answer was lost was no news when the receipt was said again: its sender heard nothing.
+// A status that was set while its answer was lost was not new when the receipt came again: its
+// sender heard nothing.
 #[tokio::test(start_paused = true)]
 async fn a_status_whose_write_was_not_answered_is_pushed_all_the_same() {
     let world = world().await;
@@ -302,7 +304,7 @@ async fn a_status_whose_write_was_not_answered_is_pushed_all_the_same() {
     assert_eq!(told[0].1.kind, ReceiptKind::Read);
 }
 
-// The same where the boat hangs up: its call ends in the middle.
+// The same if the boat hangs up: its call ends in the middle.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_broken_off_pushes_what_it_has_recorded() {
     let world = world().await;

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 pub(crate) struct Refusals(Mutex<BTreeMap<String, Arc<AtomicU64>>>);
 
 impl Refusals {
-    /// Limits that were reached, and how often.
+    /// Limits that were reached, with the number of times.
     pub(crate) fn all(&self) -> Vec<(String, u64)> {
         let counters = self.0.lock();
         let counts = counters.iter();
@@ -20,7 +20,7 @@ impl Refusals {
         counts.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// True: so many under this limit, and none under another one.
+    /// True if this limit was reached `count` times, and no other one.
     pub(crate) fn are(&self, limit: &str, count: u64) -> bool {
         self.all() == [(limit.to_owned(), count)]
     }

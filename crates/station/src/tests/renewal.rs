@@ -101,7 +101,7 @@ async fn a_token_of_another_user_device_or_time_is_not_taken() {
     assert!(good.is_ok());
 }
 
-// Threat 12. The provider is asked for nobody.
+// Threat 12. No provider is asked.
 #[tokio::test(start_paused = true)]
 async fn a_client_goes_on_at_another_boat_without_a_token() {
     let strict = strict().await;
@@ -111,7 +111,7 @@ async fn a_client_goes_on_at_another_boat_without_a_token() {
     assert_eq!(other_device.expect_err("forged"), Code::Unauthenticated);
     let admission = strict.resume(1, 1, ticket).await.expect("admitted");
     assert_eq!(admission.user, user(1));
-    // A session like others, whose ticket is of its own boat, and ends with the token.
+    // A session like any other, whose ticket is of its own boat, and ends with the token.
     let resumed = Held {
         number: 77,
         ticket: admission.ticket,

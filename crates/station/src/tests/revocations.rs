@@ -1,4 +1,4 @@
-//! Tokens that were revoked: refused here and at the other stations, also after a read that was lost.
+//! Revoked tokens: refused here and at the other stations, also after a lost read.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ impl World {
         Ok(Timestamp::from_millis(answer.into_inner().before))
     }
 
-    /// As another station does.
+    /// Revokes as another station does.
     async fn revoke_elsewhere(&self, number: i64) {
         let now = self.backends.clock.now();
         let revocation = Revocation {
@@ -155,7 +155,7 @@ async fn a_strict_station_lets_nobody_in_that_it_knows_too_little_of() {
     assert_eq!(world.code(&connect()).await, None);
 }
 
-/// Another station on the same parts, until its token is cancelled.
+/// Another station on the same backends, until its token is cancelled.
 async fn another(world: &World) -> Result<(Client, CancellationToken), StartError> {
     let config = Config {
         name: "station-2".into(),
@@ -247,7 +247,7 @@ async fn an_assertion_of_a_revoked_session_says_so() {
         sessions: vec![
             asserted(1, 11, Some(BEGIN)),
             asserted(2, 12, Some(BEGIN)),
-            // One of an older station, one of a newer token.
+            // One of an older station, one with a newer token.
             asserted(1, 11, None),
             asserted(1, 11, Some(BEGIN + SECOND * 2)),
         ],

@@ -1,15 +1,15 @@
-//! Accepting: what an answer of *accepted* stands for, and what happens when parts fail.
+//! Accepting: the meaning of *accepted*, and failures of backends.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use api::task::Work;
 use backend::hook::Fault;
 use backend::queue::Partition;
 use protocol::bounds::Bounds;
 use protocol::breaker::{PROBE_EVERY, SILENCE};
 use protocol::keys::{Topic, partition_of, record_key};
 use protocol::message::Recipient;
+use protocol::record::Work;
 use protocol::{Code, MessageId, SendId, Seq};
 use tokio::time::Instant;
 
@@ -62,7 +62,7 @@ async fn sends_wait_for_the_mailbox_server_of_their_own_user_alone() {
     assert_eq!(world.messages().await.len(), 4);
 }
 
-/// Carriers judge by what the record says, whatever their own settings are.
+/// Carriers judge by the bounds in the record, whatever their own settings are.
 #[tokio::test(start_paused = true)]
 async fn a_record_bears_the_bounds_of_its_station() {
     let bounds = Bounds {
@@ -113,7 +113,7 @@ async fn a_repeat_is_answered_with_the_first_id() {
     settle().await;
     let resend = again(send(2, 1, "once"), 1, Duration::from_secs(1));
     assert_eq!(world.submit_one(item(1, resend.clone())).await, first);
-    // From another session of the same user, too.
+    // Also from another session of the same user.
     let mut elsewhere = item(1, resend);
     elsewhere.session = session(77);
     assert_eq!(world.submit_one(elsewhere).await, first);
@@ -140,8 +140,8 @@ async fn a_repeat_inside_one_batch_is_one_record() {
     assert_eq!(world.messages().await.len(), 1);
 }
 
-// The promise's sentence 4: one send_id for two receivers. Whatever the key says, the second is neither
-// called accepted nor put under the first one's id.
+// The promise's sentence 4: one send_id for two recipients. Whatever the key says, the second is
+// neither called accepted nor put under the first one's id.
 #[tokio::test(start_paused = true)]
 async fn a_send_id_that_stands_for_another_conversation_is_refused() {
     let world = world().await;
@@ -164,7 +164,7 @@ async fn a_send_id_that_stands_for_another_conversation_is_refused() {
     let log = world.messages().await;
     let texts: Vec<&str> = log.iter().map(|(_, text)| text.as_str()).collect();
     assert_eq!(texts, ["to 2", "to 2 again"]);
-    // Nobody waits for the refused one: a send_id of its own, and it goes.
+    // Nobody waits for the refused one: it may go under a send_id of its own.
     assert!(world.submit_one(item(1, send(3, 8, "to 3"))).await.is_ok());
 }
 
@@ -242,7 +242,7 @@ async fn a_log_that_does_not_answer_is_waited_for_within_bounds() {
         told,
         [Err(Code::DeadlineExceeded), Err(Code::EarlierSendFailed)]
     );
-    // T-ST2: what does not fit is shed at once, and may come again.
+    // T-ST2: excess sends are shed at once, and may come again.
     assert_eq!(crowded, Err(Code::Unavailable));
 }
 
@@ -270,7 +270,7 @@ async fn a_partition_that_is_away_fails_its_own_sends_alone() {
         SILENCE,
         "not the deadline of those that are away"
     );
-    // From now on nobody waits, also where a probe goes.
+    // From now on nobody waits, not even for a probe.
     for n in 2..40 {
         let began = Instant::now();
         let told = world.submit(both(n)).await;
@@ -281,7 +281,7 @@ async fn a_partition_that_is_away_fails_its_own_sends_alone() {
     }
     let texts: Vec<_> = world.messages().await.into_iter().map(|m| m.1).collect();
     assert_eq!(texts, vec!["well"; 39]);
-    // It is back: a probe finds that out.
+    // The partition is back: a probe finds that out.
     world.faults.without_leader(None);
     tokio::time::sleep(PROBE_EVERY).await;
     assert_eq!(world.submit(both(40)).await[0], Err(Code::Unavailable));
@@ -289,8 +289,8 @@ async fn a_partition_that_is_away_fails_its_own_sends_alone() {
     assert!(world.submit(both(41)).await[0].is_ok());
 }
 
-// design 3: a mailbox that is away does not stop accepting; each send is marked unsure with its age, also the first, which
-// may come behind its resend.
+// design 3: a mailbox that is away does not stop accepting; each send is marked unsure with its
+// age, also the first, which may come behind its resend.
 #[tokio::test(start_paused = true)]
 async fn a_silent_mailbox_does_not_stop_accepting() {
     let world = world().await;
@@ -313,7 +313,7 @@ async fn a_silent_mailbox_does_not_stop_accepting() {
     assert_eq!(marks, ages.map(|age| (false, true, age)));
 }
 
-// A resend whose key was lost (the mailbox forgot it) is marked unsure, too.
+// A resend whose key was lost (the mailbox forgot it) is marked unsure as well.
 #[tokio::test(start_paused = true)]
 async fn a_resend_that_finds_no_key_is_unsure() {
     let world = world().await;
@@ -384,7 +384,7 @@ async fn calls_in_flight_end_before_the_station_does() {
     world.shutdown.cancel();
     world.running.drained().await;
     assert_eq!(world.messages().await.len(), 1);
-    // What followed the answer was done, too: the key is resolved.
+    // Work after the answer was done as well: the key is resolved.
     let key = protocol::mailbox::DedupeKey {
         from: user(1),
         send_id: SendId::from_bytes([1; 16]),

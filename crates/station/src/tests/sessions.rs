@@ -1,10 +1,9 @@
-//! Sessions over the wire: admitted, displaced, asked for, ended.
+//! Sessions over the wire: admitted, displaced, looked up, ended.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::station::{Admission, Connect, Kickout, Reassert, ReassertOutcome, Reasserted};
-use api::task::{KickoutTask, Work};
 use api::v1;
 use api::v1::station_service_client::StationServiceClient;
 use backend::embedded::Engine;
@@ -13,6 +12,7 @@ use backend::installation::{EmbeddedInstallation, InstallationStore};
 use protocol::access;
 use protocol::mailbox::ReassertAnswer;
 use protocol::presence::SessionKey;
+use protocol::record::{KickoutTask, Work};
 use protocol::{Code, Platform, Timestamp};
 use tokio_util::sync::CancellationToken;
 
@@ -58,7 +58,7 @@ impl World {
     }
 }
 
-/// Where these members of a group are, page after page.
+/// Sessions of these members of a group, page after page.
 async fn online_in(world: &World, in_group: i64) -> Vec<(i64, Vec<i64>)> {
     let (mut online, mut after) = (Vec::new(), 0);
     loop {
@@ -234,7 +234,8 @@ async fn the_seventeenth_bot_of_a_user_is_refused_and_nothing_is_registered() {
     world.connect(&late).await.expect("one has left");
 }
 
-// Two sign-ins of one device, the later of which may be admitted first: the other one is told to come again.
+// Two sign-ins of one device, of which the later may be admitted first: the other one must come
+// again.
 #[tokio::test(start_paused = true)]
 async fn a_device_that_signs_in_again_is_not_told_that_it_is_elsewhere() {
     let world = world().await;
@@ -373,7 +374,7 @@ async fn an_operator_kicks_out_one_platform_or_all() {
     );
 }
 
-// A boat that begins anew under its name ended its earlier life: its sessions are nowhere.
+// A boat that begins anew under its name ended its earlier life, and with it the sessions there.
 #[tokio::test(start_paused = true)]
 async fn sessions_of_an_earlier_life_do_not_count() {
     use backend::discovery::Role;
@@ -402,7 +403,7 @@ async fn a_boat_without_a_lease_lives_as_long_as_it_answers() {
     assert_eq!(world.online(&[1]).await, [Vec::<i64>::new()]);
 }
 
-// The way to it outlives its end: nobody else would tell it.
+// The station keeps the address of a boat that counts as over: nobody else would name it.
 #[tokio::test(start_paused = true)]
 async fn a_boat_that_counted_as_over_lives_once_it_answers() {
     let mut world = world().await;
@@ -436,7 +437,7 @@ async fn a_station_that_lost_its_lease_registers_again() {
     assert!(world.submit_one(item(1, send(2, 1, "x"))).await.is_ok());
 }
 
-/// Another station on the same parts, and what it says to a client.
+/// Answer of another station on the same backends to a client.
 async fn admission_of_another(world: &World) -> Admission {
     let config = Config {
         name: "station-2".into(),
@@ -468,21 +469,22 @@ async fn admission_of_another(world: &World) -> Admission {
     answer.expect("admitted")
 }
 
-// Discovery is set up anew and a station is started: no client takes the installation for another one.
+// Discovery is set up anew and a station is started: no client takes the installation for another
+// one.
 #[tokio::test(start_paused = true)]
 async fn the_number_of_the_installation_survives_the_loss_of_discovery() {
     let world = world().await;
     let before = world.sign_in(1, Platform::Ios, 11).await.cluster;
     world.registry.lose_numbers().expect("lost");
     assert_eq!(admission_of_another(&world).await.cluster, before);
-    // It is back, also where nobody starts anew.
+    // The number comes back even if no station starts anew.
     world.registry.lose_numbers().expect("lost");
     tokio::time::sleep(Duration::from_secs(61)).await;
     let cluster = world.backends.registry.cluster().await;
     assert_eq!(cluster.expect("reads"), Some(before));
 }
 
-// A new store beside an old discovery: the number is put there, too.
+// A new store beside an old discovery: the number is put there as well.
 #[tokio::test(start_paused = true)]
 async fn the_number_of_the_installation_survives_the_loss_of_the_store() {
     let mut world = world().await;

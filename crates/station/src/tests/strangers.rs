@@ -1,5 +1,6 @@
-//! Others' objects: no call of a boat reads, writes or ends anything of a user whose session it does not hold, and none
-//! of a user reads or writes a conversation that they are not in. The rows are those of `proto/`.
+//! Objects of others: no call of a boat reads, writes or ends anything of a user whose session it
+//! does not hold, and no call of a user reads or writes a conversation that they are not in. The
+//! rows are those of `proto/`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use api::station::{
 };
 use api::status::carries_refusal;
 use api::v1;
-use backend::embedded::{Order, Table};
+use backend::embedded::{ScanOrder, Table};
 use bytes::Bytes;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -18,7 +19,7 @@ use prost_reflect::{DescriptorPool, Kind, MessageDescriptor, MethodDescriptor};
 use protocol::access::{Caller, Role};
 use protocol::change::{ChangeKind, ChangeOf};
 use protocol::frame::{HistoryRange, Send, SyncQuery, SyncRequest};
-use protocol::presence::{Denied, SessionEntry};
+use protocol::presence::{DeniedBoats, SessionEntry};
 use protocol::receipt::ReceiptKind;
 use protocol::ticket::{ResumeTicket, TICKET_BYTES, Ticket};
 use protocol::{Code, ConversationId, Placed, Platform, Recipient, Refusal, Seq, Timestamp};
@@ -35,7 +36,7 @@ use super::world::*;
 /// Text of the victim's conversations, which stands in no answer to anybody else.
 const CANARY: &str = "canary-of-a-conversation";
 
-/// All that the stores have.
+/// Everything in the stores.
 #[derive(PartialEq, Eq)]
 struct State {
     tables: BTreeMap<Table, Vec<(Bytes, Bytes)>>,
@@ -43,7 +44,7 @@ struct State {
     sessions: Vec<Vec<SessionEntry>>,
 }
 
-/// Age from which on the station knows that a message was never placed.
+/// Age at which the station knows that a message was never placed.
 const PLACED: Duration = Duration::from_secs(660);
 
 /// Platform of all sessions but the second one of the thief.
@@ -52,7 +53,7 @@ const PHONE: Platform = Platform::Ios;
 const THIEF_BOAT: &str = "boat-1";
 const VICTIM_BOAT: &str = "boat-2";
 
-/// Service of `proto/`, and where the calls of the row are attacked.
+/// Attack on the calls of a row of `proto/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attack {
     /// In the name of a session, with tickets of others: [`CALLS`].
@@ -61,15 +62,15 @@ enum Attack {
     Token,
     /// By services of other roles.
     Role,
-    /// At the desk, by others than its operators: `server`, admin/route_tests.rs.
+    /// At the desk, by others than its operators: `operator`, admin/route_tests.rs.
     Desk,
-    /// Somebody else's server: the station calls it.
+    /// A service of others, which the station calls.
     Foreign,
 }
 
 use Role::{Backend, Boat, Carrier, Desk, Horn, Station};
 
-/// Every call of `proto/`, who may make it, and its attack.
+/// Every call of `proto/`, its callers, and its attack.
 const ROWS: [(&str, &[Role], Attack); 34] = [
     ("AuthenticatorService/Authenticate", &[], Attack::Foreign),
     ("BoatService/Deliver", &[Carrier], Attack::Role),
@@ -136,7 +137,7 @@ fn path_of(method: &MethodDescriptor) -> String {
     format!("{}/{}", method.parent_service().name(), method.name())
 }
 
-// A method that is new is in no row: say there how it is attacked.
+// A new method is in no row: add one that says how it is attacked.
 #[test]
 fn every_call_of_the_protocol_has_an_attack() {
     let rows: BTreeSet<String> = ROWS.iter().map(|(path, ..)| (*path).to_owned()).collect();
@@ -195,7 +196,7 @@ struct Speaker {
     ticket: Option<Ticket>,
 }
 
-/// Answer to a call, as far as it concerns its one item.
+/// Answer to a call, for its one item.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     /// `PERMISSION_DENIED`
@@ -243,7 +244,7 @@ fn code(refusal: Option<v1::Refusal>) -> Option<Code> {
     refusal.map(|refusal| Refusal::try_from(refusal).expect("whole").code)
 }
 
-/// An assertion ends its session alone; an end that is not proved is silently none.
+/// An assertion ends its session alone; an unproved end silently ends nothing.
 fn expected_of(call: &str, forgery: Verdict) -> Verdict {
     match (call, forgery) {
         ("Reassert", _) => Verdict::Refused(Code::Unavailable),
@@ -275,7 +276,8 @@ fn casts() -> impl Strategy<Value = Cast> {
     })
 }
 
-/// A station with the sessions of a thief and a victim, and the victim's conversations in its stores.
+/// A station with the sessions of a thief and a victim, and the victim's conversations in its
+/// stores.
 struct Scene {
     strict: Strict,
     cast: Cast,
@@ -331,12 +333,12 @@ impl Scene {
     async fn state(&self) -> State {
         let world = &self.strict.world;
         let all = |table: &Table| {
-            let pairs = (world.engine).range(*table, .., Order::Forward, usize::MAX);
+            let pairs = (world.engine).range(*table, .., ScanOrder::Forward, usize::MAX);
             (*table, pairs.expect("readable"))
         };
         let users = [self.cast.thief, self.cast.victim, self.cast.peer].map(user);
         let sessions = (world.backends.mailbox)
-            .sessions(&users, Denied::default())
+            .sessions(&users, DeniedBoats::default())
             .await;
         State {
             tables: Table::ALL.iter().map(all).collect(),
@@ -352,7 +354,7 @@ impl Scene {
         [self.private.conversation, of(self.cast.group)]
     }
 
-    /// A call in the name of a session, for what the victim has.
+    /// Makes a call in the name of a session, for the victim's objects.
     async fn call(&self, name: &str, caller: Option<Caller>, as_: &Speaker) -> Answer {
         let world = &self.strict.world;
         let mut client = self.strict.client_of(caller);
@@ -507,7 +509,7 @@ impl Scene {
         })
     }
 
-    /// Names of proof that is not the caller's, each with the code that it is refused with.
+    /// Proofs that are not the caller's, by name, each with the code of its refusal.
     fn forgeries(&self) -> Vec<(&'static str, Option<Caller>, Speaker, Verdict)> {
         let (thief, victim) = (&self.thief, &self.victim);
         let of_boat = |name| Some(Caller::new(Boat, name));
@@ -517,7 +519,7 @@ impl Scene {
         };
         let mut bytes = *victim.ticket.expect("a ticket").as_bytes();
         bytes[self.cast.bit / 8] ^= 1 << (self.cast.bit % 8);
-        // Its first byte names the key.
+        // The first byte names the key.
         let changed = match self.cast.bit / 8 {
             0 => Verdict::Refused(Code::Unavailable),
             _ => Verdict::Denied,
@@ -591,7 +593,7 @@ impl Scene {
         ]
     }
 
-    /// Does nothing but attack: all that went through, or had another answer than it should.
+    /// Makes nothing but attacks: returns those that went through, or had a wrong answer.
     async fn violations(&self) -> Vec<String> {
         let mut violations = Vec::new();
         for call in CALLS {
@@ -636,7 +638,7 @@ impl Scene {
         violations
     }
 
-    /// In the thief's own name, for what is not the thief's.
+    /// Attacks in the thief's own name, on objects that are not the thief's.
     async fn trespasses(&self) -> Vec<String> {
         let mut violations = Vec::new();
         let mut client = self.strict.client(THIEF_BOAT);
@@ -672,7 +674,7 @@ impl Scene {
                     },
                     vec![forbidden()],
                 ),
-                // Rows and hidden messages are the asker's own, and there are none.
+                // Rows and hidden messages are the asker's own, and the thief has none.
                 (
                     SyncQuery::Row { conversation },
                     vec![forbidden(), Verdict::Done],
@@ -768,7 +770,7 @@ impl Scene {
             self.judge("MailPage", "own", &before, &answer, &[Verdict::Done])
                 .await,
         );
-        // Acknowledged is what waits for the asker: of that there is nothing.
+        // An acknowledgement removes the asker's own mail, and there is none.
         let answer = self.call("MailAck", caller(), thief).await;
         violations.extend(
             self.judge("MailAck", "own", &before, &answer, &[Verdict::Done])
@@ -811,7 +813,7 @@ impl Scene {
         words
     }
 
-    /// Sign-ins by what proves somebody else.
+    /// Sign-ins with proof of somebody else.
     async fn sign_ins(&self) -> Vec<String> {
         let mut violations = Vec::new();
         let world = &self.strict.world;
@@ -893,7 +895,7 @@ impl Scene {
         tickets[0].expect("a ticket")
     }
 
-    /// Every call of services by every role, and what is not refused although it should be.
+    /// Calls every method as every role, and returns those that should have been refused.
     async fn foreign_roles(&self) -> Vec<String> {
         let mut violations = Vec::new();
         for (path, allowed, attack) in ROWS {
@@ -915,7 +917,7 @@ impl Scene {
         violations
     }
 
-    /// A call without a message, which no service does anything for.
+    /// A call without a message, for which no service does anything.
     async fn call_empty(&self, path: &str, role: Role) -> Status {
         let world = &self.strict.world;
         let connector = world.connector.clone();
@@ -937,7 +939,7 @@ impl Scene {
 }
 
 impl Strict {
-    /// Ticket of a session with the number of its user, and a thousand.
+    /// Ticket of a user's session, whose number is the user's plus a thousand.
     async fn ticket_on(&self, boat: &str, number: i64, platform: Platform) -> Option<Ticket> {
         let connect = self.world.connect_of(number, platform, number + 1000);
         let request = v1::ConnectRequest::from(&connect);
@@ -980,7 +982,8 @@ proptest! {
     }
 }
 
-// The property is no empty one: a station that believes boats without tickets breaks it by every call for a session.
+// The property is not vacuous: a station that believes boats without tickets breaks it by every
+// call for a session.
 #[test]
 fn a_station_that_asks_for_no_ticket_breaks_every_row() {
     let cast = Cast {

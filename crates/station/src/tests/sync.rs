@@ -1,4 +1,4 @@
-//! What a device that comes back is told.
+//! Answers to a device that comes back.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::receipts::receipt_of;
 use super::world::*;
 use crate::Config;
 
-/// A list looks back by less.
+/// More than the time by which a list looks back.
 const MARGIN: Duration = Duration::from_secs(11);
 
 impl World {
@@ -249,8 +249,8 @@ async fn what_was_read_is_not_synced_again_but_to_another_device() {
     assert_eq!(after(0).await, [1, 2, 3, 4, 5]);
 }
 
-// Two stations with clocks apart: what one accepted in the same millisecond, or under a smaller id, comes
-// to its place after a device has read past it. The cursor is the place, so nothing is skipped.
+// Two stations with clocks apart: a message accepted in the same millisecond, or under a smaller id,
+// comes to its place after a device has read past it. The cursor is the place, so nothing is skipped.
 // proves S3-45, S3-46, S3-47, S3-48, S3 Pitfall A
 #[tokio::test(start_paused = true)]
 async fn a_message_that_comes_late_under_a_smaller_id_is_not_skipped() {
@@ -277,7 +277,7 @@ async fn a_message_that_comes_late_under_a_smaller_id_is_not_skipped() {
     world.keep(&at_place(3, 103)).await;
     world.keep(&at_place(4, 7)).await;
     assert_eq!(after(2).await, [(3, 103), (4, 7)]);
-    // The twin: a cursor of ids skips what came late.
+    // The counterpart: a cursor of ids skips a late message.
     let by_id = MessageId::new(floor + 102).expect("positive");
     let by_id = world.missed(2, Some(by_id)).await.expect("a page");
     let by_id = by_id.messages.iter().map(|m| m.message.id.get() - floor);
@@ -312,7 +312,7 @@ async fn history_is_for_its_two_sides_and_within_its_bounds() {
     let all = HistoryRange::Forward { after: Seq(0) };
     let stranger = world.history(3, between(1, 2), all, 10).await;
     assert_eq!(stranger, Err(Code::Forbidden));
-    // Nor does one's own list go on after it.
+    // Nor does the user's own list go on after it.
     let list = SyncQuery::List {
         since: Timestamp::ZERO,
         after: Some(between(1, 2)),

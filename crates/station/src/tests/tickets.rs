@@ -1,4 +1,4 @@
-//! Tickets of sessions: a boat speaks for those that signed in with it, and for nobody else.
+//! Tickets of sessions: a boat speaks for sessions that signed in with it, and for nobody else.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -28,10 +28,10 @@ use super::world::*;
 use crate::{Config, tickets};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Longer than a file is not looked at.
+/// Longer than the interval of looking at a file.
 const LOOK: Duration = Duration::from_secs(11);
 
-/// A station that asks for tickets, and the file with their keys.
+/// A station that requires tickets, and the file with their keys.
 pub(super) struct Strict {
     pub(super) world: World,
     keys: PathBuf,
@@ -175,7 +175,7 @@ impl Strict {
         Ok(results.map(|result| result.expect("known")).collect())
     }
 
-    /// Makes a call for a session. Answers the code of a refusal of this session alone.
+    /// Makes a call for a session. Returns the code if this session alone is refused.
     pub(super) async fn call(
         &self,
         name: &str,
@@ -334,7 +334,7 @@ fn is_refused_as_lie(call: &str, answer: Result<Option<Code>, Status>) {
     }
 }
 
-// A method that is new is for a session, for a token, or for no boat at all.
+// A new method is for a session, for a token, or for no boat at all.
 #[test]
 fn every_method_is_judged() {
     let proto = include_str!("../../../../proto/packetboat/v1/station.proto");
@@ -344,10 +344,10 @@ fn every_method_is_judged() {
     });
     let methods: BTreeSet<String> = methods.collect();
     let others = [
-        // By a token, and for all boats.
+        // For all boats, by a token.
         "Connect",
         "Revoked",
-        // Of no boat: the table of calls refuses them.
+        // For no boat: the table of calls refuses them.
         "Kickout",
         "Online",
         "OnlineMembers",
@@ -357,7 +357,8 @@ fn every_method_is_judged() {
     assert_eq!(methods, judged.collect());
 }
 
-// Threat 1: a boat whose certificate was stolen speaks for its own clients alone, whatever it calls.
+// Threat 1: a boat whose certificate was stolen speaks for its own clients alone, whatever it
+// calls.
 #[tokio::test(start_paused = true)]
 async fn a_boat_speaks_for_its_own_clients_alone() {
     for call in CALLS {
@@ -391,8 +392,8 @@ async fn a_boat_speaks_for_its_own_clients_alone() {
     }
 }
 
-// Keys that differ between stations make tickets of honest boats forged: their neighbours in a call go on, and the
-// next assertion has the session sign in again.
+// Keys that differ between stations make tickets of honest boats forged: their neighbours in a call
+// go on, and the next assertion makes the session sign in again.
 #[tokio::test(start_paused = true)]
 async fn one_wrong_ticket_costs_nobody_else_anything() {
     let strict = strict().await;
@@ -408,13 +409,13 @@ async fn one_wrong_ticket_costs_nobody_else_anything() {
         assert_eq!(answers, [Some(Code::Unavailable), None]);
     }
     assert_eq!(strict.world.messages().await.len(), 2);
-    // What a client hears of a page is no refusal for good.
+    // The client's answer to a page is no refusal for good.
     let answer = strict.call_of_one("boat-1", &other).await;
     let refusal = api::status::to_refusal(&answer.expect_err("forged"));
     assert_eq!(refusal.code, Code::Unavailable);
 }
 
-// It was away for long, and its user is elsewhere meanwhile.
+// The boat was away for long, and the user is elsewhere meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_late_session_throws_no_newer_one_out() {
     let strict = strict().await;
@@ -467,7 +468,7 @@ async fn a_ticket_that_ended_is_renewed_while_its_session_lives() {
     );
 }
 
-// A boat that was away for long cannot bring back what the mailbox does not have.
+// A boat that was away for long cannot bring back sessions that the mailbox does not have.
 #[tokio::test(start_paused = true)]
 async fn a_late_ticket_proves_nothing_where_its_session_is_gone() {
     let strict = strict().await;
@@ -615,7 +616,7 @@ fn a_ticket_of_any_bytes_is_refused() {
     let other = runtime.block_on(strict.sign_in("boat-2", 2));
     let bytes = prop_oneof![
         any::<[u8; 32]>(),
-        // With the number of the key that is in use.
+        // Bytes with the number of the key in use.
         any::<[u8; 32]>().prop_map(|mut bytes| {
             bytes[0] = 1;
             bytes

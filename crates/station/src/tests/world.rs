@@ -1,37 +1,24 @@
-//! A station with everything around it: embedded parts, a small boat that notes what it is told, and
-//! faults to be switched on.
+//! A station with everything around it: embedded backends, a small boat that notes what it gets,
+//! and faults to be switched on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use api::station::{Admission, Connect, SendAnswer, SendItem};
-use api::task::{Task, Work};
+use api::task::Value;
 use api::transport::{Channel, Connector, InProcess};
 use api::v1;
 use api::v1::boat_service_server::{BoatService, BoatServiceServer};
 use api::v1::station_service_client::StationServiceClient;
 use async_trait::async_trait;
-use backend::Backends;
-use backend::audit::EmbeddedAudit;
-use backend::cache::{CacheConfig, EmbeddedCache};
-use backend::changes::EmbeddedChanges;
+use backend::cache::CacheConfig;
 use backend::clock::{Clock, Entropy, SeededEntropy, TimerClock};
-use backend::conversations::EmbeddedConversations;
-use backend::devices::EmbeddedDevices;
 use backend::discovery::{EmbeddedRegistry, Registration, Registry, Role};
 use backend::embedded::Engine;
-use backend::group_history::EmbeddedGroupHistory;
-use backend::groups::EmbeddedGroups;
-use backend::heads::EmbeddedHeads;
-use backend::history::EmbeddedHistory;
-use backend::hook::{Calls, Fault, Faults, Hook};
-use backend::installation::EmbeddedInstallation;
-use backend::ledger::EmbeddedLedger;
-use backend::mailbox::{EmbeddedMailbox, MailboxConfig};
-use backend::queue::{EmbeddedQueue, Partition, QueueConfig, Record};
-use backend::revocations::EmbeddedRevocations;
-use backend::timeline::{EmbeddedTimeline, TimelineConfig};
+use backend::hook::{Calls, Fault, Faults};
+use backend::queue::{Partition, Record};
+use backend::{Backends, Embedded, EmbeddedConfig};
 use futures_util::stream::BoxStream;
 use parking_lot::Mutex;
 use protocol::access;
@@ -41,6 +28,7 @@ use protocol::history::{PrivateRow, Version};
 use protocol::keys::Topic;
 use protocol::message::Content;
 use protocol::presence::BoatLife;
+use protocol::record::{Task, Work};
 use protocol::{
     Code, ConversationId, DeviceId, Message, MessageId, Options, Placed, Platform, Position,
     Recipient, Refusal, SendId, Seq, SessionId, Timestamp, UserId,
@@ -82,7 +70,7 @@ pub(super) async fn world() -> World {
     world_with(Config::default()).await
 }
 
-/// Where tests write to the stores themselves, nothing is kept beside them.
+/// A world without a cache, for tests that write to the stores themselves.
 pub(super) async fn world_with(config: Config) -> World {
     let cache = CacheConfig {
         keep_for: Duration::ZERO,
@@ -95,7 +83,7 @@ pub(super) async fn world_keeping(config: Config, cache: CacheConfig) -> World {
     world_through(config, cache, Connector::default()).await
 }
 
-/// With this connector of the station.
+/// A world whose station uses this connector.
 pub(super) async fn world_through(
     config: Config,
     cache: CacheConfig,
@@ -104,39 +92,22 @@ pub(super) async fn world_through(
     let engine = Engine::memory();
     let clock: Arc<dyn Clock> = Arc::new(TimerClock::starting_at(BEGIN));
     let entropy: Arc<dyn Entropy> = Arc::new(SeededEntropy::new(7));
-    let registry = Arc::new(EmbeddedRegistry::new(engine.clone()));
-    let log = EmbeddedQueue::open(engine.clone(), QueueConfig::default(), clock.clone());
-    let mailbox =
-        EmbeddedMailbox::open(engine.clone(), &MailboxConfig::default(), entropy.as_ref());
+    let parts = EmbeddedConfig {
+        cache,
+        ..EmbeddedConfig::default()
+    };
+    let parts = Embedded::open(&engine, parts, clock, entropy);
+    let Embedded {
+        backends, registry, ..
+    } = parts.expect("good settings");
     let faults = Arc::new(Faults::default());
-    let hook: Arc<dyn Hook> = faults.clone();
+    let backends = backends.hooked(&faults.hook());
     let boat = Arc::new(Noting::default());
     let routes = Routes::new(BoatServiceServer::new(Peer(boat.clone())));
     let served = connector.serve_in_process("boat-1", routes);
     let registered = registry.register(Role::Boat, "boat-1", "inproc:boat-1");
     let registration = registered.await.expect("a lease");
     let life = registration.instance.life.clone();
-    let backends = Backends {
-        queue: Arc::new(log.expect("a new log")),
-        mailbox: Arc::new(mailbox.expect("a new mailbox")),
-        history: Arc::new(EmbeddedHistory::new(engine.clone())),
-        heads: Arc::new(EmbeddedHeads::new(engine.clone())),
-        conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
-        changes: Arc::new(EmbeddedChanges::new(engine.clone())),
-        groups: Arc::new(EmbeddedGroups::new(engine.clone(), clock.clone())),
-        group_history: Arc::new(EmbeddedGroupHistory::new(engine.clone())),
-        timeline: Arc::new(EmbeddedTimeline::new(TimelineConfig::default()).expect("can be")),
-        cache: Arc::new(EmbeddedCache::new(cache).expect("can be")),
-        devices: Arc::new(EmbeddedDevices::new(engine.clone())),
-        ledger: Arc::new(EmbeddedLedger::open(engine.clone()).expect("a new ledger")),
-        installation: Arc::new(EmbeddedInstallation::new(engine.clone())),
-        revocations: Arc::new(EmbeddedRevocations::new(engine.clone())),
-        registry: registry.clone(),
-        audit: Arc::new(EmbeddedAudit::new(engine.clone())),
-        clock,
-        entropy,
-    };
-    let backends = backends.hooked(&hook);
     let shutdown = CancellationToken::new();
     let running = start(
         config,
@@ -186,7 +157,7 @@ pub(super) fn between(one: i64, other: i64) -> ConversationId {
     ConversationId::private(user(one), user(other)).expect("two users")
 }
 
-/// Lets what runs in the background run.
+/// Lets background work run.
 pub(super) async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -214,7 +185,7 @@ pub(super) fn again(send: Send, attempt: u32, age: Duration) -> Send {
     }
 }
 
-/// From the session that bears the user's number.
+/// A send from the session that bears the user's number.
 pub(super) fn item(from: i64, send: Send) -> SendItem {
     SendItem {
         session: session(from),
@@ -226,10 +197,10 @@ pub(super) fn item(from: i64, send: Send) -> SendItem {
     }
 }
 
-/// What a test asks of an answer: the id, or the code.
+/// Part of an answer that tests compare: the id, or the code.
 pub(super) type Told = Result<MessageId, Code>;
 
-/// Calls to a mailbox on a server that is away; its dedupe keys are not answered.
+/// Calls to a mailbox server that is away; dedupe keys on it get no answer.
 const AWAY: [Calls; 4] = [
     MAILBOX.named("disconnect"),
     MAILBOX.named("sessions"),
@@ -239,7 +210,7 @@ const AWAY: [Calls; 4] = [
 const SILENT: Calls = MAILBOX.named("dedupe_begin");
 
 impl World {
-    /// The server of these users' mailboxes is away.
+    /// Takes away the server of these users' mailboxes.
     pub(super) fn lose_mailboxes_of(&self, users: &[i64]) {
         for user in users {
             for calls in AWAY {
@@ -384,14 +355,14 @@ impl World {
         self.connect(&connect).await.expect("admitted")
     }
 
-    /// Writes a message to where a carrier would have written it.
+    /// Writes a message as a carrier would have written it.
     pub(super) async fn place(&self, from: i64, to: i64, seq: u64, text: &str) -> Placed {
         let placed = self.placed(from, to, seq, text);
         self.keep(&placed).await;
         placed
     }
 
-    /// The same for a message of the test's own making.
+    /// Same for a message that the test made.
     pub(super) async fn keep(&self, placed: &Placed) {
         let message = &placed.message;
         let Recipient::User(to) = message.to else {
@@ -405,7 +376,7 @@ impl World {
         let before = self.backends.heads.load(&[placed.conversation]).await;
         let before = before.expect("loads")[0].unwrap_or_default();
         let side = placed.conversation.side_of(message.from);
-        // What the head does not know the receiver wrote.
+        // Messages that the head does not count are the recipient's.
         let sent = side.map_or(0, |side| before.sent_by(side)) + 1;
         let rows = PrivateRow::pair_of(placed, sent, version).expect("private");
         let saved = self.backends.history.save_private(rows.to_vec()).await;
@@ -467,7 +438,7 @@ pub(super) fn sign(claims: &Claims) -> String {
     Signer::default().sign(claims).expect("signable")
 }
 
-/// The refusal that a status carries.
+/// Code of the refusal that a status carries.
 pub(super) fn code_of(status: &Status) -> Code {
     api::status::to_refusal(status).code
 }
@@ -479,18 +450,18 @@ fn one_less(count: &AtomicUsize) -> bool {
         .is_ok()
 }
 
-/// A boat that writes down what it is told.
+/// A boat that notes what it gets.
 #[derive(Default)]
 pub(super) struct Noting {
     pub(super) notices: Mutex<Vec<v1::NoticeRequest>>,
-    /// Notices that it does not take, from the next one on.
+    /// Number of next notices that it fails to take.
     pub(super) failing: AtomicUsize,
-    /// Notices are never answered.
+    /// Leaves notices without an answer.
     pub(super) hangs: AtomicBool,
 }
 
 impl Noting {
-    /// The frames that each session was told, in order.
+    /// Frames that each session got, in order.
     pub(super) fn frames(&self) -> Vec<(i64, ServerFrame)> {
         let notices = self.notices.lock();
         notices

@@ -1,4 +1,4 @@
-// The balance of the log and the ledger, as the desk draws it.
+// The desk's audit of log and ledger.
 
 import { ask } from './desk';
 import type { Shortlist } from './shortlist';
@@ -24,11 +24,11 @@ export interface Report {
   minutes: Shortlist<Minute>;
   left_off: number;
   next: number | null;
-  /** Minutes that were answered from what is kept of them; the others were read from the log. */
+  /** Minutes answered from their stored balance; the others were read from the log. */
   closed?: number;
 }
 
-/** Which messages are accounted for: those accepted then. */
+/** Period of an audit, by time of acceptance. */
 export interface Span {
   since?: number | undefined;
   until?: number | undefined;

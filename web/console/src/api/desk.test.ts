@@ -54,7 +54,7 @@ test('a busy desk says that one may ask again', async () => {
   const refused = await ask('/audit').catch((error: unknown) => error);
   expect(refused).toBeInstanceOf(Refusal);
   expect(inWords(refused)).toEqual({
-    title: 'The desk is busy',
+    title: 'Desk busy',
     text: 'Another question is reading the log: ask again in a moment.',
   });
 });
@@ -62,11 +62,11 @@ test('a busy desk says that one may ask again', async () => {
 test('a missing role is told in the words of the server', () => {
   const refusal = new Refusal(403, 'ann may not do this: it needs the role "redrive" in admin.operators');
   expect(inWords(refusal)).toEqual({
-    title: 'The desk does not allow this',
+    title: 'Not allowed',
     text: 'Ann may not do this: it needs the role "redrive" in admin.operators.',
   });
 });
 
 test('a port that is gone is told as such', () => {
-  expect(inWords(new TypeError('Failed to fetch')).title).toBe('The admin port does not answer');
+  expect(inWords(new TypeError('Failed to fetch')).title).toBe('Admin port unreachable');
 });

@@ -1,4 +1,4 @@
-// Questions to the operators' desk, and its refusals.
+// Requests to the operators' desk, and its refusals.
 
 import { parseJson, writeJson } from './json';
 import { token } from './token';
@@ -6,7 +6,7 @@ import { token } from './token';
 const UNKNOWN = 401;
 const BUSY = 429;
 
-/** The desk answered, and said no. */
+/** Refusal by the desk. */
 export class Refusal extends Error {
   constructor(
     readonly status: number,
@@ -15,13 +15,13 @@ export class Refusal extends Error {
     super(words);
   }
 
-  /** The desk does not know who asks. */
+  /** True if the desk does not know the caller. */
   get isUnknown(): boolean {
     return this.status === UNKNOWN;
   }
 }
 
-/** What went wrong, for people. */
+/** Error for people. */
 export interface Trouble {
   title: string;
   text: string;
@@ -31,7 +31,7 @@ type Query = Record<string, string | number | boolean | undefined>;
 
 let whenUnknown: (refusal: Refusal) => void = () => {};
 
-/** Who is told whenever the desk does not know who asks. */
+/** Sets the handler for refusals of unknown callers. */
 export function onUnknown(told: (refusal: Refusal) => void): void {
   whenUnknown = told;
 }
@@ -66,11 +66,11 @@ export function inWords(error: unknown): Trouble {
   if (error instanceof Refusal) return { title: title(error.status), text: sentence(error.message) };
   if (error instanceof TypeError) {
     return {
-      title: 'The admin port does not answer',
-      text: 'Is the process still running, and can this browser reach it?',
+      title: 'Admin port unreachable',
+      text: 'Check that the process is running and that this browser can reach it.',
     };
   }
-  return { title: 'Something went wrong', text: error instanceof Error ? error.message : String(error) };
+  return { title: 'Unexpected error', text: error instanceof Error ? error.message : String(error) };
 }
 
 function title(status: number): string {
@@ -78,23 +78,23 @@ function title(status: number): string {
     case 400:
     case 415:
     case 422:
-      return 'The desk does not take this';
+      return 'Request rejected';
     case UNKNOWN:
-      return 'The desk does not know who asks';
+      return 'Sign-in required';
     case 403:
-      return 'The desk does not allow this';
+      return 'Not allowed';
     case 404:
-      return 'There is no such thing here';
+      return 'Not found';
     case BUSY:
-      return 'The desk is busy';
+      return 'Desk busy';
     case 503:
-      return 'The desk could not answer';
+      return 'Desk unavailable';
     default:
-      return `The desk answered ${status}`;
+      return `Request failed: HTTP ${status}`;
   }
 }
 
-/** As a sentence of its own. */
+/** Turns an error text into a sentence. */
 function sentence(words: string): string {
   const begun = words.charAt(0).toUpperCase() + words.slice(1);
   return /[.!?]$/.test(begun) ? begun : `${begun}.`;

@@ -1,8 +1,8 @@
-// What a letter holds, to be mended. It may be what people wrote to each other.
+// Body of a letter, for editing. It may contain private messages.
 
 import { tell } from './desk';
 
-/** An edit that counts. What was written is not in it. */
+/** Saved edit, without the text. */
 export interface Edit {
   by: string;
   at: number;
@@ -11,19 +11,19 @@ export interface Edit {
 
 export interface Envelope {
   letter: string;
-  /** `packetboat.v1.Task`. */
+  /** Type of the body, such as `packetboat.v1.Task`. */
   schema: string;
-  /** Names the bytes; an edit says which it was made of. */
+  /** Version of the bytes; an edit names the version it is based on. */
   version: string;
-  /** As JSON; `null` where the bytes are no such message. */
+  /** Body as JSON; `null` if the bytes do not decode. */
   text: string | null;
-  /** Fields that the desk does not know, and that the text leaves out. */
+  /** Fields unknown to the desk and missing in the text. */
   unknown: string[];
-  /** The first of bytes that are no such message. */
+  /** First bytes of a body that does not decode. */
   raw: string | null;
-  /** What it would die of at once. */
+  /** Error with which a carrier would refuse it. */
   dies_of: string | null;
-  /** Why it cannot be edited now. */
+  /** Obstacle to an edit now. */
   locked: string | null;
   edit: Edit | null;
 }
@@ -32,23 +32,23 @@ export interface Change {
   base: string;
   envelope: string;
   why: string;
-  /** Only tell what it would be. */
+  /** Preview only. */
   dry_run: boolean;
-  /** Fields that the desk does not know may be lost. */
+  /** Accept the loss of fields unknown to the desk. */
   drop_unknown: boolean;
 }
 
 export interface Changed {
   version: string;
-  /** Line by line; empty where nothing changes. */
+  /** Unified diff; empty if nothing changes. */
   diff: string;
   fields: string[];
   dies_of: string | null;
-  /** It counts. */
+  /** True if the edit was saved. */
   done: boolean;
 }
 
-/** That somebody looked is written down, with the reason. */
+/** Reads the body. The operations log records the access and the reason. */
 export function envelope(id: string, why: string, signal: AbortSignal): Promise<Envelope> {
   return tell(`/dead-letters/${encodeURIComponent(id)}/envelope`, { why }, signal);
 }

@@ -1,5 +1,5 @@
-// JSON whose ids have 64 bits: JavaScript's numbers hold 53. Long whole numbers are read as strings, and written from
-// bigints.
+// JSON with 64-bit ids, where JavaScript's numbers hold 53 bits. Long integers are read as strings and
+// written from bigints.
 
 const TOKEN = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
 
@@ -7,7 +7,7 @@ export function parseJson(text: string): unknown {
   return JSON.parse(text.replace(TOKEN, (token) => (/^-?\d{16,}$/.test(token) ? `"${token}"` : token)));
 }
 
-/** As `JSON.stringify`, but a bigint is a number. */
+/** Works like `JSON.stringify`, but writes a bigint as a number. */
 export function writeJson(value: unknown): string {
   if (typeof value === 'bigint') return value.toString();
   if (Array.isArray(value)) return `[${value.map((item) => writeJson(item ?? null)).join(',')}]`;

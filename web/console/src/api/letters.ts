@@ -1,4 +1,4 @@
-// Dead letters, as the desk tells of them.
+// Dead letters in the desk's API.
 
 import { ask, tell } from './desk';
 import type { Edit } from './envelope';
@@ -6,7 +6,7 @@ import type { Edit } from './envelope';
 export const TOPICS = ['message', 'notification'] as const;
 export type Topic = (typeof TOPICS)[number];
 
-/** A closed list; docs/operations/dead-letters.md tells of each. */
+/** Closed list; docs/operations/dead-letters.md explains each reason. */
 export const REASONS = [
   'undecodable',
   'too-large',
@@ -44,15 +44,15 @@ export interface Letter {
   redriven: boolean;
   discarded: boolean;
   discarded_at: number | null;
-  /** It can be restored no more, and what it holds is not shown. */
+  /** True if the letter can no longer be restored, and its body is no longer shown. */
   gone: boolean;
-  /** It holds what an operator made of it. */
+  /** True if an operator edited the body. */
   edited: boolean;
-  /** The letter that was redriven, and died again as this one. */
+  /** Redriven letter that died again as this one. */
   parent: string | null;
 }
 
-/** What was done with it last. */
+/** State of a letter. */
 export function standing(letter: Letter): 'open' | 'redriven' | 'discarded' | 'gone' {
   if (letter.redriven) return 'redriven';
   if (letter.gone) return 'gone';
@@ -68,7 +68,7 @@ export interface Shown {
   letter: Letter;
   headers: [string, string][];
   body: string | null;
-  /** The newest, if there is one. */
+  /** Newest edit. */
   edit: Edit | null;
 }
 
@@ -80,48 +80,48 @@ export interface Summary {
   newest: number | null;
 }
 
-/** Letters that died of the same: the reason, and the error without what differs. */
+/** Letters of one cause: the reason, and the error without its variable parts. */
 export interface CauseSummary {
   kind: Topic;
   cause: string;
   summary: Summary;
-  /** One of them. */
+  /** Id of one of the letters. */
   example: string;
 }
 
 export interface Stats {
   messages: Record<string, Summary>;
   notifications: Record<string, Summary>;
-  /** The most frequent first. */
+  /** Most frequent first. */
   causes: CauseSummary[];
-  /** Newer letters that were not counted. */
+  /** Newer letters that are not counted. */
   left_off: number;
 }
 
-/** Which letters are meant: those for which all that is set here is so. */
+/** Filter of letters; all conditions must hold. */
 export interface Filter {
   kind?: Topic | undefined;
   reason?: string | undefined;
-  /** As `Stats` tells it. */
+  /** Cause as in `Stats`. */
   cause?: string | undefined;
-  /** A part of the error. */
+  /** Part of the error. */
   text?: string | undefined;
   conversation?: string | undefined;
   user?: bigint | undefined;
-  /** Died then or later, milliseconds since 1970. */
+  /** Time of death, inclusive lower bound, in milliseconds since 1970. */
   since?: number | undefined;
-  /** Died before. */
+  /** Time of death, exclusive upper bound. */
   until?: number | undefined;
   redriven?: boolean | undefined;
   discarded?: boolean | undefined;
 }
 
-/** As the desk wants to hear where to go on. */
+/** Cursor in the form that the desk takes. */
 export function place(cursor: Cursor): string {
   return `${cursor.kind}-${cursor.partition}-${cursor.offset}`;
 }
 
-/** Letters that the filter lets through, at most so many, from a place on. */
+/** Lists up to `limit` letters that match the filter, from a cursor on. */
 export function list(filter: Filter, limit: number, after?: string, signal?: AbortSignal): Promise<Page> {
   const { kind, user, ...rest } = filter;
   return ask('/dead-letters', { topic: kind, ...rest, user: user?.toString(), limit, after }, signal);
@@ -135,7 +135,7 @@ export function show(id: string, signal: AbortSignal): Promise<Shown> {
   return ask(`/dead-letters/${encodeURIComponent(id)}`, {}, signal);
 }
 
-/** With what is in it. That somebody looked is written down, with the reason. */
+/** Reads a letter with its body. The operations log records the access and the reason. */
 export function read(id: string, why: string, signal: AbortSignal): Promise<Shown> {
   return tell(`/dead-letters/${encodeURIComponent(id)}/read`, { why }, signal);
 }

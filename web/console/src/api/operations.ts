@@ -1,4 +1,4 @@
-// The log of operations: what operators asked for, and what was done about it, line by line.
+// Operations log: requests of operators and the work on them, line by line.
 
 import { ask } from './desk';
 import type { Begun, Outcome } from './tasks';
@@ -23,19 +23,19 @@ export type Act =
 
 export interface Operation {
   at: number;
-  /** An operator, or the process that works. */
+  /** Operator, or process that works on tasks. */
   by: string;
   act: Act;
 }
 
-/** The newest first. */
+/** Newest first. */
 export interface Log {
   entries: Operation[];
-  /** There are older lines before this one. */
+  /** Cursor to older lines. */
   next: number | null;
 }
 
-/** At most so many lines; if wanted, only what operators asked for. */
+/** Newest lines, up to `limit`; with `decisions`, only requests of operators. */
 export function operations(limit: number, decisions: boolean, signal: AbortSignal): Promise<Log> {
   return ask('/dead-letters/log', { limit, decisions }, signal);
 }

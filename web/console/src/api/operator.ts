@@ -1,4 +1,4 @@
-// Who asks, and what they may do.
+// Operator and roles.
 
 import { ask } from './desk';
 
@@ -8,7 +8,7 @@ export type Role = (typeof ROLES)[number];
 export interface Operator {
   name: string;
   roles: Role[];
-  /** Operators sign in here. */
+  /** True if operators sign in at this desk. */
   signed_in: boolean;
 }
 
@@ -16,8 +16,8 @@ export function me(): Promise<Operator> {
   return ask('/me');
 }
 
-/** Why an operator cannot do what needs this role; `undefined` where they can, or nobody is known yet. */
+/** Text for a missing role; `undefined` if the operator has it or is not known yet. */
 export function lacking(operator: Operator | undefined, role: Role): string | undefined {
   if (!operator || operator.roles.includes(role)) return undefined;
-  return `${operator.name} has no role “${role}”`;
+  return `${operator.name} lacks the role “${role}”`;
 }

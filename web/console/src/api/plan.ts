@@ -1,10 +1,10 @@
-// What a redrive would do now, as the desk forecasts it.
+// The desk's plan of a redrive.
 
 import { tell } from './desk';
 import type { Selection } from './selection';
 import type { Outcome } from './tasks';
 
-/** A word, or a word with what belongs to it. */
+/** Forecast for a letter: a word, or a word with details. */
 export type Forecast =
   | 'deliver'
   | 'store'
@@ -14,11 +14,11 @@ export type Forecast =
   | { fail_again: string }
   | { left_alone: Outcome };
 
-/** Letters of which the same would become. */
+/** Letters with the same forecast. */
 export interface Share {
   forecast: Forecast;
   letters: number;
-  /** Some of them. */
+  /** Ids of some of the letters. */
   sample: string[];
 }
 
@@ -27,7 +27,7 @@ export interface Plan {
   forecasts: Share[];
 }
 
-/** Does nothing but look. */
+/** Requests a plan; changes nothing. */
 export function plan(selection: Selection, signal: AbortSignal): Promise<Plan> {
   return tell('/dead-letters/plan', selection, signal);
 }

@@ -1,4 +1,4 @@
-// One question to the desk at a time: what it answered last, or what went wrong.
+// One request to the desk at a time, with its last answer or error.
 
 import { inWords, Refusal, type Trouble } from './desk';
 
@@ -7,14 +7,14 @@ type Call<Answer> = (signal: AbortSignal) => Promise<Answer>;
 export class Question<Answer> {
   answer = $state.raw<Answer>();
   trouble = $state.raw<Trouble>();
-  /** There is no such thing. */
+  /** True if the last answer was 404. */
   isMissing = $state(false);
   asking = $state(false);
 
   #turn: AbortController | undefined;
   #last: Call<Answer> | undefined;
 
-  /** A question that is still open is given up for this one. */
+  /** Sends a request and aborts the pending one. */
   async ask(call: Call<Answer>): Promise<void> {
     this.#turn?.abort();
     const turn = new AbortController();

@@ -1,14 +1,14 @@
-// Letters that something is to be done with: by name, or by what they have in common.
+// Selection of letters for an action: by id or by filter.
 
 import { tell } from './desk';
 import type { Filter } from './letters';
 
-/** The desk plans for so many at a time. */
+/** Most letters in a plan. */
 export const PLANNED_MAX = 1000;
-/** One task takes so many. */
+/** Most letters in a task. */
 export const TASK_MAX = 10_000;
 
-/** How many letters are meant by now; `more`: than one task takes. */
+/** Number of letters that match now; `more` if they exceed one task. */
 export interface Count {
   letters: number;
   more: boolean;
@@ -18,12 +18,12 @@ export function count(selection: Selection, signal: AbortSignal): Promise<Count>
   return tell('/dead-letters/count', selection, signal);
 }
 
-/** As `more than 10,000`. */
+/** Text such as `more than 10,000`. */
 export function amountOf({ letters, more }: Count): string {
   return `${more ? 'more than ' : ''}${letters.toLocaleString('en')}`;
 }
 
-/** By filter: at most so many, the oldest first. */
+/** Letters by id, or up to `limit` matching letters, oldest first. */
 export type Selection = { ids: string[] } | { filter: { filter: Filter; limit: number } };
 
 export function byName(ids: string[]): Selection {
@@ -34,12 +34,12 @@ export function byFilter(filter: Filter): Selection {
   return { filter: { filter, limit: PLANNED_MAX } };
 }
 
-/** The same with another limit; letters that are named are as many as they are. */
+/** Selection with another limit; one by id has no limit. */
 export function atMost(selection: Selection, limit: number): Selection {
   return 'ids' in selection ? selection : { filter: { ...selection.filter, limit } };
 }
 
-/** Whether there may be more than the plan looked at. */
+/** True if more letters may match than the plan covers. */
 export function isCutOff(selection: Selection, planned: number): boolean {
   return 'filter' in selection && planned >= selection.filter.limit;
 }

@@ -1,4 +1,4 @@
-// The first of some, and how many more there are.
+// First items of a list, and the number of the others.
 
 export interface Shortlist<Item> {
   first: Item[];

@@ -1,4 +1,4 @@
-// What operators ask to have done with letters, and how far that is.
+// Tasks of operators on dead letters, and their progress.
 
 import { ask, tell } from './desk';
 import type { Role } from './operator';
@@ -6,20 +6,20 @@ import type { Selection } from './selection';
 
 export type Work = 'redrive' | 'discard' | 'restore';
 
-/** Who may begin a task may stop it. */
+/** Role that may start and stop a task. */
 export const ROLE_OF: Record<Work, Role> = { redrive: 'redrive', discard: 'discard', restore: 'discard' };
 
 export interface Pace {
-  /** Letters a second. */
+  /** Letters per second. */
   per_second: number;
-  /** It pauses when more than this percentage of what went has died again. */
+  /** Percentage of redriven letters that died again, above which the task pauses. */
   pause_above: number;
 }
 
 export const PACE: Pace = { per_second: 50, pause_above: 20 };
 export const PER_SECOND_MAX = 1000;
 
-/** What became of one letter. */
+/** Outcome for one letter. */
 export type Outcome =
   | 'to_retry'
   | 'to_message'
@@ -44,7 +44,7 @@ export interface Begun {
   work: Work;
   letters: number;
   pace: Pace;
-  /** Which letters were meant, in words. */
+  /** Selection in words. */
   about: string;
   why: string;
 }
@@ -55,17 +55,17 @@ export interface Task {
   at: number;
   progress: Progress;
   outcomes: Partial<Record<Outcome, number>>;
-  /** The first thousand of them, letter by letter. */
+  /** Outcomes of the first thousand letters, by id. */
   told: [string, Outcome][];
-  /** How many new letters its letters died again as. */
+  /** Number of new letters from letters that died again. */
   died_again: number;
-  /** The first thousand of them. */
+  /** Ids of the first thousand new letters. */
   died_again_as: string[];
   ended_at: number | null;
 }
 
 export interface Request {
-  /** Who asks twice under one name gets the same task. */
+  /** Name of the task. A repeated request with the same name returns the same task. */
   task: string;
   work: Work;
   selection: Selection;
@@ -79,7 +79,7 @@ export function begin(request: Request): Promise<Task> {
   return tell('/dead-letters/tasks', request);
 }
 
-/** The newest first. */
+/** Newest first. */
 export function tasks(signal: AbortSignal): Promise<Task[]> {
   return ask('/dead-letters/tasks', {}, signal);
 }
@@ -88,12 +88,12 @@ export function task(name: string, signal: AbortSignal): Promise<Task> {
   return ask(`/dead-letters/tasks/${encodeURIComponent(name)}`, {}, signal);
 }
 
-/** Only a pause is asked for a reason. */
+/** Changes a task; only a pause takes a reason. */
 export function change(name: string, what: Change, why = ''): Promise<Task> {
   return tell(`/dead-letters/tasks/${encodeURIComponent(name)}/${what}`, what === 'pause' ? { why } : {});
 }
 
-/** A name that nobody else chooses. */
+/** Unique name for a task. */
 export function newName(now: number): string {
   const chance = crypto.getRandomValues(new Uint32Array(1))[0] ?? 0;
   return `t${now}-${chance.toString(16).padStart(8, '0')}`;

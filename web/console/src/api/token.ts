@@ -1,4 +1,4 @@
-// The operator's token: in memory, and in the storage of this tab, which ends with it. It never stands in an address.
+// Operator's token, in memory and in the session storage of this tab. Never part of an address.
 
 const KEY = 'operator-token';
 
@@ -13,7 +13,7 @@ export function keepToken(text: string): void {
   try {
     sessionStorage.setItem(KEY, text);
   } catch {
-    // A browser may forbid storage; then one signs in again after a reload.
+    // Browsers may forbid storage; a reload then needs a new sign-in.
   }
 }
 
@@ -22,7 +22,7 @@ export function forgetToken(): void {
   try {
     sessionStorage.removeItem(KEY);
   } catch {
-    // As above.
+    // See `keepToken`.
   }
 }
 

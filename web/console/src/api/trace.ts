@@ -1,14 +1,14 @@
-// The life of a message, as the desk tells it.
+// Life of a message in the desk's API.
 
 import { ask } from './desk';
 import type { Shortlist } from './shortlist';
 
-/** `"Settled"`, or a name with what belongs to it: `{ "Pushed": { "attempt": 1, … } }`. */
+/** Name such as `"Settled"`, or a name with fields: `{ "Pushed": { "attempt": 1, … } }`. */
 export type LedgerEvent = string | Record<string, Record<string, unknown>>;
 
 export interface Entry {
   at: number;
-  /** `user/platform`, where it concerns one. */
+  /** Target as `user/platform`, if the event has one. */
   target: string | null;
   event: LedgerEvent;
 }

@@ -1,30 +1,30 @@
-// Who is signed in at this desk, as far as it wants to know.
+// Operator who is signed in at this desk.
 
 import { inWords, onUnknown, Refusal, type Trouble } from './desk';
 import { lacking, me, type Operator, type Role } from './operator';
 import { forgetToken, keepToken, token } from './token';
 
-/** After the port did not answer, in milliseconds. */
+/** Delay before the retry of a failed request, in milliseconds. */
 const REST = 5000;
 
-/** Begin of a refusal of what a proxy asserts. */
+/** Start of a refusal of a proxy's assertion. */
 const ASSERTION = "the proxy's assertion";
 
-/** What goes into a header. */
+/** Text that fits into a header. */
 const SENDABLE = /^[\x20-\x7e]+$/;
 
 class Who {
   operator = $state.raw<Operator>();
-  /** The desk does not answer without a token. */
+  /** True if the desk requires a token. */
   wanted = $state(false);
-  /** The desk was asked. */
+  /** True after the first request to the desk. */
   asked = $state(false);
-  /** Known by a token of this tab, and not by what a proxy says. */
+  /** True if signed in by a token of this tab, not by a proxy. */
   byToken = $state(false);
-  /** Why a token was not taken. */
+  /** Error of the last sign-in, or of the desk. */
   trouble = $state.raw<Trouble>();
 
-  /** Asks the desk who it takes us for. Answers how to stop. */
+  /** Asks the desk for the operator. Returns a function that stops it. */
   start(): () => void {
     onUnknown(this.#unknown);
     void this.#look();
@@ -33,7 +33,7 @@ class Who {
 
   async signIn(text: string): Promise<void> {
     if (!SENDABLE.test(text)) {
-      this.trouble = { title: 'This is no token', text: 'A token that a browser can send is one line of plain ASCII.' };
+      this.trouble = { title: 'Invalid token', text: 'Enter one line of printable ASCII characters.' };
       return;
     }
     keepToken(text);
@@ -48,7 +48,7 @@ class Who {
     this.wanted = true;
   }
 
-  /** Why something cannot be done that needs this role. */
+  /** Text for a missing role. */
   lacks(role: Role): string | undefined {
     return lacking(this.operator, role);
   }
@@ -61,12 +61,12 @@ class Who {
       this.trouble = undefined;
     } catch (error) {
       this.operator = undefined;
-      // A desk that cannot check what its proxy says is as good as away.
+      // A desk that cannot check its proxy's assertion is as good as unreachable.
       if (!(error instanceof Refusal) || error.status === 503) {
         this.trouble = inWords(error);
         setTimeout(() => void this.#look(), REST);
       } else if (error.status === 403) {
-        // One whose roles do not let them look may have another token.
+        // Operators without a role to view may have another token.
         forgetToken();
         this.wanted = true;
         this.trouble = inWords(error);
@@ -76,11 +76,11 @@ class Who {
   }
 
   #unknown = (refusal: Refusal): void => {
-    // Without one, nothing was wrong yet.
+    // No token yet is no error.
     if (token() !== undefined) {
-      this.trouble = { title: 'This token is not known here', text: inWords(refusal).text };
+      this.trouble = { title: 'Unknown token', text: inWords(refusal).text };
     } else if (refusal.message.startsWith(ASSERTION)) {
-      this.trouble = { title: 'The proxy did not sign you in', text: inWords(refusal).text };
+      this.trouble = { title: 'Sign-in by the proxy failed', text: inWords(refusal).text };
     }
     forgetToken();
     this.operator = undefined;

@@ -6,7 +6,7 @@ import { token } from './token';
 const ANN = { name: 'ann', roles: ['view', 'redrive'], signed_in: true };
 const UNKNOWN = 'operators sign in here: send a token of admin.operators\n';
 
-/** A desk that knows one token. */
+/** Desk that knows one token. */
 function desk(known: string | null, operator: object = ANN, status = 200) {
   const fetched = async (_path: string, { headers }: { headers: Record<string, string> }) => {
     const may = known === null || headers['authorization'] === `Bearer ${known}`;
@@ -54,7 +54,7 @@ test('what the proxy says may be over, and a token does as well', async () => {
   vi.stubGlobal('fetch', vi.fn(async () => new Response(text, { status: 401 })));
   stop = who.start();
   await asked();
-  expect([who.wanted, who.trouble?.title]).toEqual([true, 'The proxy did not sign you in']);
+  expect([who.wanted, who.trouble?.title]).toEqual([true, 'Sign-in by the proxy failed']);
 });
 
 test('without a token one is wanted, and nothing went wrong yet', async () => {
@@ -68,11 +68,11 @@ test('a wrong token is forgotten, a right one is kept until one signs out', asyn
   desk('a-token-of-some-length');
   stop = who.start();
   await who.signIn('another-one-of-some-length');
-  expect(who.trouble?.title).toBe('This token is not known here');
+  expect(who.trouble?.title).toBe('Unknown token');
   expect([who.wanted, token()]).toEqual([true, undefined]);
   await who.signIn('a-token-of-some-length');
   expect([who.wanted, who.trouble, who.operator?.name]).toEqual([false, undefined, 'ann']);
-  expect(who.lacks('discard')).toBe('ann has no role “discard”');
+  expect(who.lacks('discard')).toBe('ann lacks the role “discard”');
   who.signOut();
   expect([who.wanted, token(), who.operator]).toEqual([true, undefined, undefined]);
 });
@@ -91,7 +91,7 @@ test('what no header can hold is not sent', async () => {
   await asked();
   vi.mocked(fetch).mockClear();
   await who.signIn('a-töken-of-some-length€');
-  expect(who.trouble?.title).toBe('This is no token');
+  expect(who.trouble?.title).toBe('Invalid token');
   expect(fetch).not.toHaveBeenCalled();
 });
 
@@ -100,7 +100,7 @@ test('a port that is gone for a while is asked again', async () => {
   vi.stubGlobal('fetch', vi.fn(async () => Promise.reject(new TypeError('Failed to fetch'))));
   stop = who.start();
   await vi.advanceTimersByTimeAsync(1000);
-  expect(who.trouble?.title).toBe('The admin port does not answer');
+  expect(who.trouble?.title).toBe('Admin port unreachable');
   desk(null);
   await vi.advanceTimersByTimeAsync(5000);
   expect([who.trouble, who.operator?.name]).toEqual([undefined, 'ann']);

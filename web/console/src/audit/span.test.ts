@@ -27,7 +27,7 @@ test('minutes of nothing are filled in', () => {
     [240_000, 1],
   ]);
   expect(everyMinute([])).toEqual([]);
-  // From 1970 to today is too long to be drawn by the minute.
+  // Spans from 1970 to today are too long to fill in.
   expect(everyMinute([minute(0, 1), minute(NOW, 1)])).toHaveLength(2);
 });
 

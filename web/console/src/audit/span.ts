@@ -1,4 +1,4 @@
-// Which time is accounted for, as the address bar says it.
+// Period of the audit in the address bar.
 
 import type { Minute, Span } from '../api/audit';
 
@@ -6,7 +6,7 @@ export type Choice = 'hour' | 'day' | 'all' | 'chosen';
 
 const HOUR = 3_600_000;
 const MINUTE = 60_000;
-/** A week and some: longer gaps are not filled. */
+/** Most minutes to fill in, a little over a week; longer spans are left as they are. */
 const FILLED = 11_000;
 
 export function choiceOf(query: Record<string, string>): Choice {
@@ -32,7 +32,7 @@ function whole(text: string | undefined): number | undefined {
   return text && /^\d{1,15}$/.test(text) ? Number(text) : undefined;
 }
 
-/** With the minutes in which nothing was accepted, so that time runs evenly. */
+/** Fills in minutes without accepted messages, so that the time axis is even. */
 export function everyMinute(minutes: readonly Minute[]): Minute[] {
   const [first, last] = [minutes[0], minutes.at(-1)];
   if (!first || !last || (last.at - first.at) / MINUTE > FILLED) return [...minutes];
@@ -44,7 +44,7 @@ export function everyMinute(minutes: readonly Minute[]): Minute[] {
   return all;
 }
 
-/** The message ids that a contradiction names. */
+/** Message ids in a contradiction. */
 export function idsIn(contradiction: string): string[] {
   return [...contradiction.matchAll(/MessageId\((\d+)\)/g)].map(([, id]) => id ?? '');
 }

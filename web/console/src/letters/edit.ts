@@ -1,4 +1,4 @@
-// The difference that an edit makes, line by line, and what is said of it.
+// Diff of an edit, line by line, and steps of the dialog.
 
 import type { Changed, Envelope } from '../api/envelope';
 
@@ -7,7 +7,7 @@ export interface Line {
   text: string;
 }
 
-/** A unified difference without its head. */
+/** Lines of a unified diff without its head. */
 export function linesOf(diff: string): Line[] {
   const lines = diff.split('\n').filter((line, index) => line !== '' && !(index < 2 && /^(---|\+\+\+)/.test(line)));
   return lines.map((text) => ({ kind: kindOf(text), text }));
@@ -19,12 +19,12 @@ function kindOf(line: string): Line['kind'] {
   return line.startsWith('+') ? 'new' : 'same';
 }
 
-/** What one begins with: where the bytes are no message, a whole one is to be written. */
+/** Initial text of the editor; `{}` if the bytes do not decode. */
 export function beginning({ text }: Envelope): string {
   return text ?? '{}';
 }
 
-/** What is to be done next: a difference is shown before it is kept, and is of what stands there. */
+/** Next step. An edit is saved only after the diff of the current text was shown. */
 export function next(shown: Changed | undefined, shownOf: string, text: string): 'show' | 'keep' | 'nothing' {
   if (!shown || shownOf !== text) return 'show';
   return shown.diff === '' ? 'nothing' : 'keep';

@@ -11,7 +11,7 @@ test('a forecast in the words of the documentation', () => {
     name: 'would die again',
     text: 'too-large: 2210 bytes, at most 512 are taken',
   });
-  expect(told({ left_alone: 'is_discarded' }).text).toBe('it is discarded');
+  expect(told({ left_alone: 'is_discarded' }).text).toBe('already discarded');
 });
 
 test('what a later server forecasts is shown as it is', () => {

@@ -3,9 +3,9 @@ import { expect, test } from 'vitest';
 import { isRedriven, told } from './outcome';
 
 test('what is on its way, and how', () => {
-  expect(told('to_retry')).toEqual({ went: true, text: 'on its way: its delivery is tried again' });
+  expect(told('to_retry')).toEqual({ went: true, text: 'redriven: delivery will be retried' });
   expect(told('to_message').text).toContain('placed and delivered');
-  expect(told('to_notification').text).toContain('told again');
+  expect(told('to_notification').text).toContain('notified again');
   expect(isRedriven('to_notification')).toBe(true);
 });
 

@@ -1,9 +1,9 @@
-// What became of a letter that something was to be done with.
+// Outcomes of a task for one letter, in words.
 
 import type { Outcome } from '../api/tasks';
 
 export interface Told {
-  /** What was asked for was done. */
+  /** True if the letter was redriven, discarded or restored as requested. */
   went: boolean;
   text: string;
 }
@@ -11,36 +11,36 @@ export interface Told {
 export function told(outcome: Outcome): Told {
   switch (outcome) {
     case 'to_retry':
-      return { went: true, text: 'on its way: its delivery is tried again' };
+      return { went: true, text: 'redriven: delivery will be retried' };
     case 'to_message':
-      return { went: true, text: 'on its way: it will be placed and delivered' };
+      return { went: true, text: 'redriven: will be placed and delivered' };
     case 'to_notification':
-      return { went: true, text: 'on its way: its user is told again' };
+      return { went: true, text: 'redriven: user will be notified again' };
     case 'discarded':
       return { went: true, text: 'discarded' };
     case 'restored':
       return { went: true, text: 'restored' };
     case 'before':
-      return { went: false, text: 'left alone: it was redriven before' };
+      return { went: false, text: 'already redriven' };
     case 'is_discarded':
-      return { went: false, text: 'left alone: it is discarded' };
+      return { went: false, text: 'already discarded' };
     case 'not_discarded':
-      return { went: false, text: 'left alone: it is not discarded' };
+      return { went: false, text: 'not discarded' };
     case 'final':
-      return { went: false, text: 'it was discarded too long ago' };
+      return { went: false, text: 'discarded too long ago' };
     case 'no_such_letter':
       return { went: false, text: 'no such letter' };
     case 'bytes_gone':
-      return { went: false, text: 'its bytes are gone: the log has dropped them' };
+      return { went: false, text: 'bytes no longer in the log' };
     case 'belongs_nowhere':
-      return { went: false, text: 'it names nobody: there is no place for it' };
+      return { went: false, text: 'names no user: no partition for it' };
     default:
-      // A later server may know more.
+      // Unknown outcome of a later server.
       return { went: false, text: String(outcome) };
   }
 }
 
-/** It was published again. */
+/** True if the letter was published again. */
 export function isRedriven(outcome: Outcome): boolean {
   return outcome === 'to_retry' || outcome === 'to_message' || outcome === 'to_notification';
 }

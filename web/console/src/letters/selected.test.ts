@@ -6,9 +6,9 @@ import { partsOf, question, secondsAt, wrongLimit, wrongRate, wrongShare } from 
 test('letters by name are counted, others are told by what they have in common', () => {
   expect(question({ work: 'discard', selection: byName(['a']) })).toBe('Discard 1 letter?');
   expect(question({ work: 'redrive', selection: byName(['a', 'b']) })).toBe('Redrive 2 letters?');
-  expect(question({ work: 'restore', selection: byFilter({}) })).toBe('Restore all that match?');
-  expect(question({ work: 'redrive', selection: byFilter({}), what: 'all of this cause' })).toBe(
-    'Redrive all of this cause?',
+  expect(question({ work: 'restore', selection: byFilter({}) })).toBe('Restore all matching letters?');
+  expect(question({ work: 'redrive', selection: byFilter({}), what: 'all letters of this cause' })).toBe(
+    'Redrive all letters of this cause?',
   );
 });
 
@@ -19,16 +19,16 @@ test('what letters have in common', () => {
     ['topic', 'message'],
     ['cause', 'expired'],
     ['user', '12'],
-    ['died before', '2026-03-01 09:05:00'],
+    ['failed before', '2026-03-01 09:05:00'],
   ]);
 });
 
 test('numbers that the desk would not take', () => {
   expect([1, 1000].map(wrongRate)).toEqual([undefined, undefined]);
-  expect([0, 1001, 2.5, null, undefined].map((rate) => wrongRate(rate))).toEqual(Array(5).fill('1 to 1,000.'));
+  expect([0, 1001, 2.5, null, undefined].map((rate) => wrongRate(rate))).toEqual(Array(5).fill('Enter a whole number from 1 to 1,000.'));
   expect(wrongShare(0)).toBeUndefined();
-  expect(wrongShare(101)).toBe('0 to 100.');
-  expect(wrongLimit(10_001)).toBe('1 to 10,000.');
+  expect(wrongShare(101)).toBe('Enter a whole number from 0 to 100.');
+  expect(wrongLimit(10_001)).toBe('Enter a whole number from 1 to 10,000.');
 });
 
 test('how long it takes', () => {

@@ -1,4 +1,4 @@
-// Letters that were selected on a page, as dialogs speak of them.
+// Letters selected on a page, in the words of dialogs.
 
 import { counted } from '../amount';
 import type { Filter } from '../api/letters';
@@ -9,41 +9,41 @@ import { moment } from '../when';
 export interface Selected {
   work: Work;
   selection: Selection;
-  /** `all that match`, or a cause; letters by name need no such word. */
+  /** Phrase such as `all matching letters`; unused for letters selected by id. */
   what?: string;
 }
 
-/** Above the dialog. */
+/** Title of the dialog. */
 export function question({ work, selection, what }: Selected): string {
   const name = { redrive: 'Redrive', discard: 'Discard', restore: 'Restore' }[work];
-  if (!('ids' in selection)) return `${name} ${what ?? 'all that match'}?`;
+  if (!('ids' in selection)) return `${name} ${what ?? 'all matching letters'}?`;
   return `${name} ${counted(selection.ids.length, 'letter')}?`;
 }
 
-/** What letters have in common, for people. */
+/** Conditions of a filter, for people. */
 export function partsOf(filter: Filter): [string, string][] {
   const { kind, since, until, redriven: _, discarded: __, ...rest } = filter;
   const told: Record<string, string | bigint | undefined> = {
     topic: kind,
     ...rest,
-    'died since': since === undefined ? undefined : moment(since),
-    'died before': until === undefined ? undefined : moment(until),
+    'failed since': since === undefined ? undefined : moment(since),
+    'failed before': until === undefined ? undefined : moment(until),
   };
   const set = Object.entries(told).filter(([, value]) => value !== undefined);
   return set.map(([name, value]) => [name, String(value)]);
 }
 
-/** What is wrong with a whole number, if something is. */
+/** Error for a number that is not whole or out of range. */
 function wrongNumber(value: number | null | undefined, least: number, most: number): string | undefined {
   const fits = Number.isInteger(value) && Number(value) >= least && Number(value) <= most;
-  return fits ? undefined : `${least} to ${most.toLocaleString('en')}.`;
+  return fits ? undefined : `Enter a whole number from ${least} to ${most.toLocaleString('en')}.`;
 }
 
 export const wrongRate = (value: number | null | undefined) => wrongNumber(value, 1, PER_SECOND_MAX);
 export const wrongShare = (value: number | null | undefined) => wrongNumber(value, 0, 100);
 export const wrongLimit = (value: number | null | undefined) => wrongNumber(value, 1, TASK_MAX);
 
-/** How long so many letters take at least. */
+/** Shortest duration for that many letters, in seconds. */
 export function secondsAt(letters: number, perSecond: number): number {
   return Math.ceil(letters / Math.max(1, perSecond));
 }

@@ -1,4 +1,4 @@
-// Which letters the address bar asks for.
+// Filter of dead letters in the address bar.
 
 import type { Filter, Topic } from '../api/letters';
 import type { Work } from '../api/tasks';
@@ -10,30 +10,30 @@ export type Shown = 'open' | 'redriven' | 'discarded' | 'all';
 
 const HOUR = 3_600_000;
 const DAY = 24 * HOUR;
-/** There is no user of this number. */
+/** Id of no user. */
 const NOBODY = 0n;
 
-/** When they died, as it can be chosen. */
+/** Choices for the time of the last failure. */
 export const DIED: { value: string; name: string; since?: number; until?: number }[] = [
-  { value: 'hour', name: 'in the last hour', since: HOUR },
-  { value: 'day', name: 'in the last day', since: DAY },
-  { value: 'week', name: 'in the last week', since: 7 * DAY },
-  { value: 'before-day', name: 'longer ago than a day', until: DAY },
-  { value: 'before-week', name: 'longer ago than a week', until: 7 * DAY },
+  { value: 'hour', name: 'last hour', since: HOUR },
+  { value: 'day', name: 'last day', since: DAY },
+  { value: 'week', name: 'last week', since: 7 * DAY },
+  { value: 'before-day', name: 'more than a day ago', until: DAY },
+  { value: 'before-week', name: 'more than a week ago', until: 7 * DAY },
 ];
 
-/** What nobody chose is open: it is what one comes for. */
+/** State to show; `open` by default. */
 export function shownOf(query: Record<string, string>): Shown {
   const shown = query['show'];
   return shown === 'redriven' || shown === 'discarded' || shown === 'all' ? shown : 'open';
 }
 
-/** Whether less than all is asked for. */
+/** True if a filter other than the state is set. */
 export function isFiltered(query: Record<string, string>): boolean {
   return ['topic', 'reason', 'cause', 'text', 'conversation', 'user', 'died'].some((name) => query[name]);
 }
 
-/** Those that are listed. */
+/** Filter of the list. */
 export function wantedOf(query: Record<string, string>, now: number): Filter {
   const common = filterOf(query, now);
   switch (shownOf(query)) {
@@ -48,19 +48,19 @@ export function wantedOf(query: Record<string, string>, now: number): Filter {
   }
 }
 
-/** Those of them with which this can be done. */
+/** Filter of the listed letters in the right state for `work`. */
 export function workedOf(query: Record<string, string>, work: Work, now: number): Filter {
   return { ...filterOf(query, now), redriven: false, discarded: work === 'restore' };
 }
 
-/** The same for letters of one cause. */
+/** Filter of the open letters of one cause. */
 export function ofCause(kind: Topic, cause: string): Filter {
   return { kind, cause, redriven: false, discarded: false };
 }
 
 function filterOf(query: Record<string, string>, now: number): Filter {
   return {
-    // The server refuses a topic and a reason that it does not know.
+    // The server refuses unknown topics and reasons.
     kind: set(query['topic']) as Topic | undefined,
     reason: set(query['reason']),
     cause: set(query['cause']),
@@ -75,13 +75,13 @@ function set(text: string | undefined): string | undefined {
   return text === '' ? undefined : text;
 }
 
-/** What is no user is nobody: letters of everybody are not what was asked for. */
+/** Parses a user id. Invalid text becomes `NOBODY`, so that it does not match every user. */
 export function userOf(text: string | undefined): bigint | undefined {
   if (!text) return undefined;
   return /^\d{1,18}$/.test(text) ? BigInt(text) : NOBODY;
 }
 
-/** A choice, or a moment in milliseconds: since then. What is neither is never. */
+/** Parses a choice of `DIED`, or a start time in milliseconds. Anything else matches no letter. */
 function diedOf(text: string | undefined, now: number): Pick<Filter, 'since' | 'until'> {
   if (!text) return {};
   if (/^\d{1,15}$/.test(text)) return { since: Number(text) };

@@ -1,20 +1,20 @@
-// What the services count, over the last minutes, for as long as this page is open.
+// Metrics of the last ten minutes, kept while the page is open.
 
 import { inWords, Refusal, type Trouble } from '../api/desk';
 import { MEASURES, MEASURE_NAMES, type MeasureName } from './measures';
 import { Scrape } from './scrape';
 
 const PAUSE = 2000;
-/** Ten minutes. */
+/** Samples kept: ten minutes. */
 const KEPT = 300;
-/** Scrapes between which rare things are measured: half a minute. */
+/** Scrapes in the window of rare events: half a minute. */
 const LATELY = 15;
 
 type Values = Record<MeasureName, (number | null)[]>;
 
 export interface Readiness {
   ready: boolean;
-  /** `ready`, or why not: what the process says, or the services that take no new work. */
+  /** Text such as `ready`, or the services that take no new work. */
   word: string;
 }
 
@@ -29,7 +29,7 @@ class Live {
   #scrapes: Scrape[] = [];
   #looking = false;
 
-  /** Looks every two seconds while the page can be seen. Answers how to stop. */
+  /** Polls every two seconds while the page is visible. Returns a function that stops it. */
   start(): () => void {
     const look = () => {
       if (!document.hidden) void this.look();
@@ -75,7 +75,7 @@ class Live {
   }
 }
 
-/** `/readyz` says a word for the process, then a line for each service. */
+/** Summary of `/readyz`, which has a word for the process, then a line for each service. */
 function inOneLine(text: string): string {
   const [word = '', ...services] = text.trim().split('\n');
   const waiting = services.filter((line) => !line.endsWith(': ready'));

@@ -1,13 +1,13 @@
-// What the overview tells of each service, in the names that the services count under.
+// Measures of the overview, by the names of the services' metrics.
 
 import { quantile, rate, type Labels, type Scrape } from './scrape';
 
-/** Scrapes to measure between. */
+/** Scrapes that a measure compares. */
 export interface Moments {
   now: Scrape;
-  /** The one before, if there is one. */
+  /** Scrape before `now`. */
   before?: Scrape | undefined;
-  /** Some seconds ago: what is rare needs more time to be seen. */
+  /** Scrape half a minute before: rare events need a longer window. */
   lately?: Scrape | undefined;
 }
 
@@ -23,7 +23,7 @@ const speed =
   ({ before, now }) =>
     now.sum(name, labels) === null ? never(now, name) : rate(before, now, name, labels);
 
-/** A service counts some things from the first one on: before that there are none. */
+/** Value of an absent metric: 0 if its service runs here, as some counters appear with the first event. */
 function never(now: Scrape, name: string): 0 | null {
   return now.tellsOf(name.slice(0, name.indexOf('_') + 1)) ? 0 : null;
 }
@@ -33,13 +33,13 @@ const share =
   ({ lately, now }) =>
     quantile(part, lately, now, name);
 
-/** Every way in which a send is refused. */
+/** Results of refused sends. */
 function refusals(now: Scrape): string[] {
   const results = now.by('station_sends_total', 'result').map(([result]) => result);
   return results.filter((result) => result !== 'accepted');
 }
 
-/** Adds what is there; `null` where nothing is. */
+/** Sum of the known measures; `null` if none is known. */
 function both(...measures: Measure[]): Measure {
   return (moments) => {
     const known = measures.map((measure) => measure(moments)).filter((value) => value !== null);

@@ -1,4 +1,4 @@
-// What `/metrics` said at one moment, and what changed between two.
+// Scrapes of `/metrics`, and rates and quantiles between two.
 
 import { parseMetrics, type Sample } from './text';
 
@@ -19,18 +19,18 @@ export class Scrape {
     }
   }
 
-  /** Whether anything that begins so is counted here. */
+  /** True if any metric has this prefix. */
   tellsOf(prefix: string): boolean {
     return [...this.#samples.keys()].some((name) => name.startsWith(prefix));
   }
 
-  /** All samples of that name with one of these values of each label; `null` where there are none. */
+  /** Sum of the samples of `name` with these labels; `null` if there are none. */
   sum(name: string, labels: Labels = {}): number | null {
     const found = this.#samples.get(name)?.filter((sample) => fits(sample, labels)) ?? [];
     return found.length === 0 ? null : found.reduce((sum, sample) => sum + sample.value, 0);
   }
 
-  /** By the value of one label. */
+  /** Sums by the value of one label. */
   by(name: string, label: string): [string, number][] {
     const sums = new Map<string, number>();
     for (const sample of this.#samples.get(name) ?? []) {
@@ -40,7 +40,7 @@ export class Scrape {
     return [...sums];
   }
 
-  /** Of a histogram: how many were at most so long. */
+  /** Cumulative buckets of a histogram: upper bound to count. */
   buckets(name: string): Map<number, number> {
     const buckets = this.by(`${name}_bucket`, 'le');
     return new Map(buckets.map(([le, count]) => [le === '+Inf' ? Infinity : Number(le), count]));
@@ -54,7 +54,7 @@ function fits(sample: Sample, labels: Labels): boolean {
   });
 }
 
-/** How fast a counter grows, per second. `null`: unknown, or the process began anew. */
+/** Growth of a counter per second; `null` if unknown or after a restart of the process. */
 export function rate(before: Scrape | undefined, now: Scrape, name: string, labels: Labels = {}): number | null {
   const to = now.sum(name, labels);
   if (!before || to === null || now.at <= before.at) return null;
@@ -63,8 +63,8 @@ export function rate(before: Scrape | undefined, now: Scrape, name: string, labe
 }
 
 /**
- * Of what a histogram took in between two scrapes, the value that this share stays below. `null` where it took in
- * nothing. Within a bucket it is a straight line, as in PromQL; the last bucket answers its beginning.
+ * Quantile of the observations of a histogram between two scrapes; `null` if there were none.
+ * Interpolates linearly within a bucket, as PromQL does; the last bucket yields its lower bound.
  */
 export function quantile(share: number, before: Scrape | undefined, now: Scrape, name: string): number | null {
   const earlier = before?.buckets(name) ?? new Map<number, number>();

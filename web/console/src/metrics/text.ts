@@ -1,4 +1,4 @@
-// Prometheus' text format, as far as an exporter writes it.
+// Parser for the subset of Prometheus' text format that exporters write.
 
 export interface Sample {
   name: string;
@@ -9,7 +9,7 @@ export interface Sample {
 const LINE = /^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?$/;
 const LABEL = /([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"/g;
 
-/** All samples; lines that are none are passed over. */
+/** Parses all samples and skips other lines. */
 export function parseMetrics(text: string): Sample[] {
   const samples: Sample[] = [];
   for (const line of text.split('\n')) {

@@ -1,4 +1,4 @@
-// What the overview shows of each service, and how it is written.
+// Facts and charts of each service on the overview, and their format.
 
 import { amount, bytes, seconds } from '../amount';
 import type { MeasureName } from '../metrics/measures';
@@ -9,9 +9,9 @@ export interface Fact {
   measure: MeasureName;
   told?: (value: number) => string;
   unit?: string;
-  /** More than none of it is worth a look. */
+  /** True if any value above zero needs attention. */
   alarming?: boolean;
-  /** The measure that bounds it. */
+  /** Measure of its upper bound. */
   of?: MeasureName;
 }
 
@@ -24,9 +24,9 @@ export interface Picture {
 export interface Service {
   name: string;
   does: string;
-  /** What its metrics begin with. */
+  /** Prefix of its metrics. */
   prefix: string;
-  /** It is no role of its own: where it is not, nothing is said of it. */
+  /** True if it is no service of its own: a process without it does not list it as missing. */
   optional?: boolean;
   facts: Fact[];
   pictures: Picture[];
@@ -37,7 +37,7 @@ const PER_SECOND = '/s';
 export const SERVICES: Service[] = [
   {
     name: 'Boat',
-    does: 'holds the connections of clients',
+    does: 'holds client connections',
     prefix: 'boat_',
     facts: [
       { name: 'WebSocket connections', measure: 'websockets' },
@@ -45,7 +45,7 @@ export const SERVICES: Service[] = [
       { name: 'Sessions', measure: 'sessions' },
       { name: 'Frames in', measure: 'framesIn', unit: PER_SECOND },
       { name: 'Frames out', measure: 'framesOut', unit: PER_SECOND },
-      { name: 'Waiting to go out', measure: 'outgoing', told: bytes },
+      { name: 'Outbound queue', measure: 'outgoing', told: bytes },
       { name: 'Disconnects', measure: 'disconnects', unit: PER_SECOND },
     ],
     pictures: [
@@ -54,7 +54,7 @@ export const SERVICES: Service[] = [
         name: 'Deliveries to devices, per second',
         lines: [
           { name: 'acknowledged', measure: 'pushed', tone: '1' },
-          { name: 'not', measure: 'unacked', tone: 'bad' },
+          { name: 'not acknowledged', measure: 'unacked', tone: 'bad' },
         ],
       },
     ],
@@ -66,10 +66,10 @@ export const SERVICES: Service[] = [
     facts: [
       { name: 'Accepted', measure: 'accepted', unit: PER_SECOND },
       { name: 'Refused', measure: 'refused', unit: PER_SECOND },
-      { name: 'Accept time, median', measure: 'acceptHalf', told: seconds },
-      { name: 'Accept time, 99th', measure: 'acceptMost', told: seconds },
+      { name: 'Accept latency, median', measure: 'acceptHalf', told: seconds },
+      { name: 'Accept latency, p99', measure: 'acceptMost', told: seconds },
       { name: 'Sign-ins', measure: 'connects', unit: PER_SECOND },
-      { name: 'Look-ups', measure: 'lookups', unit: PER_SECOND },
+      { name: 'Route lookups', measure: 'lookups', unit: PER_SECOND },
       { name: 'Store failures', measure: 'storeFailures', alarming: true },
     ],
     pictures: [
@@ -81,25 +81,25 @@ export const SERVICES: Service[] = [
         ],
       },
       {
-        name: 'Time to accept',
+        name: 'Accept latency',
         told: seconds,
         lines: [
           { name: 'median', measure: 'acceptHalf', tone: '1' },
-          { name: '99th', measure: 'acceptMost', tone: '2' },
+          { name: 'p99', measure: 'acceptMost', tone: '2' },
         ],
       },
     ],
   },
   {
     name: 'Carrier',
-    does: 'places and delivers what was accepted',
+    does: 'places and delivers accepted messages',
     prefix: 'carrier_',
     facts: [
       { name: 'In flight', measure: 'inFlight', of: 'inFlightMax' },
       { name: 'Open pushes', measure: 'pushesOpen' },
       { name: 'Settled', measure: 'settled', unit: PER_SECOND },
       { name: 'Retried', measure: 'retried', unit: PER_SECOND },
-      { name: 'Time to acknowledge, median', measure: 'ackHalf', told: seconds },
+      { name: 'Ack latency, median', measure: 'ackHalf', told: seconds },
       { name: 'Stalls', measure: 'stalls', alarming: true },
       { name: 'Dead letters', measure: 'deadMessages', alarming: true },
     ],
@@ -117,23 +117,23 @@ export const SERVICES: Service[] = [
   },
   {
     name: 'Horn',
-    does: 'tells users who are away',
+    does: 'notifies users who are offline',
     prefix: 'horn_',
     facts: [
-      { name: 'Told', measure: 'told', unit: PER_SECOND },
+      { name: 'Sent', measure: 'told', unit: PER_SECOND },
       { name: 'Pending', measure: 'pending' },
       { name: 'Retries', measure: 'hornRetries', unit: PER_SECOND },
-      { name: 'Provider time, 99th', measure: 'tellMost', told: seconds },
+      { name: 'Provider latency, p99', measure: 'tellMost', told: seconds },
       { name: 'Dead letters', measure: 'deadNotifications', alarming: true },
     ],
     pictures: [
-      { name: 'Notifications, per second', lines: [{ name: 'told', measure: 'told', tone: '1' }] },
+      { name: 'Notifications, per second', lines: [{ name: 'sent', measure: 'told', tone: '1' }] },
       { name: 'Pending', lines: [{ name: 'pending', measure: 'pending', tone: '1' }] },
     ],
   },
   {
     name: 'Audit',
-    does: 'closes minute after minute, where audit.continuous is set; the process that works counts',
+    does: 'closes minutes if audit.continuous is set; only the active process reports',
     prefix: 'audit_',
     optional: true,
     facts: [
@@ -144,7 +144,7 @@ export const SERVICES: Service[] = [
       { name: 'Contradictions', measure: 'contradictions', alarming: true },
     ],
     pictures: [
-      { name: 'Lag', told: whole, lines: [{ name: 'behind', measure: 'auditLag', tone: '1' }] },
+      { name: 'Lag', told: whole, lines: [{ name: 'lag', measure: 'auditLag', tone: '1' }] },
       {
         name: 'Messages of closed minutes',
         lines: [
@@ -156,7 +156,7 @@ export const SERVICES: Service[] = [
   },
 ];
 
-/** Seconds; nothing is known before the first minute is closed. */
+/** Lag in seconds; unknown until the first minute is closed. */
 function lag(value: number): string {
   return value === 0 ? '–' : whole(value);
 }

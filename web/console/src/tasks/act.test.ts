@@ -11,7 +11,7 @@ test('what was asked for, with its reason', () => {
     why: 'the store is back',
   });
   expect(told({ looked: { letter: 'message-0-1', why: 'a complaint' } })).toEqual({
-    verb: 'read a body',
+    verb: 'read body',
     letter: 'message-0-1',
     text: '',
     why: 'a complaint',

@@ -1,14 +1,15 @@
-// A line of the log of operations, in words.
+// Lines of the operations log in words.
 
 import { counted } from '../amount';
 import type { Act } from '../api/operations';
 import { meant } from './meant';
 
 export interface Told {
-  /** `paused`. */
+  /** Action, such as `paused`. */
   verb: string;
-  /** What it is about. */
+  /** Task that the line is about. */
   task?: string;
+  /** Letter that the line is about. */
   letter?: string;
   text: string;
   why?: string;
@@ -19,13 +20,13 @@ export function told(act: Act): Told {
     const { work, task, why } = act.begun;
     return { verb: work, task, text: meant(act.begun), why };
   }
-  if ('chosen' in act) return { verb: 'chose', task: act.chosen.task, text: counted(act.chosen.letters.length, 'letter') };
-  if ('claimed' in act) return { verb: 'takes', task: act.claimed.task, text: counted(act.claimed.claims.length, 'letter') };
-  if ('done' in act) return { verb: 'did', task: act.done.task, text: counted(act.done.outcomes.length, 'letter') };
+  if ('chosen' in act) return { verb: 'selected', task: act.chosen.task, text: counted(act.chosen.letters.length, 'letter') };
+  if ('claimed' in act) return { verb: 'claimed', task: act.claimed.task, text: counted(act.claimed.claims.length, 'letter') };
+  if ('done' in act) return { verb: 'processed', task: act.done.task, text: counted(act.done.outcomes.length, 'letter') };
   if ('paused' in act) return { verb: 'paused', task: act.paused.task, text: '', why: act.paused.why };
   if ('resumed' in act) return { verb: 'resumed', task: act.resumed.task, text: '' };
   if ('cancelled' in act) return { verb: 'cancelled', task: act.cancelled.task, text: '' };
-  if ('looked' in act) return { verb: 'read a body', letter: act.looked.letter, text: '', why: act.looked.why };
+  if ('looked' in act) return { verb: 'read body', letter: act.looked.letter, text: '', why: act.looked.why };
   if ('exported' in act) {
     const { from, letters, why } = act.exported;
     return { verb: 'exported', letter: from, text: counted(letters, 'letter'), why };
@@ -33,7 +34,7 @@ export function told(act: Act): Told {
   if ('imported' in act) return { verb: 'imported', text: counted(act.imported.letters.length, 'letter'), why: act.imported.why };
   if ('drained' in act) {
     const { boat, cancel } = act.drained;
-    return { verb: cancel ? 'reopens' : 'empties', text: boat };
+    return { verb: cancel ? 'drain cancelled' : 'drain', text: boat };
   }
   if ('signed_out' in act) {
     const { user, platform, revoked_before, why, outcome } = act.signed_out;
@@ -52,9 +53,9 @@ export function told(act: Act): Told {
   }
   if ('died_again' in act) {
     const { task, letters } = act.died_again;
-    return { verb: 'saw', task, text: `${counted(letters.length, 'letter')} died again` };
+    return { verb: 'observed', task, text: `${counted(letters.length, 'letter')} died again` };
   }
-  if ('forgotten' in act) return { verb: 'forgot', text: counted(act.forgotten.letters.length, 'letter') };
-  // A later server may know more.
+  if ('forgotten' in act) return { verb: 'dropped', text: counted(act.forgotten.letters.length, 'letter') };
+  // Unknown action of a later server.
   return { verb: Object.keys(act).join(', '), text: '' };
 }

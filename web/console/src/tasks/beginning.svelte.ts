@@ -1,4 +1,4 @@
-// A task that is asked for. Asked again, it has the same name: an answer may have been lost, and it is not done twice.
+// Start of a task. Retries reuse the name: after a lost answer the task does not run twice.
 
 import { inWords, type Trouble } from '../api/desk';
 import { begin, newName, type Request } from '../api/tasks';
@@ -11,7 +11,7 @@ export class Beginning {
 
   readonly #name = newName(Date.now());
 
-  /** Then goes to where its progress is shown. */
+  /** Starts the task and opens its page. */
   async begin(request: Omit<Request, 'task'>): Promise<void> {
     this.asking = true;
     this.trouble = undefined;

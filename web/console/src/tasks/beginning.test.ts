@@ -15,7 +15,7 @@ test('what was asked twice has one name, and leads to its task', async () => {
   const beginning = new Beginning();
   const request = { work: 'redrive', selection: byName(['message-0-1']), why: 'the store is back' } as const;
   await beginning.begin(request);
-  expect(beginning.trouble?.title).toBe('The admin port does not answer');
+  expect(beginning.trouble?.title).toBe('Admin port unreachable');
   expect(here.go).not.toHaveBeenCalled();
   await beginning.begin(request);
   expect(beginning.trouble).toBeUndefined();

@@ -1,4 +1,4 @@
-// To which ends the letters of a task came.
+// Letters of a task by outcome.
 
 import type { Outcome, Task } from '../api/tasks';
 import { told } from '../letters/outcome';
@@ -7,11 +7,11 @@ import { told } from '../letters/outcome';
 export interface End {
   outcome: Outcome;
   count: number;
-  /** Some of them: a task tells the first thousand letters by name. */
+  /** Ids, as far as known: a task lists its first thousand letters by id. */
   letters: string[];
 }
 
-/** What did not go stands first: it is what one has to look at. */
+/** Outcomes of a task. Skipped letters come first, as they need attention. */
 export function endsOf(task: Task): End[] {
   const ends = Object.entries(task.outcomes).map(([name, count]): End => {
     const outcome = name as Outcome;

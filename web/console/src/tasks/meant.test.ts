@@ -10,7 +10,7 @@ test('a filter, without what goes without saying', () => {
     '3 letters: cause too-large: # bytes, at most # are taken, topic message',
   );
   expect(about('at most 50: discarded false, reason expired, redriven false')).toBe('3 letters: reason expired');
-  expect(about('at most 50: discarded true, redriven false')).toBe('3 letters: all there were');
+  expect(about('at most 50: discarded true, redriven false')).toBe('3 letters: no filter');
 });
 
 test('letters by name', () => {

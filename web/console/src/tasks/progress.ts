@@ -1,13 +1,13 @@
-// Where a task stands, in words, and what may be done about it.
+// Progress of a task in words, and the changes it allows.
 
 import { counted } from '../amount';
 import type { Change, Progress, Task } from '../api/tasks';
 
-/** While it works. */
+/** Poll interval of a working task, in milliseconds. */
 const SOON = 1000;
-/** While it rests: somebody else may let it go on. */
+/** Poll interval of a paused task, which another operator may resume. */
 const LATER = 5000;
-/** After a cancel its last letters come to their end. */
+/** Polls after a cancel, until the last letters are processed. */
 const LAST_LOOKS = 3;
 
 export interface Told {
@@ -30,13 +30,13 @@ export function told(progress: Progress): Told {
   }
 }
 
-/** `Redrive of 6 letters`. */
+/** Title, such as `Redrive of 6 letters`. */
 export function titleOf({ begun }: Task): string {
   const work = begun.work.charAt(0).toUpperCase() + begun.work.slice(1);
   return `${work} of ${counted(begun.letters, 'letter')}`;
 }
 
-/** What it can be told. */
+/** Changes that the task allows now. */
 export function changesOf({ progress }: Task): Change[] {
   switch (progress.is) {
     case 'running':
@@ -51,7 +51,7 @@ export function changesOf({ progress }: Task): Change[] {
   }
 }
 
-/** Letters that came to an end. */
+/** Number of letters processed. */
 export function doneOf(task: Task): number {
   return Object.values(task.outcomes).reduce((sum, count) => sum + count, 0);
 }
@@ -60,16 +60,16 @@ export function works({ progress }: Task): boolean {
   return progress.is === 'choosing' || progress.is === 'running';
 }
 
-/** In how many milliseconds it is worth another look; `seen`: how often it was cancelled already. */
+/** Delay to the next poll in milliseconds; `seen` counts polls that found it cancelled. */
 export function pauseOf(task: Task, seen = LAST_LOOKS): number | undefined {
   if (works(task)) return SOON;
   if (task.progress.is === 'paused') return LATER;
   return task.progress.is === 'cancelled' && seen < LAST_LOOKS ? SOON : undefined;
 }
 
-/** The same for many. */
+/** Delay to the next poll of a list of tasks. */
 export function pauseOfAll(tasks: readonly Task[]): number | undefined {
   const pauses = tasks.map((task) => pauseOf(task)).filter((pause) => pause !== undefined);
-  // A list tells less than a page of its own, and costs more.
+  // Polls of the list are slower: it shows less per task and costs more.
   return pauses.length === 0 ? undefined : Math.max(2 * SOON, Math.min(...pauses));
 }

@@ -1,4 +1,4 @@
-// A task for tests.
+// Sample task for tests.
 
 import type { Task } from '../api/tasks';
 

@@ -6,7 +6,7 @@ test('the speed of the last seconds', () => {
   let sights: Sight[] = [];
   expect(speedOf(sights)).toBeNull();
   for (const [at, done] of [[0, 0], [1000, 20], [2000, 40], [11_500, 100]] as const) sights = seen(sights, { at, done });
-  // The first two are too old.
+  // Sights one and two are outside the window.
   expect(sights).toHaveLength(2);
   expect(speedOf(sights)).toBeCloseTo(60 / 9.5);
 });

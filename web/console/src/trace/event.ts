@@ -1,17 +1,18 @@
-// An event of the ledger in words.
+// Ledger events in words.
 
 import type { LedgerEvent } from '../api/trace';
 
 export type Tone = 'quiet' | 'good' | 'warn' | 'bad' | 'accent';
 
 export interface Told {
-  /** `stored offline`. */
+  /** Name, such as `stored offline`. */
   name: string;
   tone: Tone;
-  /** What belongs to it, in the order of the ledger. */
+  /** Fields, in the order of the ledger. */
   details: [string, string][];
-  /** A letter or a message that it names. */
+  /** Letter that the event names. */
   letter?: string;
+  /** Message that the event names. */
   message?: string;
 }
 
@@ -44,7 +45,7 @@ export function told(event: LedgerEvent): Told {
   };
 }
 
-/** `StoredOffline` as `stored offline`. */
+/** Writes `StoredOffline` as `stored offline`. */
 function spaced(name: string): string {
   return name.replace(/(?!^)([A-Z])/g, ' $1').toLowerCase();
 }
@@ -56,7 +57,7 @@ function written(key: string, value: unknown): string {
   return String(value);
 }
 
-/** As it is written everywhere else: `p:1:2`, `g:7`, `s:2`. */
+/** Conversation id in its usual form: `p:1:2`, `g:7`, `s:2`. */
 function conversation(value: unknown): string {
   if (typeof value !== 'object' || value === null) return String(value);
   const [kind = '', who] = Object.entries(value)[0] ?? [];

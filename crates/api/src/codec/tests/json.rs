@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::*;
 
-/// A row of a group by the names of its columns; what is text stands as text.
+/// A row of a group by the names of its columns; text columns stand as text.
 #[derive(Serialize, Deserialize)]
 struct Row {
     gid: i64,

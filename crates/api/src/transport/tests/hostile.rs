@@ -1,4 +1,4 @@
-//! Peers that mean harm, and networks that swallow: each costs a bounded amount, and others go on.
+//! Peers with bad intent, and networks that swallow: each costs a bounded amount, and others go on.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::{TcpSocket, TcpStream};
@@ -20,7 +20,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The head of a call: POST, http, a path of the static table; then its end by the caller.
+/// Head of a call (POST, http, a path of the static table), then its cancellation by the caller.
 fn call_and_reset(stream: u32) -> Vec<u8> {
     let mut frames = frame(1, 4, stream, &[0x83, 0x86, 0x84]);
     frames.extend(frame(3, 0, stream, &8u32.to_be_bytes()));
@@ -34,7 +34,7 @@ fn address(pair: &Pair) -> SocketAddr {
     *address
 }
 
-/// The code of the GOAWAY that the server ends with.
+/// Code of the GOAWAY with which the server ends.
 async fn goaway(stream: &mut TcpStream) -> Option<u32> {
     let mut head = [0; 9];
     loop {
@@ -49,7 +49,7 @@ async fn goaway(stream: &mut TcpStream) -> Option<u32> {
     }
 }
 
-// HTTP/2 rapid reset: calls that are taken back before they begin.
+// HTTP/2 rapid reset: calls that are cancelled before they begin.
 #[tokio::test]
 async fn who_takes_calls_back_is_sent_away_and_others_go_on() {
     let pair = Pair::far().await;
@@ -60,7 +60,7 @@ async fn who_takes_calls_back_is_sent_away_and_others_go_on() {
     for call in 0..10_000 {
         flood.extend(call_and_reset(call * 2 + 1));
     }
-    // It may have had enough before all is written.
+    // The server may have had enough before all is written.
     let _ = timeout(Duration::from_secs(5), hostile.write_all(&flood)).await;
     let code = timeout(Duration::from_secs(5), goaway(&mut hostile)).await;
     assert_eq!(code.expect("in time"), Some(ENHANCE_YOUR_CALM));
@@ -68,7 +68,8 @@ async fn who_takes_calls_back_is_sent_away_and_others_go_on() {
     pair.idle().await;
 }
 
-// A peer that pings and reads no answer is read no more itself: what it may fill is the kernel's.
+// A peer that pings and reads no answer is itself read no more: it can fill only the kernel's
+// buffers.
 #[tokio::test]
 async fn who_pings_without_end_is_read_no_more_and_others_go_on() {
     let pair = Pair::far().await;
@@ -89,7 +90,7 @@ async fn who_pings_without_end_is_read_no_more_and_others_go_on() {
     pair.idle().await;
 }
 
-/// A relay to the server, through which nothing passes while it stalls.
+/// A relay to the server, which passes nothing while it stalls.
 async fn relay(to: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let at = listener.local_addr().expect("bound");
@@ -120,8 +121,10 @@ async fn carry(
             return;
         }
         let moved = tokio::select! {
-            moved = copy(&mut from, &mut to) => moved,
+            biased;
+            // Copying may never pause.
             _ = stalled.wait_for(|stalled| *stalled) => continue,
+            moved = copy(&mut from, &mut to) => moved,
         };
         let _ = (moved, to.shutdown().await);
         return;

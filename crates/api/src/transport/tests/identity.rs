@@ -1,4 +1,4 @@
-//! Services that prove what they are: the same contract in TLS, and peers that are none.
+//! Services that prove their identity: the same contract in TLS, and impostors.
 
 use protocol::access::{Caller, Role};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -28,7 +28,8 @@ impl Root {
         Root(CertifiedIssuer::self_signed(params, key).expect("a root"))
     }
 
-    /// A service of `role`, which trusts this root; its certificate is good for `life` where others see it.
+    /// A service of `role` that trusts this root; others take its certificate to be good for
+    /// `life`.
     pub(super) fn service(&self, role: Role, life: Duration) -> Arc<Proof> {
         let params = CertificateParams::new([role.name().to_owned()]).expect("a name");
         let key = KeyPair::generate().expect("a key");
@@ -105,7 +106,7 @@ fn connector(proof: Arc<Proof>) -> Connector {
     Connector::new(config()).with_identity(proof)
 }
 
-/// A boat's server that proves what it is.
+/// A boat's server that proves its identity.
 async fn serving(proof: Arc<Proof>) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
@@ -216,7 +217,7 @@ async fn while_a_fleet_changes_over_both_kinds_are_taken() {
         let answer = boat_at(connector, &url).probe(probe("well")).await;
         answer.expect(&url);
     }
-    // A certificate says what its bearer may not do, though none would say nothing.
+    // A certificate limits its bearer, though no certificate at all would not.
     let horn = connector(root.service(Role::Horn, HOUR));
     let answer = boat_at(&horn, &format!("https://{address}"))
         .probe(probe("well"))
@@ -249,7 +250,7 @@ async fn a_connection_ends_with_the_certificate_of_its_peer() {
     let status = timeout(Duration::from_secs(5), outcomes.message()).await;
     let status = status.expect("in time").expect_err("it has ended");
     assert_eq!(status.code(), Code::Unavailable, "{status}");
-    // The next one is a handshake of its own.
+    // The next connection has a handshake of its own.
     client.probe(probe("well")).await.expect("answered");
 }
 
@@ -269,7 +270,7 @@ async fn a_caller_leaves_a_server_whose_certificate_has_ended() {
     client.probe(probe("well")).await.expect("answered");
 }
 
-/// Retires the root of its peers where it is told to.
+/// Retires the root of its peers on demand.
 struct Fickle {
     proof: Arc<Proof>,
     looks: Arc<AtomicUsize>,
@@ -300,7 +301,7 @@ impl Identity for Fickle {
     }
 }
 
-// A thief with a certificate of a root that was retired stayed for the rest of the certificate's life.
+// A thief with a certificate of a retired root stayed for the rest of the certificate's life.
 #[tokio::test]
 async fn a_connection_ends_whose_root_was_retired() {
     for is_servers in [true, false] {
@@ -349,7 +350,7 @@ async fn a_connection_ends_whose_root_was_retired() {
     }
 }
 
-// Every call comes through while connections are left behind, and what streams stays where it is.
+// Every call succeeds while connections are left behind, and open streams stay on theirs.
 #[tokio::test]
 async fn connections_that_are_old_are_left_without_haste() {
     let root = Root::new();
@@ -391,7 +392,7 @@ async fn connections_that_are_old_are_left_without_haste() {
     assert!((5..=25).contains(&made), "{made} connections");
 }
 
-/// Counts the connections that are accepted.
+/// Counts accepted connections.
 struct Counted {
     proof: Arc<Proof>,
     handshakes: Arc<AtomicUsize>,
@@ -445,7 +446,7 @@ async fn silent_peers_keep_back_no_other() {
     answer.expect("in time").expect("answered");
 }
 
-// A forged send without a certificate: no connection; a boat's and a carrier's at Kickout: refused.
+// A forged send without a certificate: no connection. A boat's and a carrier's at Kickout: refused.
 #[tokio::test]
 async fn a_station_takes_sends_of_boats_alone() {
     let connector = Connector::default();
@@ -457,7 +458,7 @@ async fn a_station_takes_sends_of_boats_alone() {
         let mut client = StationServiceClient::new(channel);
         let sent = client.send_batch(SendBatchRequest::default()).await;
         let kicked = client.kickout(KickoutRequest::default()).await;
-        // This server has no such service: what was permitted finds nothing.
+        // No such service on this server: a permitted call finds nothing.
         let code = |is_permitted| match is_permitted {
             true => Code::Unimplemented,
             false => Code::PermissionDenied,

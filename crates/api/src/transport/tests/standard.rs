@@ -101,7 +101,7 @@ async fn health_is_that_of_the_server_by_each_name() {
     reaches(&channel, BOAT, ServingStatus::NotServing).await;
     let unknown = check(&channel, "packetboat.v1.StationService").await;
     assert_eq!(unknown, Err(Code::NotFound));
-    // Reflection was not asked for.
+    // Reflection was not turned on.
     let refused = ask(&channel, MessageRequest::ListServices(String::new())).await;
     let refused = refused.expect_err("it is off");
     assert_eq!(refused.code(), Code::Unimplemented);

@@ -1,6 +1,6 @@
 use super::*;
 use crate::cache::contract::{self, find, group_copy, keep_group};
-use crate::fresh::Fresh;
+use crate::test_ids::TestIds;
 
 /// Each check in a memory of its own.
 macro_rules! in_memory {
@@ -8,20 +8,20 @@ macro_rules! in_memory {
         $(
             #[tokio::test]
             async fn $check() {
-                contract::$check(&$open(), &Fresh::new(1)).await;
+                contract::$check(&$open(), &TestIds::new(1)).await;
             }
         )*
 
         #[tokio::test]
         async fn all_of_them_in_one() {
-            let (cache, fresh) = ($open(), Fresh::new(1));
+            let (cache, fresh) = ($open(), TestIds::new(1));
             $(contract::$check(&cache, &fresh).await;)*
-            crate::real::ran("cache", "embedded");
+            crate::test_servers::ran("cache", "embedded");
         }
 
         #[tokio::test]
         async fn all_of_them_behind_a_hook() {
-            let (cache, fresh) = (crate::cache::behind_a_hook(std::sync::Arc::new($open())), Fresh::new(1));
+            let (cache, fresh) = (crate::cache::behind_a_hook(std::sync::Arc::new($open())), TestIds::new(1));
             $(contract::$check(&*cache, &fresh).await;)*
         }
     };
@@ -40,18 +40,18 @@ async fn who_was_not_used_for_longest_makes_room() {
         ..CacheConfig::default()
     };
     let cache = EmbeddedCache::new(config).expect("good settings");
-    let fresh = Fresh::new(1);
+    let fresh = TestIds::new(1);
     let groups = [(); 100].map(|()| fresh.group());
-    let first = Owner::Group(groups[0]);
+    let first = CacheKey::Group(groups[0]);
     for group in groups {
-        let token = find(&cache, Owner::Group(group)).await.token;
+        let token = find(&cache, CacheKey::Group(group)).await.token;
         assert!(keep_group(&cache, group, &token, &group_copy(1, 0)).await);
-        // This one is used again and again.
+        // Entry `first` is used again after each fill.
         assert!(find(&cache, first).await.group().is_some());
     }
     let held = cache.held.lock();
-    assert!((2..=4).contains(&held.by_owner.len()));
-    assert_eq!(held.by_owner.len(), held.used.len());
+    assert!((2..=4).contains(&held.used_at.len()));
+    assert_eq!(held.used_at.len(), held.used.len());
     assert!(held.bytes <= cache.config.memory_bytes_max);
 }
 
@@ -62,9 +62,9 @@ async fn where_nothing_may_be_kept_nothing_is() {
         ..CacheConfig::default()
     };
     let cache = EmbeddedCache::new(config).expect("good settings");
-    let group = Fresh::new(1).group();
-    let token = find(&cache, Owner::Group(group)).await.token;
+    let group = TestIds::new(1).group();
+    let token = find(&cache, CacheKey::Group(group)).await.token;
     assert!(!keep_group(&cache, group, &token, &group_copy(1, 0)).await);
-    assert_eq!(find(&cache, Owner::Group(group)).await.group(), None);
-    assert!(cache.held.lock().by_owner.is_empty());
+    assert_eq!(find(&cache, CacheKey::Group(group)).await.group(), None);
+    assert!(cache.held.lock().used_at.is_empty());
 }

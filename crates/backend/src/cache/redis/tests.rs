@@ -4,11 +4,11 @@ use protocol::{GroupId, UserId};
 use super::*;
 use crate::cache::contract::{self, find, group_copy, keep_group};
 use crate::clock::SystemEntropy;
-use crate::fresh::Fresh;
 use crate::mailbox::RedisMode;
+use crate::test_ids::TestIds;
 
 fn config(mode: RedisMode, part: &str) -> RedisConfig {
-    let access = crate::real::access("redis");
+    let access = crate::test_servers::access("redis");
     RedisConfig {
         mode,
         username: access.username.clone(),
@@ -16,9 +16,9 @@ fn config(mode: RedisMode, part: &str) -> RedisConfig {
         sentinel_username: access.username,
         sentinel_password_file: access.password_file,
         tls: access.tls,
-        addresses: crate::real::addresses(part),
+        addresses: crate::test_servers::addresses(part),
         key_prefix: format!("test-{:x}", SystemEntropy.next()),
-        // The machine may have more to do.
+        // The machine may be busy.
         deadline: Duration::from_secs(5),
         connect_wait: Duration::from_secs(5),
         ..RedisConfig::default()
@@ -34,9 +34,9 @@ async fn open(mode: RedisMode, part: &str, settings: CacheConfig) -> RedisCache 
 /// Runs each check of the contract on one part.
 macro_rules! on_part {
     ($cache:ident, $part:ident: $($check:ident),* $(,)?) => {{
-        let fresh = Fresh::new(1);
+        let fresh = TestIds::new(1);
         $(contract::$check(&$cache, &fresh).await;)*
-        crate::real::ran("cache", $part);
+        crate::test_servers::ran("cache", $part);
     }};
 }
 
@@ -68,8 +68,8 @@ async fn the_contract_holds_on_a_cluster() {
 #[ignore = "needs the real parts: make e2e"]
 async fn what_another_master_made_is_not_believed() {
     let cache = open(RedisMode::Single, "redis-single", CacheConfig::default()).await;
-    let group = Fresh::new(1).group();
-    let owner = Owner::Group(group);
+    let group = TestIds::new(1).group();
+    let owner = CacheKey::Group(group);
     let token = find(&cache, owner).await.token;
     assert!(keep_group(&cache, group, &token, &group_copy(1, 0)).await);
     let of = |replid: &str| {
@@ -93,32 +93,32 @@ async fn what_nobody_keeps_anew_goes() {
         ..CacheConfig::default()
     };
     let cache = open(RedisMode::Single, "redis-single", settings).await;
-    let group = Fresh::new(1).group();
-    let token = find(&cache, Owner::Group(group)).await.token;
+    let group = TestIds::new(1).group();
+    let token = find(&cache, CacheKey::Group(group)).await.token;
     assert!(keep_group(&cache, group, &token, &group_copy(1, 0)).await);
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let found = find(&cache, Owner::Group(group)).await;
+    let found = find(&cache, CacheKey::Group(group)).await;
     assert_eq!(found.group(), None);
     assert_ne!(found.token, token);
 }
 
 #[test]
 fn names_lie_beside_what_else_is_kept() {
-    let group = Owner::Group(GroupId::new(77).expect("positive"));
+    let group = CacheKey::Group(GroupId::new(77).expect("positive"));
     assert_eq!(key("msg", group), "msg/{g77}/c");
     let user = UserId::new(77).expect("positive");
     let bucket = keys::bucket_of(user);
-    let name = key("msg", Owner::User(user));
+    let name = key("msg", CacheKey::User(user));
     assert_eq!(name, format!("msg/{{b{bucket:04}}}/u:77/c"));
     assert_eq!(slots::of_key(&name), slots::of_bucket(bucket));
 }
 
 proptest! {
-    // Threat 20: no text of a stranger is in a key, and the tag is ours.
+    // Threat 20: keys contain no text of strangers, and the hash tag is ours.
     #[test]
     fn a_copy_lies_in_the_slot_of_its_owner(prefix in slots::PREFIXES, number in 1..i64::MAX) {
-        let user = Owner::User(UserId::new(number).expect("positive"));
-        let group = Owner::Group(GroupId::new(number).expect("positive"));
+        let user = CacheKey::User(UserId::new(number).expect("positive"));
+        let group = CacheKey::Group(GroupId::new(number).expect("positive"));
         for owner in [user, group] {
             let key = key(&prefix, owner);
             prop_assert_eq!(slots::tag_of_ours(&prefix, &key), tag(owner));

@@ -2,12 +2,12 @@ use protocol::history::Version;
 
 use super::*;
 use crate::conversations::contract;
-use crate::fresh::at;
 use crate::scylla::fixture::{cql, fresh, on_cql};
+use crate::test_ids::at;
 
 contract::checks!(on_cql!("conversations", ScyllaConversations::new));
 
-/// A redelivery whose stamp is of a clock behind leaves the row findable from where clients have got to.
+/// A redelivery stamped by a slow clock keeps the row visible to the cursors of clients.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn the_same_source_never_lowers_the_version() {

@@ -1,4 +1,4 @@
-//! Calls to etcd: none waits for ever, and a member that is away is not the end of one.
+//! Calls to etcd: each has a deadline, and survives the loss of a member.
 
 use std::error::Error as _;
 use std::future::Future;
@@ -18,31 +18,30 @@ use tonic::Code;
 use super::keys::Keys;
 use super::{EtcdConfig, SEAM};
 use crate::clock::Entropy;
-use crate::credentials::Shown;
+use crate::credentials::CredentialSnapshot;
 use crate::tls::{advice, ended};
 use crate::{Error, Kind, Result};
 
-/// Between the first and the second attempt; doubled each time, up to the second.
+/// Pause between the first two attempts; doubles each time, up to `PAUSE_MAX`.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// A connection that says nothing for so long is asked whether it is there. etcd takes more than one
-/// question in 5 s for an attack.
+/// Silence after which a connection is pinged. etcd treats more than one ping in 5 s as an attack.
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A lease as it was granted.
+/// A granted lease.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lease {
     pub(super) id: i64,
     pub(super) ttl: Duration,
-    /// Before etcd was asked: the lease lives for `ttl` from then on at least.
+    /// Time before etcd was asked: the lease lives for at least `ttl` from then on.
     pub(super) asked: Instant,
 }
 
-/// The client, with the bounds of a call. Whatever is called here may be done twice.
+/// The client, with the deadlines of calls. Every call may take effect twice.
 pub(super) struct Calls {
-    /// Another one after credentials changed; calls that are under way, and watches, keep theirs.
+    /// Replaced when credentials change; calls in progress, and watches, keep the old one.
     client: Arc<ArcSwap<Client>>,
     call_deadline: Duration,
     attempt_deadline: Duration,
@@ -52,7 +51,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// Needs no server, except where somebody has to sign in.
+    /// Opens the client. Contacts a server only if it has to sign in.
     pub(super) async fn open(config: &EtcdConfig, entropy: Arc<dyn Entropy>) -> Result<Calls> {
         let credentials = config.credentials()?;
         let mut changes = credentials.changes();
@@ -83,7 +82,7 @@ impl Calls {
         })
     }
 
-    /// All below `prefix`, as everybody has agreed on it.
+    /// Lists all keys below `prefix`, linearizably.
     pub(super) async fn list(&self, prefix: &str) -> Result<GetResponse> {
         self.repeat(|mut client| async move {
             let below = GetOptions::new().with_prefix();
@@ -97,7 +96,7 @@ impl Calls {
             .await
     }
 
-    /// One that is repeated may find what it has done itself.
+    /// Runs a transaction. A repeated one may find its own effects.
     pub(super) async fn txn(&self, txn: Txn) -> Result<TxnResponse> {
         self.repeat(|mut client| {
             let txn = txn.clone();
@@ -120,15 +119,16 @@ impl Calls {
         .await
     }
 
-    /// Renews once. `None`: there is no such lease any more; else when etcd was asked.
+    /// Renews a lease once. Returns the time at which etcd was asked, or `None` if the lease no
+    /// longer exists.
     ///
-    /// Each time on a stream of its own: a longer one does not outlive the member that it goes to.
+    /// Uses a new stream each time: a long-lived one would not survive its member.
     pub(super) async fn renew(&self, lease: i64) -> Result<Option<Instant>> {
         self.repeat(|mut client| async move {
             let asked = Instant::now();
             match client.lease_keep_alive(lease).await {
                 Ok(_) => Ok(Some(asked)),
-                // Said of an answer without time to live, and of nothing else.
+                // Raised only for an answer without a time to live.
                 Err(etcd_client::Error::LeaseKeepAliveError(_)) => Ok(None),
                 Err(error) => Err(error),
             }
@@ -136,7 +136,7 @@ impl Calls {
         .await
     }
 
-    /// Ends a lease and all that is under it, where it has not ended already.
+    /// Ends a lease and all keys under it, if it has not ended already.
     pub(super) async fn revoke(&self, lease: i64) -> Result<()> {
         self.repeat(|mut client| async move {
             match client.lease_revoke(lease).await {
@@ -149,7 +149,8 @@ impl Calls {
         .await
     }
 
-    /// What happens below `prefix` from `revision` on. Not repeated: whoever lost a watch lists first.
+    /// Watches events below `prefix` from `revision` on. Not repeated: after losing a watch, list
+    /// first.
     pub(super) async fn watch(&self, prefix: &str, revision: i64) -> Result<WatchStream> {
         let mut client = self.client.load().watch_client();
         let below = WatchOptions::new()
@@ -161,7 +162,7 @@ impl Calls {
             .map_err(judged)
     }
 
-    /// Between two thirds of `mean` and a third more than it.
+    /// Random duration between two thirds and four thirds of `mean`.
     pub(super) fn jittered(&self, mean: Duration) -> Duration {
         let span = u64::try_from(mean.as_micros()).unwrap_or(u64::MAX) * 2 / 3;
         mean * 2 / 3 + Duration::from_micros(self.entropy.next() % span.max(1))
@@ -191,13 +192,14 @@ impl Calls {
     }
 }
 
-/// A client with these credentials. Needs no server, except where somebody has to sign in.
-pub(super) async fn dial(config: &EtcdConfig, shown: &Shown) -> Result<Client> {
+/// Creates a client with these credentials. Contacts a server only if it has to sign in.
+pub(super) async fn dial(config: &EtcdConfig, shown: &CredentialSnapshot) -> Result<Client> {
     let mut options = ConnectOptions::new()
         .with_connect_timeout(config.attempt_deadline)
         .with_keep_alive(PING_EVERY, PING_TIMEOUT)
         .with_keep_alive_while_idle(true)
-        // A member that is cut off from the others says so, instead of answering from its past.
+        // A member that is cut off from the others reports it, instead of answering with stale
+        // data.
         .with_require_leader(true)
         .with_auto_token_refresh(true);
     if let Some((name, password)) = config.user(shown) {
@@ -228,7 +230,7 @@ pub(super) async fn dial(config: &EtcdConfig, shown: &Shown) -> Result<Client> {
         })
 }
 
-/// Says that the connection came to an end, and no member refused.
+/// True if the connection broke, as opposed to a member's refusal.
 fn is_broken(error: &etcd_client::Error) -> bool {
     match error {
         etcd_client::Error::GRpcStatus(status) => status.source().is_some(),
@@ -237,8 +239,8 @@ fn is_broken(error: &etcd_client::Error) -> bool {
     }
 }
 
-/// A client with new credentials that a member has answered.
-async fn renewed(config: &EtcdConfig, shown: &Shown) -> Result<Client> {
+/// Creates a client with new credentials, and checks that a member answers it.
+async fn renewed(config: &EtcdConfig, shown: &CredentialSnapshot) -> Result<Client> {
     let client = dial(config, shown).await?;
     let key = Keys::below(&config.prefix).cluster();
     let mut kv = client.kv_client();
@@ -248,12 +250,13 @@ async fn renewed(config: &EtcdConfig, shown: &Shown) -> Result<Client> {
     Ok(client)
 }
 
-/// What the caller can do about it. What may pass by itself is `unavailable`.
+/// Classifies an error by the caller's options: `unavailable` if it may pass by itself.
 pub(super) fn judged(error: etcd_client::Error) -> Error {
     judged_with(error, true)
 }
 
-/// As `judged`; the first call of a client without TLS may be one to a member that wants it.
+/// Classifies like `judged`. Without TLS, the first call of a client may reach a member that
+/// requires it.
 fn judged_with(error: etcd_client::Error, is_tls: bool) -> Error {
     let refused = match &error {
         etcd_client::Error::GRpcStatus(status) => matches!(

@@ -10,48 +10,48 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
 use super::SEAM;
-use crate::credentials::{Credentials, Shown};
+use crate::credentials::{CredentialSnapshot, Credentials};
 use crate::tls::ClientTlsConfig;
 use crate::{Error, Result};
 
 const PASSWORD: &str = "password_file";
 
-/// Below it, a slow disk of etcd would end leases of services that are well.
+/// Minimum of `lease_ttl`: below it, a slow etcd disk would end leases of healthy services.
 const LEASE_TTL_MIN: Duration = Duration::from_secs(5);
 
-/// Section `etcd`: who is there, leases, node numbers.
+/// Section `etcd`: live services, leases, node numbers.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EtcdConfig {
-    /// Members of the cluster, `http://host:port` each, or `https://host:port` with `etcd.tls`. One that is away costs a repeated call.
+    /// Members of the cluster, each `http://host:port`, or `https://host:port` with `etcd.tls`. An
+    /// unreachable member costs a repeated call.
     pub endpoints: Vec<String>,
-    /// Prefix of all keys. Installations that share an etcd need one each.
+    /// Prefix of all keys. Installations that share an etcd each need their own.
     pub prefix: String,
-    /// User of etcd. Unset: no sign-in.
+    /// User name for etcd. Unset: no authentication.
     #[schemars(extend("examples" = ["packetboat"]))]
     pub username: Option<String>,
-    /// File with the password of `username` and nothing else (a line end is cut off). Read again where
-    /// it changes.
+    /// File that holds only the password of `username`; a line end after it is ignored. Read again
+    /// when it changes.
     #[schemars(extend("examples" = ["/etc/packetboat/etcd/password"]))]
     pub password_file: Option<PathBuf>,
-    /// Section `etcd.tls`: TLS. Files that change are read again; those that cannot be used change
-    /// nothing.
+    /// Section `etcd.tls`: TLS. Changed files are read again; unusable ones change nothing.
     pub tls: ClientTlsConfig,
-    /// Silence of a service after which its registration and its node number end, in whole seconds.
-    /// It is renewed three times as often.
+    /// Silence of a service after which its registration and its node number expire, in whole
+    /// seconds. Services renew them three times as often.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("spanMinimum" = "5s", "spanMaximum" = "1h"))]
     pub lease_ttl: Duration,
-    /// Mean interval of a complete listing beside the watch, which may miss something: each time a
-    /// third more or less.
+    /// Mean interval between complete listings, which make up for events that the watch misses.
+    /// Each interval varies by a third.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub list_every: Duration,
-    /// Time for a call with all its repetitions; then it is `unavailable`.
+    /// Timeout of a call, including repetitions; then it fails as `unavailable`.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub call_deadline: Duration,
-    /// Time for one member to answer; then the call is repeated, perhaps with another.
+    /// Timeout of one member's answer; then the call is repeated, possibly with another member.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub attempt_deadline: Duration,
@@ -74,7 +74,7 @@ impl Default for EtcdConfig {
 }
 
 impl EtcdConfig {
-    /// What cannot work.
+    /// Lists the settings that cannot work.
     #[must_use]
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
@@ -130,12 +130,12 @@ impl EtcdConfig {
         problems
     }
 
-    /// `Conflict` with all problems.
+    /// Fails with `Conflict` and the list of all problems.
     pub fn check(&self) -> Result<()> {
         Error::settings(SEAM, &self.problems())
     }
 
-    /// TLS and the scheme of an address say the same.
+    /// Checks that TLS settings and the schemes of endpoints agree.
     fn schemes(&self, problems: &mut Problems) {
         let is_on = self.tls.is_on();
         for endpoint in self
@@ -155,15 +155,15 @@ impl EtcdConfig {
         }
     }
 
-    /// Files as they are now. It blocks for some small ones.
+    /// Loads the files as they are now. Blocks while it reads a few small files.
     pub(super) fn credentials(&self) -> Result<Arc<Credentials>> {
         let password = self.password_file.as_deref();
         let password = password.map(|file| (PASSWORD, file));
         Credentials::load(SEAM, "etcd", &self.tls, password)
     }
 
-    /// Name and password, where somebody signs in.
-    pub(super) fn user(&self, shown: &Shown) -> Option<(String, SecretString)> {
+    /// Name and password, if sign-in is configured.
+    pub(super) fn user(&self, shown: &CredentialSnapshot) -> Option<(String, SecretString)> {
         let name = self.username.clone()?;
         Some((name, shown.secret(PASSWORD)?.clone()))
     }

@@ -1,4 +1,4 @@
-//! One lease, from its grant to its end: kept alive, watched over, given up.
+//! A lease, from grant to end: renewed, checked, given up.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,42 +11,42 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use super::calls::{Calls, Lease};
 use crate::Result;
 
-/// After a renewal that failed.
+/// Pause after a failed renewal.
 const RENEW_AGAIN: Duration = Duration::from_millis(500);
 
-/// Where leases are kept and revoked: on the runtime that the registry was connected on.
+/// Keeps and revokes leases, on the runtime on which the registry was connected.
 #[derive(Clone)]
-pub(super) struct Keeping {
+pub(super) struct LeaseKeeper {
     pub(super) calls: Arc<Calls>,
     pub(super) runtime: Handle,
-    /// Revocations that are under way.
+    /// Revocations in progress.
     pub(super) revoking: TaskTracker,
 }
 
-impl Keeping {
-    pub(super) async fn grant(&self, ttl: Duration) -> Result<Held> {
+impl LeaseKeeper {
+    pub(super) async fn grant(&self, ttl: Duration) -> Result<HeldLease> {
         let lease = self.calls.grant(ttl).await?;
-        Ok(Held {
+        Ok(HeldLease {
             lease,
             keeping: self.clone(),
         })
     }
 }
 
-/// A lease of ours. Dropping it revokes it in the background, for one call's time; where that fails, or
-/// the runtime is over, it runs out.
-pub(super) struct Held {
+/// A lease of ours. Dropping it revokes it in the background, within the deadline of a call; if
+/// that fails, or the runtime has ended, the lease expires.
+pub(super) struct HeldLease {
     pub(super) lease: Lease,
-    keeping: Keeping,
+    keeping: LeaseKeeper,
 }
 
-impl Held {
+impl HeldLease {
     pub(super) fn calls(&self) -> &Calls {
         &self.keeping.calls
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldLease {
     fn drop(&mut self) {
         let (calls, lease) = (self.keeping.calls.clone(), self.lease.id);
         let revoke = async move {
@@ -58,28 +58,28 @@ impl Drop for Held {
     }
 }
 
-/// When nobody may rely on a lease any more.
+/// Condition under which a lease no longer counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Patience {
-    /// Not renewed for its time to live: others may have seen it end.
+pub(super) enum LeasePatience {
+    /// Unrenewed for its time to live: others may have seen it end.
     Ttl,
-    /// Only when etcd says that it has ended: what is done under the lease is fenced there.
+    /// Only if etcd reports its end: writes under the lease are fenced there.
     Endless,
 }
 
-/// What is under a lease: a key with a value that nobody else writes.
-pub(super) struct Mark {
+/// Key under a lease, with a value that nobody else writes.
+pub(super) struct LeaseMark {
     pub(super) key: String,
     pub(super) value: String,
 }
 
-/// Keeps a lease until dropped; then gives it up. `lost` is cancelled when it ends before.
+/// Keeps a lease until dropped, then gives it up. Cancels `lost` if the lease ends earlier.
 pub(super) fn keep(
-    held: Held,
-    mark: Mark,
-    patience: Patience,
+    held: HeldLease,
+    mark: LeaseMark,
+    patience: LeasePatience,
     lost: CancellationToken,
-) -> (AbortOnDropHandle<()>, Held) {
+) -> (AbortOnDropHandle<()>, HeldLease) {
     let keeper = Keeper {
         calls: held.keeping.calls.clone(),
         lease: held.lease,
@@ -102,8 +102,8 @@ pub(super) fn keep(
 struct Keeper {
     calls: Arc<Calls>,
     lease: Lease,
-    mark: Mark,
-    patience: Patience,
+    mark: LeaseMark,
+    patience: LeasePatience,
 }
 
 impl Keeper {
@@ -126,7 +126,7 @@ impl Keeper {
                 Err(_) => return SILENT,
             }
             due = renewed + self.pause();
-            // etcd has renewed leases that were gone (fixed in 3.5.23): only the key proves it.
+            // etcd has renewed leases that were gone (fixed in 3.5.23): only the key is proof.
             let looking = self.is_marked_otherwise();
             if timeout_at(self.ends(renewed), looking).await == Ok(true) {
                 return "its key is gone, or a later life has it";
@@ -134,20 +134,20 @@ impl Keeper {
         }
     }
 
-    /// Three renewals and more in the time to live.
+    /// A quarter of the time to live, to fit at least three renewals into it.
     fn pause(&self) -> Duration {
         self.calls.jittered(self.lease.ttl / 4)
     }
 
     fn ends(&self, renewed: Instant) -> Instant {
         match self.patience {
-            Patience::Ttl => renewed + self.lease.ttl,
-            // As good as never, and it can be added up.
-            Patience::Endless => Instant::now() + Duration::from_secs(86_400),
+            LeasePatience::Ttl => renewed + self.lease.ttl,
+            // As good as never, without overflow.
+            LeasePatience::Endless => Instant::now() + Duration::from_secs(86_400),
         }
     }
 
-    /// Nothing is known when etcd does not answer.
+    /// True if the key is known to be gone or changed; false if etcd does not answer.
     async fn is_marked_otherwise(&self) -> bool {
         let Ok(found) = self.calls.get(&self.mark.key).await else {
             return false;

@@ -1,4 +1,4 @@
-//! What is where in etcd, so that an operator finds it with `etcdctl get --prefix /packetboat`.
+//! Layout of keys in etcd; an operator sees them with `etcdctl get --prefix /packetboat`.
 
 use super::super::Role;
 
@@ -8,10 +8,10 @@ use super::super::Role;
 /// | --- | --- | --- |
 /// | `/instance/boat/<name>` | yes | address and incarnation, JSON |
 /// | `/load/<name>` | yes | room of a boat for clients, JSON |
-/// | `/incarnation/<name>` | no | the last one given under the name |
-/// | `/node/0007` | yes | who holds the number |
-/// | `/node-past/0007` | no | the last millisecond that its ids may bear, 20 digits |
-/// | `/cluster` | no | the number of the installation |
+/// | `/incarnation/<name>` | no | last incarnation given under the name |
+/// | `/node/0007` | yes | holder of the number |
+/// | `/node-past/0007` | no | last millisecond that ids with the number may bear, 20 digits |
+/// | `/cluster` | no | number of the installation |
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
     prefix: String,
@@ -24,7 +24,7 @@ impl Keys {
         }
     }
 
-    /// Below it are the instances of a role, each under its name.
+    /// Prefix of the instances of a role, each under its name.
     pub(super) fn instances(&self, role: Role) -> String {
         let role = match role {
             Role::Boat => "boat",
@@ -39,7 +39,7 @@ impl Keys {
         self.instances(role) + name
     }
 
-    /// Below it are the loads of boats, each under its name.
+    /// Prefix of the loads of boats, each under its name.
     pub(super) fn loads(&self) -> String {
         format!("{}/load/", self.prefix)
     }
@@ -52,7 +52,7 @@ impl Keys {
         format!("{}/incarnation/{name}", self.prefix)
     }
 
-    /// Below it are the node numbers that are held.
+    /// Prefix of the node numbers in use.
     pub(super) fn nodes(&self) -> String {
         format!("{}/node/", self.prefix)
     }
@@ -61,7 +61,7 @@ impl Keys {
         format!("{}{number:04}", self.nodes())
     }
 
-    /// Below it is the past of every node number that was ever held.
+    /// Prefix of the pasts of all node numbers ever held.
     pub(super) fn pasts(&self) -> String {
         format!("{}/node-past/", self.prefix)
     }

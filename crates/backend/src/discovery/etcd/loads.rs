@@ -1,5 +1,5 @@
-//! Loads of boats: a key for each beside its registration, under the same lease. Nobody watches them, they are listed: a
-//! boat writes one every few seconds, and few want to know.
+//! Loads of boats: each has a key beside its registration, under the same lease. Loads are listed,
+//! not watched: a boat writes one every few seconds, and few readers want them.
 
 use async_trait::async_trait;
 use etcd_client::{Compare, CompareOp, GetResponse, PutOptions, Txn, TxnOp};
@@ -11,22 +11,22 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::super::LeaseGuard;
 use super::SEAM;
-use super::keeper::Held;
+use super::keeper::HeldLease;
 use crate::{Error, Result};
 
-/// The value of a load's key; its name is in the key.
+/// Value of a load's key; the name is in the key.
 #[derive(Serialize, Deserialize)]
-struct Entry {
+struct LoadValue {
     incarnation: u64,
     #[serde(flatten)]
     load: BoatLoad,
 }
 
-/// A lease that is kept alive, with the keys that a service writes under it.
+/// A lease that is kept alive, and the keys written under it.
 pub(super) struct EtcdLease {
-    pub(super) kept: (AbortOnDropHandle<()>, Held),
+    pub(super) kept: (AbortOnDropHandle<()>, HeldLease),
     pub(super) incarnation: Incarnation,
-    /// Key of the registration, with its value as long as this life holds the name.
+    /// Key of the registration, with the value it has while this life holds the name.
     pub(super) instance: (String, String),
     /// Key of the load.
     pub(super) load: String,
@@ -35,14 +35,14 @@ pub(super) struct EtcdLease {
 #[async_trait]
 impl LeaseGuard for EtcdLease {
     async fn publish(&self, load: &BoatLoad) -> Result<()> {
-        let entry = Entry {
+        let entry = LoadValue {
             incarnation: self.incarnation.0,
             load: load.clone(),
         };
         let value = serde_json::to_string(&entry).map_err(|error| Error::corrupt(SEAM, error))?;
         let (key, registered) = &self.instance;
         let (_, held) = &self.kept;
-        // The lease is alive where its key is.
+        // The registration's key proves that the lease is alive.
         let is_mine = Compare::value(key.as_str(), CompareOp::Equal, registered.as_str());
         let under_lease = PutOptions::new().with_lease(held.lease.id);
         let put = TxnOp::put(self.load.as_str(), value, Some(under_lease));
@@ -54,7 +54,7 @@ impl LeaseGuard for EtcdLease {
     }
 }
 
-/// Loads of a list, in order of name; what cannot be read is left out.
+/// Loads of a listing, in order of name; unreadable ones are left out.
 pub(super) fn listed(prefix: &str, answer: &GetResponse) -> Vec<Load> {
     let loads = answer.kvs().iter().filter_map(|kv| {
         let key = String::from_utf8_lossy(kv.key());
@@ -67,7 +67,7 @@ pub(super) fn listed(prefix: &str, answer: &GetResponse) -> Vec<Load> {
 
 fn decode(prefix: &str, key: &str, value: &[u8]) -> Result<Load, String> {
     let name = key.strip_prefix(prefix).ok_or("not below its prefix")?;
-    let entry: Entry = serde_json::from_slice(value).map_err(|error| error.to_string())?;
+    let entry: LoadValue = serde_json::from_slice(value).map_err(|error| error.to_string())?;
     Ok(Load {
         life: BoatLife {
             boat: BoatId::new(name).map_err(|error| error.to_string())?,

@@ -1,4 +1,4 @@
-//! Node numbers of message ids: leased, each with a past that is not.
+//! Node numbers of message ids: each is held under a lease, and its past is kept without one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,35 +13,35 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::super::NodeLease;
 use super::SEAM;
-use super::keeper::{Held, Keeping, Mark, Patience, keep};
+use super::keeper::{HeldLease, LeaseKeeper, LeaseMark, LeasePatience, keep};
 use super::keys::Keys;
 use crate::clock::Entropy;
 use crate::{Error, Result};
 
-/// How often another number is looked for when others were faster.
+/// Maximum number of attempts to take a number while others are faster.
 const ATTEMPTS: usize = 16;
 
-/// Among so many numbers that rested longest, chance decides: stations that start at the same time
-/// seldom want the same one.
+/// Number of candidates among the numbers unused for longest. The choice is random, so that
+/// stations starting together seldom want the same one.
 const CHOICE: usize = 32;
 
-/// The numbers at one moment.
+/// All numbers at one moment.
 #[derive(Debug, Default)]
-pub(super) struct Board {
+pub(super) struct NodeBoard {
     held: BTreeSet<u16>,
     pasts: BTreeMap<u16, Past>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Past {
-    /// Ids up to here may have been made.
+    /// Time up to which ids may have been made.
     until: Timestamp,
-    /// Of the key; zero where there is none.
+    /// Revision of the key; zero if there is none.
     revision: i64,
 }
 
-impl Board {
-    pub(super) async fn read(keeping: &Keeping, keys: &Keys) -> Result<Board> {
+impl NodeBoard {
+    pub(super) async fn read(keeping: &LeaseKeeper, keys: &Keys) -> Result<NodeBoard> {
         let below = || Some(GetOptions::new().with_prefix());
         let both = [
             TxnOp::get(keys.nodes(), below().map(GetOptions::with_keys_only)),
@@ -49,7 +49,7 @@ impl Board {
         ];
         let answer = keeping.calls.txn(Txn::new().and_then(both)).await?;
         let [nodes, pasts] = lists(answer.op_responses())?;
-        let mut board = Board::default();
+        let mut board = NodeBoard::default();
         for kv in &nodes {
             board.held.insert(number(kv, &keys.nodes())?);
         }
@@ -63,7 +63,7 @@ impl Board {
         Ok(board)
     }
 
-    /// One that nobody holds: never used before, or else among those that rested longest.
+    /// Picks a number that nobody holds: one never used, or else one of those unused for longest.
     fn choose(&self, entropy: &dyn Entropy) -> Option<(u16, Past)> {
         let free = (0..NODES).filter(|number| !self.held.contains(number));
         let mut free: Vec<_> = free
@@ -112,21 +112,21 @@ fn until(kv: &KeyValue) -> Result<Timestamp> {
     })
 }
 
-/// Sorts as the time does, so that etcd can compare it.
+/// Formats a time so that it sorts as text, which lets etcd compare it.
 fn written(until: Timestamp) -> String {
     format!("{:020}", until.millis().max(0))
 }
 
 /// Takes a number for as long as the lease is kept.
 pub(super) async fn lease(
-    keeping: &Keeping,
+    keeping: &LeaseKeeper,
     keys: &Keys,
-    held: Held,
+    held: HeldLease,
     entropy: &dyn Entropy,
 ) -> Result<EtcdNode> {
     let holder = holder_of(&held, entropy);
     for _ in 0..ATTEMPTS {
-        let board = Board::read(keeping, keys).await?;
+        let board = NodeBoard::read(keeping, keys).await?;
         let Some((number, past)) = board.choose(entropy) else {
             let text = "all 1024 node numbers are held; one is free when a station ends";
             return Err(Error::unavailable(SEAM, text));
@@ -139,11 +139,11 @@ pub(super) async fn lease(
     Err(Error::unavailable(SEAM, text))
 }
 
-/// Takes this number, unless somebody holds it or it has a past.
+/// Takes this number, unless it is held or has a past.
 pub(super) async fn lease_again(
-    keeping: &Keeping,
+    keeping: &LeaseKeeper,
     keys: &Keys,
-    held: Held,
+    held: HeldLease,
     entropy: &dyn Entropy,
     number: u16,
 ) -> Result<Option<EtcdNode>> {
@@ -152,25 +152,25 @@ pub(super) async fn lease_again(
     Ok(is_ours.then(|| held_by(keeping, keys, held, holder, number, past.until)))
 }
 
-fn holder_of(held: &Held, entropy: &dyn Entropy) -> String {
+fn holder_of(held: &HeldLease, entropy: &dyn Entropy) -> String {
     format!("{:016x}-{:016x}", held.lease.id, entropy.next())
 }
 
 fn held_by(
-    keeping: &Keeping,
+    keeping: &LeaseKeeper,
     keys: &Keys,
-    held: Held,
+    held: HeldLease,
     holder: String,
     number: u16,
     not_before: Timestamp,
 ) -> EtcdNode {
-    let mark = Mark {
+    let mark = LeaseMark {
         key: keys.node(number),
         value: holder.clone(),
     };
-    // Its loss is noticed by the next reservation, which etcd refuses.
+    // Nobody watches `lost`: the next reservation, which etcd refuses, reveals the loss.
     let lost = CancellationToken::new();
-    let (keeper, held) = keep(held, mark, Patience::Endless, lost);
+    let (keeper, held) = keep(held, mark, LeasePatience::Endless, lost);
     EtcdNode {
         number,
         not_before,
@@ -182,11 +182,11 @@ fn held_by(
     }
 }
 
-/// Only while nobody has it, and its past is as it was read. Answers whether it is ours.
+/// Takes the number if nobody holds it and its past is as read. Returns true if it is ours.
 async fn take(
-    keeping: &Keeping,
+    keeping: &LeaseKeeper,
     keys: &Keys,
-    held: &Held,
+    held: &HeldLease,
     holder: &str,
     number: u16,
     past: Past,
@@ -195,7 +195,7 @@ async fn take(
     let under_lease = PutOptions::new().with_lease(held.lease.id);
     let mut puts = vec![TxnOp::put(node.clone(), holder, Some(under_lease))];
     if past.revision == 0 {
-        // From now on there is something to compare a reservation with.
+        // Reservations need a record to compare with.
         puts.push(TxnOp::put(record.clone(), written(Timestamp::ZERO), None));
     }
     let free = [
@@ -210,23 +210,23 @@ async fn take(
     if answer.succeeded() {
         return Ok(true);
     }
-    // The call was repeated after it was done: then it is ours all the same.
+    // A call repeated after it took effect: the number is ours all the same.
     let [found] = lists(answer.op_responses())?;
     Ok(found
         .first()
         .is_some_and(|kv| kv.value() == holder.as_bytes()))
 }
 
-/// A number, held under a lease.
+/// A number held under a lease.
 pub(super) struct EtcdNode {
     number: u16,
     not_before: Timestamp,
-    /// What stands under the number's key while it is ours.
+    /// Value of the number's key while it is ours.
     holder: String,
-    keeping: Keeping,
+    keeping: LeaseKeeper,
     keys: Keys,
     _keeper: AbortOnDropHandle<()>,
-    _held: Held,
+    _held: HeldLease,
 }
 
 #[async_trait]
@@ -239,8 +239,8 @@ impl NodeLease for EtcdNode {
         self.not_before
     }
 
-    /// Fenced and monotonic where it is written: a call that was given up long ago, and comes to etcd
-    /// only now, neither takes a later one back nor writes into the past of the next holder.
+    /// Fenced and monotonic at the point of writing: a call given up long ago that reaches etcd
+    /// only now neither takes a later one back nor writes into the past of the next holder.
     async fn reserve(&self, until: Timestamp) -> Result<()> {
         let (node, record) = (self.keys.node(self.number), self.keys.past(self.number));
         let until = written(until);
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn numbers_without_a_past_come_first_at_random() {
         let entropy = SeededEntropy::new(1);
-        let board = Board {
+        let board = NodeBoard {
             held: (0..10).collect(),
             pasts: (10..1000).map(|number| (number, past(5))).collect(),
         };
@@ -305,7 +305,7 @@ mod tests {
     fn then_those_that_rested_longest() {
         let entropy = SeededEntropy::new(1);
         let pasts = (0..NODES).map(|number| (number, past(i64::from(number) + 1)));
-        let mut board = Board {
+        let mut board = NodeBoard {
             held: (0..100).collect(),
             pasts: pasts.collect(),
         };

@@ -1,7 +1,7 @@
-//! Who is there: one watcher for each role that somebody here wants to know of.
+//! Directories of live instances, with one watcher per role that this process follows.
 //!
-//! A watch may end, starve, or miss something; so it is begun anew from a list at every end, and
-//! everybody is listed now and then besides. While etcd is away, the last known roster stands.
+//! A watch may end, starve, or miss something; so after every end a new one starts from a list, and
+//! a full list is taken now and then besides. While etcd is away, the last known directory stays.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -15,14 +15,14 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::super::{Role, Roster};
+use super::super::{Directory, Role};
 use super::SEAM;
 use super::calls::{Calls, judged};
+use super::directory_snapshot::Known;
 use super::keys::Keys;
-use super::known::Known;
 use crate::{Error, Result};
 
-/// Between lists that fail; doubled each time, up to the second.
+/// Pause between failed lists; doubles each time, up to `LIST_AGAIN_MAX`.
 const LIST_AGAIN: Duration = Duration::from_millis(500);
 const LIST_AGAIN_MAX: Duration = Duration::from_secs(5);
 
@@ -32,14 +32,14 @@ pub(super) struct Watchers {
     pub(super) keys: Keys,
     pub(super) list_every: Duration,
     pub(super) runtime: Handle,
-    /// Cancelled with the registry.
+    /// Cancelled when the registry is dropped.
     pub(super) stop: CancellationToken,
-    pub(super) told: Mutex<BTreeMap<Role, watch::Sender<Roster>>>,
+    pub(super) told: Mutex<BTreeMap<Role, watch::Sender<Directory>>>,
 }
 
 impl Watchers {
-    /// The roster of a role from now on. Asks etcd only where nobody here has asked before.
-    pub(super) async fn watch(self: &Arc<Self>, role: Role) -> Result<watch::Receiver<Roster>> {
+    /// Directory of a role from now on. Asks etcd only for the first watch of a role.
+    pub(super) async fn watch(self: &Arc<Self>, role: Role) -> Result<watch::Receiver<Directory>> {
         if let Some(sender) = self.told.lock().get(&role) {
             return Ok(sender.subscribe());
         }
@@ -47,8 +47,8 @@ impl Watchers {
         Ok(self.begin(role, known))
     }
 
-    /// Watches from what is known, unless somebody else began meanwhile.
-    pub(super) fn begin(self: &Arc<Self>, role: Role, known: Known) -> watch::Receiver<Roster> {
+    /// Starts a watcher from `known`, unless another one started meanwhile.
+    pub(super) fn begin(self: &Arc<Self>, role: Role, known: Known) -> watch::Receiver<Directory> {
         let mut told = self.told.lock();
         if let Some(sender) = told.get(&role) {
             return sender.subscribe();
@@ -67,8 +67,8 @@ impl Watchers {
             let mut watching = pin!(watcher.watch(known));
             loop {
                 tokio::select! {
-                    () = &mut watching => {}
-                    // Whoever still listens hears that nothing more will come.
+                    biased;
+                    // Remaining receivers see their channel close.
                     () = watchers.stop.cancelled() => {
                         watchers.told.lock().remove(&role);
                         return;
@@ -76,13 +76,14 @@ impl Watchers {
                     () = sender.closed() => if watchers.is_done(role) {
                         return;
                     },
+                    () = &mut watching => {}
                 }
             }
         });
         receiver
     }
 
-    /// Under the lock, nobody begins to listen meanwhile.
+    /// Ends a role without receivers. The lock keeps new ones from subscribing meanwhile.
     fn is_done(&self, role: Role) -> bool {
         let mut told = self.told.lock();
         let done = told
@@ -106,11 +107,11 @@ struct Watcher {
     keys: Keys,
     role: Role,
     list_every: Duration,
-    sender: watch::Sender<Roster>,
+    sender: watch::Sender<Directory>,
 }
 
 impl Watcher {
-    /// For ever.
+    /// Follows the role for ever, restarting the watch from a list whenever it ends.
     async fn watch(&self, mut known: Known) {
         loop {
             let Err(error) = self.follow(&mut known).await;
@@ -120,18 +121,20 @@ impl Watcher {
         }
     }
 
-    /// Until the watch ends, in whatever way.
+    /// Runs until the watch ends for any reason.
     async fn follow(&self, known: &mut Known) -> Result<std::convert::Infallible> {
         let prefix = self.keys.instances(self.role);
         let mut stream = self.calls.watch(&prefix, known.revision + 1).await?;
         loop {
             let pause = self.calls.jittered(self.list_every);
-            // A message that does not end in time is no reason to list later.
+            // An incomplete message must not delay the list.
             let mut list_due = pin!(sleep(pause));
             loop {
                 tokio::select! {
-                    happened = next(&mut stream, known) => happened?,
+                    biased;
+                    // Messages may come without a pause.
                     () = &mut list_due => break,
+                    happened = next(&mut stream, known) => happened?,
                 }
                 self.tell(known);
             }
@@ -139,7 +142,7 @@ impl Watcher {
         }
     }
 
-    /// What the watch has missed comes by the list.
+    /// Picks up what the watch missed.
     async fn list_beside(&self, known: &mut Known) -> Result<()> {
         let listed = match list(&self.calls, &self.keys, self.role).await {
             Ok(listed) => listed,
@@ -191,7 +194,7 @@ impl Watcher {
     }
 }
 
-/// Takes over what happens next.
+/// Waits for the next response and applies its events.
 async fn next(stream: &mut WatchStream, known: &mut Known) -> Result<()> {
     let Some(response) = stream.message().await.map_err(judged)? else {
         return Err(Error::unavailable(SEAM, "the stream ended"));

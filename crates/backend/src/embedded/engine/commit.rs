@@ -1,4 +1,4 @@
-//! Group commit: who waits for an fsync, and how they are told.
+//! Group commit: callers that wait for an fsync, and their notification.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,48 +7,48 @@ use std::task::{Context, Poll};
 
 use tokio::sync::oneshot;
 
-use super::{Batch, SEAM, Then};
+use super::{OnDurable, SEAM, WriteBatch};
 use crate::{Error, Result};
 
-/// Why the store takes no more writes. Shared by all who waited.
-pub(super) type Failure = Arc<str>;
+/// Reason why the store takes no more writes, shared by all waiting callers.
+pub(super) type CommitFailure = Arc<str>;
 
-pub(super) fn refused(why: &Failure) -> Error {
+pub(super) fn refused(why: &CommitFailure) -> Error {
     Error::unavailable(SEAM, why.to_string())
 }
 
-/// Somebody who is told when an fsync covers what he wrote.
+/// Caller waiting for an fsync that covers its write.
 pub(super) struct Waiter {
-    answer: oneshot::Sender<Result<(), Failure>>,
-    then: Option<Then>,
+    answer: oneshot::Sender<Result<(), CommitFailure>>,
+    then: Option<OnDurable>,
 }
 
 impl Waiter {
-    pub(super) fn new(then: Option<Then>) -> (Waiter, Committed) {
+    pub(super) fn new(then: Option<OnDurable>) -> (Waiter, Committed) {
         let (answer, receiver) = oneshot::channel();
         (Waiter { answer, then }, Committed::Waiting(receiver))
     }
 
-    pub(super) fn tell(self, outcome: &Result<(), Failure>) {
+    pub(super) fn tell(self, outcome: &Result<(), CommitFailure>) {
         if let (Ok(()), Some(then)) = (outcome, self.then) {
             then();
         }
-        // Who dropped the future does not want to know.
+        // A dropped future needs no answer.
         let _ = self.answer.send(outcome.clone());
     }
 }
 
-/// What gathers while an fsync is under way.
+/// Writes gathered during an fsync, for the next one.
 #[derive(Default)]
-pub(super) struct Group {
-    pub(super) batch: Batch,
+pub(super) struct CommitGroup {
+    pub(super) batch: WriteBatch,
     pub(super) waiters: Vec<Waiter>,
 }
 
 /// Resolves when the fsync is done.
 pub(super) enum Committed {
     Now(Option<Result<()>>),
-    Waiting(oneshot::Receiver<Result<(), Failure>>),
+    Waiting(oneshot::Receiver<Result<(), CommitFailure>>),
 }
 
 impl Committed {

@@ -11,21 +11,22 @@ use fjall::config::{BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use parking_lot::{Condvar, Mutex};
 
-use super::commit::{Committed, Failure, Group, Waiter, refused};
+use super::commit::{CommitFailure, CommitGroup, Committed, Waiter, refused};
 use super::journal::Journal;
 use super::{
-    Batch, Bounds, EngineOptions, MAX_PENDING_BYTES, Mark, Order, Pair, SEAM, Table, Then,
+    Bounds, EngineOptions, KeyValue, MAX_PENDING_BYTES, OnDurable, SEAM, ScanOrder, Table,
+    WriteBatch, WriteMark,
 };
 use crate::{Error, Result};
 
 const FORMAT_KEY: &[u8] = b"format";
 const FORMAT: u32 = 4;
 
-/// Threads that write out and compact tables. Of several, fjall's first one only flushes: it spins while
-/// another compacts, which took a tenth of all CPU under load.
+/// Threads that write out and compact tables. With several, fjall's first one only flushes: it
+/// spins while another compacts, which took a tenth of all CPU under load.
 const WORKERS: usize = 1;
 
-/// Tables of the newest level that are merged at a time.
+/// Tables of the newest level merged at a time.
 const L0_TABLES: u8 = 8;
 
 pub(super) struct Disk {
@@ -38,19 +39,19 @@ struct Shared {
     /// In the order of [`Table::ALL`].
     tables: Vec<Keyspace>,
     fsync: bool,
-    /// Marks given: a direct write takes its mark when it is in the journal, a gathered one when it joins
-    /// the group, under the group's lock.
+    /// Marks handed out: a direct write takes its mark once it is in the journal, a gathered one
+    /// when it joins the group, under the group's lock.
     marks: AtomicU64,
     durable: AtomicU64,
     group: Mutex<Gathering>,
     work: Condvar,
-    poisoned: Mutex<Option<Failure>>,
+    poisoned: Mutex<Option<CommitFailure>>,
     fail_syncs: AtomicBool,
 }
 
 #[derive(Default)]
 struct Gathering {
-    group: Group,
+    group: CommitGroup,
     closing: bool,
 }
 
@@ -93,29 +94,29 @@ impl Disk {
         })
     }
 
-    pub(super) fn write(&self, batch: Batch) -> Result<Mark> {
+    pub(super) fn write(&self, batch: WriteBatch) -> Result<WriteMark> {
         let shared = &self.shared;
         shared.check_usable()?;
         shared.apply(batch).map_err(|error| shared.poison(&error))?;
-        Ok(Mark(shared.marks.fetch_add(1, Ordering::AcqRel) + 1))
+        Ok(WriteMark(shared.marks.fetch_add(1, Ordering::AcqRel) + 1))
     }
 
-    pub(super) fn durable(&self, mark: Mark) -> Committed {
+    pub(super) fn durable(&self, mark: WriteMark) -> Committed {
         let shared = &self.shared;
         if !shared.fsync || shared.durable.load(Ordering::Acquire) >= mark.0 {
             return Committed::now(Ok(()));
         }
-        match self.join(Batch::new(), None) {
+        match self.join(WriteBatch::new(), None) {
             Ok(committed) => committed,
             Err(error) => Committed::now(Err(error)),
         }
     }
 
-    pub(super) fn commit(&self, batch: Batch, then: Option<Then>) -> Result<Committed> {
+    pub(super) fn commit(&self, batch: WriteBatch, then: Option<OnDurable>) -> Result<Committed> {
         self.join(batch, then)
     }
 
-    fn join(&self, batch: Batch, then: Option<Then>) -> Result<Committed> {
+    fn join(&self, batch: WriteBatch, then: Option<OnDurable>) -> Result<Committed> {
         let shared = &self.shared;
         let mut gathering = shared.group.lock();
         shared.check_usable()?;
@@ -163,10 +164,11 @@ impl Disk {
         &self,
         table: Table,
         bounds: Bounds<'_>,
-        order: Order,
+        order: ScanOrder,
         limit: usize,
-    ) -> Result<Vec<Pair>> {
-        // The keyspace's own range sees half of a batch that is being applied; a snapshot does not.
+    ) -> Result<Vec<KeyValue>> {
+        // The keyspace's own range sees half of a batch during its application; a snapshot does
+        // not.
         let snapshot = self.shared.database.snapshot();
         let found = snapshot.range::<&[u8], _>(self.shared.table(table), bounds);
         let copied = |guard: fjall::Guard| {
@@ -174,8 +176,8 @@ impl Disk {
             Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value)))
         };
         match order {
-            Order::Forward => found.take(limit).map(copied).collect(),
-            Order::Backward => found.rev().take(limit).map(copied).collect(),
+            ScanOrder::Forward => found.take(limit).map(copied).collect(),
+            ScanOrder::Backward => found.rev().take(limit).map(copied).collect(),
         }
     }
 
@@ -185,11 +187,11 @@ impl Disk {
 }
 
 impl Drop for Disk {
-    /// Whoever still waits is answered before the directory is given back.
+    /// Answers all waiting callers before the directory is given back.
     fn drop(&mut self) {
         self.shared.group.lock().closing = true;
         self.shared.work.notify_one();
-        // The last holder may be what the thread itself just called: it ends by itself then.
+        // A callback on the thread itself may drop the last clone: the thread then ends by itself.
         let own = std::thread::current().id();
         if let Some(syncer) = self.syncer.take().filter(|s| s.thread().id() != own) {
             let _ = syncer.join();
@@ -202,8 +204,8 @@ impl Shared {
         &self.tables[table as usize]
     }
 
-    /// Into the journal, flushed to the operating system, and into the tables.
-    fn apply(&self, batch: Batch) -> fjall::Result<()> {
+    /// Writes a batch to the journal, flushed to the operating system, and to the tables.
+    fn apply(&self, batch: WriteBatch) -> fjall::Result<()> {
         let mut writes = self.database.batch().durability(Some(PersistMode::Buffer));
         for change in batch.changes {
             let keyspace = self.table(change.table);
@@ -215,7 +217,7 @@ impl Shared {
         writes.commit()
     }
 
-    /// The thread that writes and fsyncs for everybody who waits.
+    /// Loop of the thread that writes and fsyncs for all waiting callers.
     fn commit_groups(&self, mut journal: Journal) {
         loop {
             let (group, target) = {
@@ -226,7 +228,7 @@ impl Shared {
                     }
                     self.work.wait(&mut gathering);
                 }
-                // Every mark up to this one is in the journal already or in the group that is taken.
+                // Every mark up to this one is in the journal already or in the group taken here.
                 let target = self.marks.load(Ordering::Acquire);
                 (std::mem::take(&mut gathering.group), target)
             };
@@ -240,7 +242,7 @@ impl Shared {
         }
     }
 
-    fn commit_group(&self, batch: Batch, journal: &mut Journal) -> Result<(), Failure> {
+    fn commit_group(&self, batch: WriteBatch, journal: &mut Journal) -> Result<(), CommitFailure> {
         if let Some(why) = self.poisoned.lock().clone() {
             return Err(why);
         }
@@ -268,7 +270,7 @@ impl Shared {
         refused(&self.poison_because(error))
     }
 
-    fn poison_because(&self, error: &dyn std::fmt::Display) -> Failure {
+    fn poison_because(&self, error: &dyn std::fmt::Display) -> CommitFailure {
         let mut poisoned = self.poisoned.lock();
         poisoned
             .get_or_insert_with(|| {
@@ -293,7 +295,7 @@ impl Shared {
                 ),
             )),
             None => {
-                let mut batch = Batch::new();
+                let mut batch = WriteBatch::new();
                 batch.put(Table::Meta, FORMAT_KEY, FORMAT.to_be_bytes().to_vec());
                 self.apply(batch).map_err(read_error)?;
                 self.database
@@ -304,7 +306,7 @@ impl Shared {
     }
 }
 
-/// How a new table is kept: filters small enough that making them is cheap.
+/// Options of a new table: filters small enough to be cheap to make.
 fn layout(table: Table, options: &EngineOptions) -> KeyspaceCreateOptions {
     let filter = if table.is_read_by_key() {
         FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(10.0))

@@ -1,9 +1,9 @@
-//! The fsync of the journal, beside the store instead of through it.
+//! Fsync of the journal, beside the store instead of through it.
 //!
-//! `fjall::Database::persist` holds the journal's lock while it fsyncs, and every write of every seam
-//! would wait for the disk. The journal is a row of files `<n>.jnl`; the newest is the active one, and an
-//! older one was fsynced before the newer was made. So a write that is in the page cache is durable after
-//! an fsync of the newest file, by whatever descriptor.
+//! `fjall::Database::persist` holds the journal's lock during its fsync, and every write of every
+//! seam would wait for the disk. The journal is a row of files `<n>.jnl`; the newest is the active
+//! one, and an older one was fsynced before its successor was made. A write in the page cache is
+//! therefore durable after an fsync of the newest file, by whatever descriptor.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,7 +16,7 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// The newest journal of an open database.
+    /// Finds the newest journal of an open database.
     pub(super) fn find(dir: &Path) -> io::Result<Journal> {
         let mut newest = None;
         for entry in std::fs::read_dir(dir)? {
@@ -47,7 +47,7 @@ impl Journal {
             self.file = open(&self.dir, self.number + 1)?;
             self.number += 1;
         }
-        // Several rotations between two syncs: ours and its successor may both be gone.
+        // After several rotations between two syncs, our file and its successor may both be gone.
         if !path(&self.dir, self.number).try_exists()? {
             *self = Journal::find(&self.dir)?;
         }

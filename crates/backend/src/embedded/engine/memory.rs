@@ -1,16 +1,16 @@
-//! The store in memory, with what a test needs to crash it: the newest writes can be taken back.
+//! The store in memory, which tests can crash: the newest writes can be taken back.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use parking_lot::RwLock;
 
-use super::commit::{Committed, Failure, Waiter, refused};
-use super::{Batch, Bounds, Change, Mark, Order, Pair, Table, Then};
+use super::commit::{CommitFailure, Committed, Waiter, refused};
+use super::{Bounds, KeyChange, KeyValue, OnDurable, ScanOrder, Table, WriteBatch, WriteMark};
 use crate::Result;
 
-/// Writes that can be taken back. Beyond it the oldest count as durable: an operating system writes its
-/// pages back some time, too.
+/// Writes that can be taken back. Beyond this number the oldest count as durable: an operating
+/// system also writes its pages back in time.
 const MAX_UNDURABLE: usize = 65_536;
 
 type Rows = BTreeMap<Bytes, Bytes>;
@@ -20,14 +20,14 @@ pub(super) struct Memory(RwLock<State>);
 struct State {
     /// In the order of [`Table::ALL`].
     tables: Vec<Rows>,
-    /// Per write that no fsync covers, oldest first, what it replaced.
-    undo: VecDeque<Vec<Change>>,
+    /// Replaced values of each write that no fsync covers, oldest first.
+    undo: VecDeque<Vec<KeyChange>>,
     written: u64,
     durable: u64,
     held: bool,
     waiters: Vec<Waiter>,
     fail_syncs: bool,
-    poisoned: Option<Failure>,
+    poisoned: Option<CommitFailure>,
 }
 
 impl Default for Memory {
@@ -50,11 +50,11 @@ impl Memory {
         }))
     }
 
-    pub(super) fn write(&self, batch: Batch) -> Result<Mark> {
+    pub(super) fn write(&self, batch: WriteBatch) -> Result<WriteMark> {
         self.0.write().apply(batch)
     }
 
-    pub(super) fn durable(&self, mark: Mark) -> Committed {
+    pub(super) fn durable(&self, mark: WriteMark) -> Committed {
         let mut state = self.0.write();
         if state.durable >= mark.0 {
             return Committed::now(Ok(()));
@@ -67,12 +67,12 @@ impl Memory {
         committed
     }
 
-    pub(super) fn commit(&self, batch: Batch, then: Option<Then>) -> Result<Committed> {
+    pub(super) fn commit(&self, batch: WriteBatch, then: Option<OnDurable>) -> Result<Committed> {
         let mut state = self.0.write();
         state.apply(batch)?;
         let (waiter, committed) = Waiter::new(then);
         state.waiters.push(waiter);
-        // Told under the lock: two commits at once must be told in the order in which they were written.
+        // Under the lock: concurrent commits must be notified in the order of their writes.
         state.sync().tell();
         Ok(committed)
     }
@@ -93,15 +93,15 @@ impl Memory {
         &self,
         table: Table,
         bounds: Bounds<'_>,
-        order: Order,
+        order: ScanOrder,
         limit: usize,
-    ) -> Vec<Pair> {
+    ) -> Vec<KeyValue> {
         let state = self.0.read();
         let found = state.tables[table as usize].range::<[u8], _>(bounds);
         let copied = |(key, value): (&Bytes, &Bytes)| (key.clone(), value.clone());
         match order {
-            Order::Forward => found.take(limit).map(copied).collect(),
-            Order::Backward => found.rev().take(limit).map(copied).collect(),
+            ScanOrder::Forward => found.take(limit).map(copied).collect(),
+            ScanOrder::Backward => found.rev().take(limit).map(copied).collect(),
         }
     }
 
@@ -140,7 +140,7 @@ impl Memory {
 }
 
 impl State {
-    fn apply(&mut self, batch: Batch) -> Result<Mark> {
+    fn apply(&mut self, batch: WriteBatch) -> Result<WriteMark> {
         if let Some(why) = &self.poisoned {
             return Err(refused(why));
         }
@@ -155,10 +155,10 @@ impl State {
             self.undo.pop_front();
             self.durable += 1;
         }
-        Ok(Mark(self.written))
+        Ok(WriteMark(self.written))
     }
 
-    /// What an fsync would do now; answers whom to tell what.
+    /// Simulates an fsync; returns the waiting callers and their result.
     fn sync(&mut self) -> Told {
         if self.fail_syncs && self.poisoned.is_none() {
             self.poisoned = Some("fsync was told to fail".into());
@@ -182,7 +182,7 @@ impl State {
 #[derive(Default)]
 struct Told {
     waiters: Vec<Waiter>,
-    outcome: Option<Result<(), Failure>>,
+    outcome: Option<Result<(), CommitFailure>>,
 }
 
 impl Told {
@@ -195,15 +195,15 @@ impl Told {
     }
 }
 
-/// Applies a change and answers the one that takes it back.
-fn put(tables: &mut [Rows], change: Change) -> Change {
-    let Change { table, key, value } = change;
+/// Applies a change and returns its inverse.
+fn put(tables: &mut [Rows], change: KeyChange) -> KeyChange {
+    let KeyChange { table, key, value } = change;
     let rows = &mut tables[table as usize];
     let replaced = match value {
         Some(value) => rows.insert(key.clone(), value),
         None => rows.remove(&key),
     };
-    Change {
+    KeyChange {
         table,
         key,
         value: replaced,

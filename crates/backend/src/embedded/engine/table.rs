@@ -10,7 +10,8 @@ macro_rules! tables {
         impl Table {
             pub const ALL: &'static [Table] = &[$(Table::$table,)*];
 
-            /// Read by whole keys, and often in vain; the others are read by ranges, where filters are no help.
+            /// Read by whole keys, and often in vain; other tables are read by ranges, where
+            /// filters are no help.
             pub(super) const fn is_read_by_key(self) -> bool {
                 !matches!(
                     self,
@@ -29,7 +30,7 @@ macro_rules! tables {
                 )
             }
 
-            /// Its name on disk.
+            /// Name on disk.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Table::$table => $name,)*
@@ -44,13 +45,13 @@ tables! {
     Meta => "meta",
     /// Records of the log.
     Log => "log",
-    /// First offset kept of each partition, and committed offsets of groups.
+    /// First retained offset of each partition, and committed offsets of groups.
     Offsets => "offsets",
     /// Incarnations, node numbers, the cluster number.
     Registry => "registry",
-    /// The number of the installation, and what was reserved of node numbers, beside the registry.
+    /// Number of the installation, and reservations of node numbers, beside the registry.
     Installation => "installation",
-    /// Sessions of users, and small things of the mailbox beside the waiting messages.
+    /// Sessions of users, and small rows of the mailbox beside the waiting messages.
     Session => "session",
     /// Waiting messages: references.
     Mail => "mail",
@@ -60,7 +61,7 @@ tables! {
     Dedupe => "dedupe",
     /// History rows of private chats.
     Private => "private",
-    /// Where a private message lies by another order than its key.
+    /// Ids of private messages by position.
     PrivateIndex => "private-index",
     /// Private messages by send_id.
     PrivateSend => "private-send",
@@ -72,23 +73,23 @@ tables! {
     Conversation => "conversation",
     /// Registers of conversations that only grow: read, delivered, cleared.
     ConversationRegister => "conversation-register",
-    /// Messages that an owner hid, in the order in which they were.
+    /// Messages hidden by their owner, in the order of hiding.
     Hidden => "hidden",
     /// Changes of messages, in their order.
     Change => "change",
-    /// What they leave on their messages.
+    /// Effects of changes on their messages.
     Altered => "altered",
     /// Devices and their push tokens.
     Device => "device",
-    /// What became of each message.
+    /// Ledger entries of each message.
     Ledger => "ledger",
     /// The head of the chain over closed minutes, and the minutes.
     Audit => "audit",
     /// History rows of groups.
     Group => "group",
-    /// Which message stands where in a group.
+    /// Ids of group messages by position.
     GroupIndex => "group-index",
-    /// Where each member's own messages stand.
+    /// Positions of each member's own messages.
     GroupOwn => "group-own",
     /// Messages to groups by send_id.
     GroupSend => "group-send",
@@ -96,11 +97,11 @@ tables! {
     GroupStatus => "group-status",
     /// Settings of groups.
     GroupInfo => "group-info",
-    /// Who is or was in a group.
+    /// Members of groups, past and present.
     GroupMember => "group-member",
-    /// In which groups a user is or was.
+    /// Groups of users, past and present.
     UserGroup => "user-group",
-    /// Who left a group, by the time at which that was written.
+    /// Departures from groups, by the time of their write.
     GroupLeft => "group-left",
     /// Revocations of tokens, by their time.
     Revocation => "revocation",

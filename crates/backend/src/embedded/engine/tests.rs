@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::{Batch, Engine, EngineOptions, Order, Table};
+use super::{Engine, EngineOptions, ScanOrder, Table, WriteBatch};
 use crate::Kind;
 
 fn on_disk(dir: &Path) -> Engine {
@@ -22,8 +22,8 @@ fn both(test: impl Fn(Engine)) {
     test(on_disk(dir.path()));
 }
 
-fn put(pairs: &[(Table, &str, &str)]) -> Batch {
-    let mut batch = Batch::new();
+fn put(pairs: &[(Table, &str, &str)]) -> WriteBatch {
+    let mut batch = WriteBatch::new();
     for &(table, key, value) in pairs {
         batch.put(table, key.to_owned(), value.to_owned());
     }
@@ -34,17 +34,19 @@ fn text(bytes: &Bytes) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// Everything but the store's own.
+/// Returns all tables but the store's own.
 fn contents(engine: &Engine) -> BTreeMap<(Table, Bytes), Bytes> {
     let mut found = BTreeMap::new();
     for &table in Table::ALL.iter().filter(|&&table| table != Table::Meta) {
-        let pairs = engine.range(table, .., Order::Forward, usize::MAX).unwrap();
+        let pairs = engine
+            .range(table, .., ScanOrder::Forward, usize::MAX)
+            .unwrap();
         found.extend(pairs.into_iter().map(|(key, value)| ((table, key), value)));
     }
     found
 }
 
-/// What a `kill -9` at this moment would leave.
+/// Copies what a `kill -9` at this moment would leave.
 pub(crate) fn copy_of(dir: &Path) -> TempDir {
     fn copy(from: &Path, to: &Path) {
         for entry in std::fs::read_dir(from).unwrap() {
@@ -58,7 +60,7 @@ pub(crate) fn copy_of(dir: &Path) -> TempDir {
             }
         }
     }
-    /// A journal is 64 MiB of mostly nothing.
+    /// Leaves the zeros at the end as a hole: a journal is 64 MiB of mostly nothing.
     fn copy_sparse(from: &Path, to: &Path) {
         static NOTHING: [u8; 64 << 10] = [0; 64 << 10];
         let bytes = std::fs::read(from).unwrap();
@@ -84,7 +86,7 @@ fn ranges_run_both_ways_within_bounds_and_limits() {
         let all: Vec<_> = keys.iter().map(|&key| (Table::Mail, key, key)).collect();
         engine.write(put(&all)).unwrap();
         engine.write(put(&[(Table::Head, "b", "other")])).unwrap();
-        let keys_of = |pairs: Vec<super::Pair>| -> String {
+        let keys_of = |pairs: Vec<super::KeyValue>| -> String {
             pairs
                 .iter()
                 .map(|(key, _)| text(key))
@@ -98,19 +100,24 @@ fn ranges_run_both_ways_within_bounds_and_limits() {
         };
         use std::ops::Bound::{Excluded, Included, Unbounded};
         assert_eq!(
-            mail((Included(b), Excluded(c)), Order::Forward, 9),
+            mail((Included(b), Excluded(c)), ScanOrder::Forward, 9),
             "b ba bb"
         );
-        assert_eq!(mail((Excluded(b), Included(c)), Order::Backward, 2), "c bb");
-        assert_eq!(mail((Unbounded, Excluded(b)), Order::Forward, 9), "a");
-        assert_eq!(mail((Excluded(b), Excluded(b)), Order::Forward, 9), "");
-        assert_eq!(mail((Included(c), Excluded(b)), Order::Forward, 9), "");
-        assert_eq!(mail((Unbounded, Unbounded), Order::Forward, 0), "");
-        let prefix = engine.prefix(Table::Mail, b, Order::Backward, 2).unwrap();
+        assert_eq!(
+            mail((Excluded(b), Included(c)), ScanOrder::Backward, 2),
+            "c bb"
+        );
+        assert_eq!(mail((Unbounded, Excluded(b)), ScanOrder::Forward, 9), "a");
+        assert_eq!(mail((Excluded(b), Excluded(b)), ScanOrder::Forward, 9), "");
+        assert_eq!(mail((Included(c), Excluded(b)), ScanOrder::Forward, 9), "");
+        assert_eq!(mail((Unbounded, Unbounded), ScanOrder::Forward, 0), "");
+        let prefix = engine
+            .prefix(Table::Mail, b, ScanOrder::Backward, 2)
+            .unwrap();
         assert_eq!(keys_of(prefix), "bb ba");
         assert_eq!(engine.remove_range(Table::Mail, b..c, 2).unwrap(), 2);
         assert_eq!(engine.remove_range(Table::Mail, b..c, 2).unwrap(), 1);
-        assert_eq!(mail((Unbounded, Unbounded), Order::Forward, 9), "a c");
+        assert_eq!(mail((Unbounded, Unbounded), ScanOrder::Forward, 9), "a c");
         let found = engine.multi_get(Table::Mail, &["c", "b", "a"]).unwrap();
         let found: Vec<_> = found.iter().map(|v| v.as_ref().map(text)).collect();
         assert_eq!(found, [Some("c"), None, Some("a")]);
@@ -121,7 +128,7 @@ fn ranges_run_both_ways_within_bounds_and_limits() {
 #[test]
 fn prefixes_of_highest_bytes_have_an_end() {
     both(|engine| {
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         for key in [
             vec![1, 255],
             vec![1, 255, 255],
@@ -133,7 +140,7 @@ fn prefixes_of_highest_bytes_have_an_end() {
         }
         engine.write(batch).unwrap();
         let count = |prefix: &[u8]| {
-            let found = engine.prefix(Table::Mail, prefix, Order::Forward, 9);
+            let found = engine.prefix(Table::Mail, prefix, ScanOrder::Forward, 9);
             found.unwrap().len()
         };
         assert_eq!([count(&[1, 255]), count(&[255]), count(&[])], [2, 2, 5]);
@@ -175,7 +182,7 @@ async fn a_second_process_and_another_format_are_refused() {
         "{}",
         error.source
     );
-    let mut batch = Batch::new();
+    let mut batch = WriteBatch::new();
     batch.put(Table::Meta, "format", vec![0, 0, 0, 9]);
     let mark = engine.write(batch).unwrap();
     engine.durable(mark).await.unwrap();
@@ -242,7 +249,7 @@ async fn a_failed_fsync_fails_who_waits_and_ends_all_writes_but_no_reads() {
     for engine in [Engine::memory(), on_disk(dir.path())] {
         engine.write(put(&[(Table::Mail, "before", "1")])).unwrap();
         engine.fail_syncs();
-        let then: super::Then = Box::new(|| panic!("told of a success"));
+        let then: super::OnDurable = Box::new(|| panic!("told of a success"));
         let committed = engine.commit(put(&[(Table::Mail, "in", "2")]), Some(then));
         let error = committed.unwrap().await.unwrap_err();
         assert_eq!(error.kind, Kind::Unavailable);
@@ -303,7 +310,7 @@ fn a_journal_is_followed_when_it_rotates() {
     assert_eq!(journal.number(), 6);
 }
 
-/// The store's journals rotate as `journal.rs` believes, and nothing is lost by it.
+/// The store rotates its journals as `journal.rs` assumes, and loses nothing by it.
 #[tokio::test]
 async fn more_than_one_journal_is_written_and_read_back() {
     let dir = TempDir::new().unwrap();
@@ -325,7 +332,7 @@ async fn more_than_one_journal_is_written_and_read_back() {
     // A journal of 64 MB is closed when the next table is written out, by a thread of the store.
     while super::journal::Journal::find(dir.path()).unwrap().number() == 0 {
         assert!(written < 1000, "the journal never rotated");
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         value[..4].copy_from_slice(&written.to_be_bytes());
         let key = written.to_be_bytes().to_vec();
         batch.put(Table::Log, key, value.clone());
@@ -375,8 +382,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 type Model = BTreeMap<(Table, Bytes), Bytes>;
 
-fn apply(model: &mut Model, changes: &[(usize, u8, Option<u8>)]) -> Batch {
-    let mut batch = Batch::new();
+fn apply(model: &mut Model, changes: &[(usize, u8, Option<u8>)]) -> WriteBatch {
+    let mut batch = WriteBatch::new();
     for &(table, key, value) in changes {
         let (table, key) = (TABLES[table], Bytes::from(vec![key]));
         match value {
@@ -399,7 +406,7 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let engine = Engine::memory();
-            // The state after each write; the index of the newest that was said to be durable.
+            // State after each write, and the index of the newest one reported as durable.
             let mut history = vec![Model::new()];
             let (mut durable, mut held, mut mark) = (0, false, None);
             for step in &steps {
@@ -456,7 +463,7 @@ proptest! {
         file.set_len(end.saturating_sub(torn) as u64).unwrap();
         let after = contents(&on_disk(dir.path()));
         prop_assert!(history.contains(&after), "not a prefix: {:?}", after);
-        // And the store goes on from there.
+        // The store goes on from there.
         let engine = on_disk(dir.path());
         engine.write(put(&[(Table::Head, "new", "1")])).unwrap();
         drop(engine);

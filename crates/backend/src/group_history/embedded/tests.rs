@@ -1,13 +1,13 @@
 use super::*;
-use crate::fresh::{Fresh, on_memory_and_disk};
 use crate::group_history::contract::{self, Talk};
+use crate::test_ids::{TestIds, on_memory_and_disk};
 
 contract::checks!(on_memory_and_disk!(super::EmbeddedGroupHistory::new));
 
-/// A crash finds a message with its position and its sender's count, or without either.
+/// After a crash, a message has its position and its sender's count, or neither.
 #[tokio::test]
 async fn a_crash_never_splits_a_message() {
-    let fresh = Fresh::new(1);
+    let fresh = TestIds::new(1);
     let talk = Talk::new(&fresh);
     let engine = Engine::memory();
     engine.hold_syncs();
@@ -32,15 +32,15 @@ async fn a_crash_never_splits_a_message() {
     }
 }
 
-/// A position that names what is not there is told, not left out.
+/// A position that names a missing row is an error, not a gap.
 #[tokio::test]
 async fn a_position_without_its_row_is_corrupt() {
-    let fresh = Fresh::new(1);
+    let fresh = TestIds::new(1);
     let talk = Talk::new(&fresh);
     let engine = Engine::memory();
     let store = EmbeddedGroupHistory::new(engine.clone());
     let ids = talk.say(&store, 1..=2).await;
-    let mut batch = Batch::new();
+    let mut batch = WriteBatch::new();
     batch.remove(Table::Group, row_key(talk.group, ids[1]).to_vec());
     engine.write(batch).expect("writes");
     let range = HistoryRange::Forward { after: Seq::ZERO };

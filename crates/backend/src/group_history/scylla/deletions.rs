@@ -1,4 +1,4 @@
-//! Which messages are deleted: the register of a row of `gchat`.
+//! Deletions of messages: the register of a row of `gchat`.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub(super) struct Deletions {
 impl Deletions {
     pub(super) fn new() -> Deletions {
         Deletions {
-            // Nothing ever writes another value, so all such writes are of one time.
+            // True is the only value ever written, so all writes share one time.
             write: Statement::new(
                 "UPDATE gchat USING TIMESTAMP 1 SET deleted = true WHERE gid = ? AND pk = ? AND id = ?",
             ),
@@ -38,7 +38,7 @@ impl Deletions {
         cql.all(writes.collect()).await.map(drop)
     }
 
-    /// In order of the question.
+    /// Reads deletions, in request order.
     pub(super) async fn of(
         &self,
         cql: &SeamCql,

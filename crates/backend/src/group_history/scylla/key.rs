@@ -1,4 +1,4 @@
-//! Whose positions: a group's, and a member's own among them.
+//! Owners of positions: a group, and a member for the own positions there.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ impl Key for Group {
     const COLUMNS: &'static [&'static str] = &["gid"];
     const ENTRIES: &'static str = "gchat_seq";
     const BLOCKS: &'static str = "gchat_block";
-    /// Below a megabyte.
+    /// A partition stays below a megabyte.
     const BLOCK_BITS: u32 = 14;
 }
 
@@ -35,7 +35,7 @@ impl Key for Member {
     const COLUMNS: &'static [&'static str] = &["gid", "uid"];
     const ENTRIES: &'static str = "gchat_own";
     const BLOCKS: &'static str = "gchat_own_block";
-    /// Who alone wrote them all has some ten megabytes; most have a few rows, and the blocks of an old member of
-    /// a busy group are still a small list.
+    /// A member who wrote all of a block alone has some ten megabytes; most have a few rows, and
+    /// the blocks of an old member of a busy group are still a small list.
     const BLOCK_BITS: u32 = 18;
 }

@@ -1,8 +1,9 @@
-//! Where each member's own messages stand: `gchat_own`, so that counting them in a range costs what the member
-//! wrote there.
+//! Positions of each member's own messages: `gchat_own`, so that a count over a range costs what
+//! the member wrote there.
 //!
-//! An entry is a register like the position that it repeats, but lies elsewhere: a writer that lost the position
-//! to a later one leaves its entry behind. So it counts only where the position names the same message.
+//! An entry is a register like the position it repeats, but lies elsewhere: a writer that lost the
+//! position to a later one leaves its entry behind. An entry therefore counts only if the position
+//! names the same message.
 
 use std::ops::RangeInclusive;
 
@@ -11,10 +12,10 @@ use scylla::response::PagingState;
 
 use super::key::{Group, Member};
 use crate::Result;
-use crate::scylla::messages::{Entries, Key, Keyed, Positions, Standings};
+use crate::scylla::messages::{Entries, Key, Keyed, PositionEntries, Positions};
 use crate::scylla::{SeamCql, Statement};
 
-/// Entries in one answer.
+/// Entries per answer.
 const PAGE: usize = 1_000;
 
 pub(super) struct Own {
@@ -36,11 +37,15 @@ impl Own {
         }
     }
 
-    pub(super) async fn save(&self, cql: &SeamCql, standings: Standings<Member>) -> Result<()> {
+    pub(super) async fn save(
+        &self,
+        cql: &SeamCql,
+        standings: PositionEntries<Member>,
+    ) -> Result<()> {
         self.entries.save(cql, standings).await
     }
 
-    /// How many of these positions are the member's own.
+    /// Counts the member's own messages in `range`.
     pub(super) async fn count(
         &self,
         cql: &SeamCql,

@@ -1,5 +1,5 @@
-//! A row as columns. Those of the specification (S0-61c) bear its names; what they cannot hold stands beside
-//! them.
+//! A row as columns. Columns of the specification (S0-61c) bear its names; others hold what they
+//! cannot.
 
 use bytes::Bytes;
 use protocol::group::GroupRow;
@@ -13,15 +13,15 @@ use super::SEAM;
 use super::key::{Group, Member};
 use crate::Result;
 use crate::scylla::messages::columns::{self, NewContent, number, optional_id, seq};
-use crate::scylla::messages::{Standing, Stored, windows};
+use crate::scylla::messages::{PositionEntry, Stored, windows};
 use crate::scylla::write_time;
 
-/// `ct`: 0 normal, 1 broadcast. What members say is normal.
+/// `ct`: 0 normal, 1 broadcast. Messages of members are normal.
 const NORMAL: i8 = 0;
-/// `res` is reserved, and `st` has nothing to say, as groups keep no receipts.
+/// `res` is reserved, and `st` is unused, as groups keep no receipts.
 const NOTHING: i8 = 0;
 
-/// A row to be written: all its columns but the register. Where there is nothing, zero stands, so that a later
+/// Row to be written: all its columns but the register. Empty fields are zeros, so that a later
 /// version leaves nothing of an earlier one.
 #[derive(Clone, Debug, SerializeRow)]
 pub(super) struct NewRow {
@@ -29,7 +29,7 @@ pub(super) struct NewRow {
     pk: i16,
     id: i64,
     uid: i64,
-    /// The last eight bytes of the send_id, for who knows sends by a number.
+    /// Last eight bytes of the send_id, for programs that know sends by a number.
     usid: i64,
     tm: i64,
     res: i8,
@@ -47,7 +47,7 @@ pub(super) struct NewRow {
 }
 
 impl NewRow {
-    /// `Conflict` for what the columns cannot hold.
+    /// `Conflict` if the columns cannot hold the row.
     pub(super) fn of(row: &GroupRow) -> Result<NewRow> {
         let ver = write_time::of_version(SEAM, row.version)?;
         let send_id = row.send_id.as_bytes();
@@ -72,22 +72,22 @@ impl NewRow {
         })
     }
 
-    pub(super) fn in_group(&self) -> (Group, i64, Standing) {
+    pub(super) fn in_group(&self) -> (Group, i64, PositionEntry) {
         (Group { gid: self.gid }, self.seq, self.standing())
     }
 
-    pub(super) fn of_member(&self) -> (Member, i64, Standing) {
+    pub(super) fn of_member(&self) -> (Member, i64, PositionEntry) {
         let NewRow { gid, uid, .. } = *self;
         (Member { gid, uid }, self.seq, self.standing())
     }
 
-    fn standing(&self) -> Standing {
+    fn standing(&self) -> PositionEntry {
         let NewRow { ver, id, .. } = *self;
-        Standing { ver, id }
+        PositionEntry { ver, id }
     }
 }
 
-/// A row as it was read. Where only the register was written so far, all but the id are missing.
+/// Row as read. All columns but the id are missing if only the register was written so far.
 #[derive(Debug, DeserializeRow)]
 pub(super) struct StoredRow {
     id: i64,
@@ -161,7 +161,7 @@ mod tests {
     use protocol::history::Version;
 
     use super::*;
-    use crate::fresh::{at, content};
+    use crate::test_ids::{at, content};
 
     // proves S0-61a in part: what no reader of ours reads back.
     #[test]

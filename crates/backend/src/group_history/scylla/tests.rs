@@ -4,10 +4,10 @@ use protocol::message::Content;
 use scylla::DeserializeRow;
 use scylla::value::CqlVarint;
 
-use crate::fresh::{Fresh, at};
 use crate::group_history::contract::{self, Talk};
 use crate::scylla::fixture::{config, cql, foreign_session, fresh, on_cql};
 use crate::scylla::messages::{columns, windows};
+use crate::test_ids::{TestIds, at};
 use crate::{Error, Kind};
 
 use super::*;
@@ -18,7 +18,7 @@ const WINDOW: u64 = 28 * 86_400 * 1_000;
 const BLOCK: u64 = 1 << 14;
 const OWN_BLOCK: u64 = 1 << 18;
 
-/// Saves a message said in this millisecond, at the position and offset of the same number.
+/// Saves a message sent in this millisecond, at the position and offset of the same number.
 async fn say_at(store: &ScyllaGroupHistory, talk: &Talk<'_>, millis: u64, seq: u64) -> MessageId {
     let id = MessageId::floor_of(at(millis));
     store
@@ -28,7 +28,7 @@ async fn say_at(store: &ScyllaGroupHistory, talk: &Talk<'_>, millis: u64, seq: u
     id
 }
 
-/// All ids that pages of seven show, in the order of the pages.
+/// Collects the ids of pages of seven, in the order of the pages.
 async fn page_through(
     store: &ScyllaGroupHistory,
     group: GroupId,
@@ -52,8 +52,8 @@ async fn page_through(
     }
 }
 
-/// Each id once, in order, over windows with others empty between, while a writer adds to the last one and
-/// opens another.
+/// Pages show each id once, in order, across windows with empty ones between, while a writer adds
+/// to the last window and opens another.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs the real parts: make e2e"]
 async fn pages_cross_windows_while_a_writer_adds() {
@@ -62,7 +62,7 @@ async fn pages_cross_windows_while_a_writer_adds() {
     let talk = Talk::new(&fresh);
     let mut ids = Vec::new();
     for start in [0, 1, 4, 5].map(|window| window * WINDOW + 1) {
-        // Up to the border and beyond it.
+        // Ids up to the border and beyond it.
         for millis in (start..start + 10).chain(start + WINDOW - 12..start + WINDOW - 2) {
             ids.push(say_at(&store, &talk, millis, ids.len() as u64 + 1).await);
         }
@@ -159,11 +159,11 @@ async fn own_messages_are_counted_across_blocks() {
     }
 }
 
-/// Another process, which remembers nothing, writes what an earlier record said, and undoes no register.
+/// Another process without memory writes an earlier record, and undoes no register.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn a_zombie_replaces_nothing_that_is_later() {
-    let fresh: Fresh = fresh();
+    let fresh: TestIds = fresh();
     let good = ScyllaGroupHistory::new(cql().await);
     let talk = Talk::new(&fresh);
     let standing = talk.row(fresh.message(), 9, 9);
@@ -181,8 +181,8 @@ async fn a_zombie_replaces_nothing_that_is_later() {
     assert_eq!(deleted.expect("reads"), [true]);
 }
 
-/// A reader at the end of a group's conversation never takes for a hole what is being written, and never counts
-/// more of a member's own messages than there are positions.
+/// A reader at the end of a group's conversation never mistakes an unfinished write for a hole, and
+/// never counts more of a member's own messages than there are positions.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs the real parts: make e2e"]
 async fn a_reader_sees_no_hole_while_a_writer_adds() {
@@ -223,7 +223,7 @@ async fn a_reader_sees_no_hole_while_a_writer_adds() {
     writer.await.expect("writes");
 }
 
-/// A row as another program would read it.
+/// Row as another program would read it.
 #[derive(Debug, DeserializeRow)]
 struct Columns {
     pk: i16,

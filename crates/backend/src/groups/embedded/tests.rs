@@ -5,8 +5,8 @@ use protocol::group::Role;
 
 use super::*;
 use crate::clock::SystemClock;
-use crate::fresh::{Fresh, on_memory_and_disk};
 use crate::groups::contract::{self, member, version};
+use crate::test_ids::{TestIds, on_memory_and_disk};
 
 contract::checks!(on_memory_and_disk!(super::open));
 
@@ -14,15 +14,15 @@ fn open(engine: Engine) -> EmbeddedGroups {
     EmbeddedGroups::new(engine, Arc::new(SystemClock))
 }
 
-const SETTINGS: Settings = Settings {
+const SETTINGS: GroupSettings = GroupSettings {
     open_history: true,
     open_door: true,
 };
 
-/// A crash finds what a record made of a group on both sides, or on neither.
+/// After a crash, a record's changes of a group are on both sides, or on neither.
 #[tokio::test]
 async fn a_crash_never_splits_a_member_from_their_list() {
-    let fresh = Fresh::new(1);
+    let fresh = TestIds::new(1);
     let (group, user) = (fresh.group(), fresh.user());
     let engine = Engine::memory();
     engine.hold_syncs();
@@ -43,15 +43,15 @@ async fn a_crash_never_splits_a_member_from_their_list() {
     }
 }
 
-/// As many as a group may have, and as many again who left.
+/// As many members as a group may have, and as many departed ones.
 #[tokio::test]
 async fn a_hundred_thousand_members_are_fine() {
-    let fresh = Fresh::new(1);
+    let fresh = TestIds::new(1);
     let group = fresh.group();
     let store = open(Engine::memory());
     let users: Vec<_> = (0..200_000).map(|_| fresh.user()).collect();
     for some in users.chunks(500) {
-        // Those who left stand before all others.
+        // Departed members sort before all others.
         let role = |user: &UserId| (*user >= users[100_000]).then_some(Role::Member);
         let members = some.iter().map(|user| (*user, member(role(user), 0, 1)));
         let settings = Some((SETTINGS, version(1)));
@@ -74,10 +74,11 @@ impl Clock for Hand {
     }
 }
 
-/// Who left before a time is forgotten by the group, unless they came back or left again since; users go on finding it.
+/// A group forgets members who left before a time, unless they came back or left again since; the
+/// users' own lists keep them.
 #[tokio::test]
 async fn a_group_forgets_who_left_long_ago() {
-    let fresh = Fresh::new(1);
+    let fresh = TestIds::new(1);
     let (group, gone, back, again) = (fresh.group(), fresh.user(), fresh.user(), fresh.user());
     let clock = Arc::new(Hand(AtomicI64::new(1_000)));
     let store = EmbeddedGroups::new(Engine::memory(), clock.clone());

@@ -6,8 +6,8 @@ use protocol::{
 };
 
 use super::*;
-use crate::fresh::{at, on_memory_and_disk};
 use crate::history::contract;
+use crate::test_ids::{at, on_memory_and_disk};
 
 contract::checks!(on_memory_and_disk!(super::EmbeddedHistory::new));
 
@@ -15,7 +15,7 @@ fn user(n: i64) -> UserId {
     UserId::new(n).expect("positive")
 }
 
-/// What user 1 says to user 2 at a position, written by the record of the same number.
+/// Rows of a message from user 1 to user 2 at a position, written by the record of the same number.
 fn rows(seq: u64, text: &str) -> Vec<PrivateRow> {
     let placed = Placed {
         conversation: ConversationId::private(user(1), user(2)).expect("two users"),
@@ -43,7 +43,7 @@ fn rows(seq: u64, text: &str) -> Vec<PrivateRow> {
         .to_vec()
 }
 
-/// A store that remembers nothing looks before it writes.
+/// A new instance has no memory and reads before it writes.
 #[tokio::test]
 async fn a_new_life_replaces_nothing_that_is_later() {
     let engine = Engine::memory();
@@ -56,7 +56,7 @@ async fn a_new_life_replaces_nothing_that_is_later() {
     }
     let mut zombie = rows(9, "a zombie's");
     zombie.iter_mut().for_each(|row| row.version.offset = 5);
-    // The conversation is known from an earlier row of this life.
+    // The new life knows the conversation from an earlier row.
     let life = store();
     life.save_private(rows(4, "good")).await.expect("saves");
     life.save_private(zombie).await.expect("saves");
@@ -65,7 +65,7 @@ async fn a_new_life_replaces_nothing_that_is_later() {
     assert_eq!(found, [Some(rows(9, "good").remove(0))]);
 }
 
-/// A crash finds a message with both rows and its index entry, or with none.
+/// After a crash, a message has both rows and its index entry, or none of them.
 #[tokio::test]
 async fn a_crash_never_splits_a_message() {
     let conversation = ConversationId::private(user(1), user(2)).expect("two users");
@@ -91,7 +91,7 @@ async fn a_crash_never_splits_a_message() {
     }
 }
 
-/// A store that remembers nothing reads the row.
+/// A new instance has no memory and reads the row.
 #[tokio::test]
 async fn a_new_life_knows_where_rows_stand() {
     let engine = Engine::memory();
@@ -128,7 +128,7 @@ fn keys_of_the_index_sort_as_positions_do() {
     assert!(seq_of(&keys[3][..17]).is_err());
 }
 
-/// A position that lost its entry in the index is found again once its row is written again.
+/// A position without its index entry is found again once its row is rewritten.
 #[tokio::test]
 async fn a_row_written_again_restores_the_way_to_it() {
     let engine = Engine::memory();
@@ -138,7 +138,7 @@ async fn a_row_written_again_restores_the_way_to_it() {
         saved.expect("saves");
     }
     let conversation = ConversationId::private(user(1), user(2)).expect("two users");
-    let mut loss = Batch::new();
+    let mut loss = WriteBatch::new();
     loss.remove(Table::PrivateIndex, index_key(conversation, Seq(2)));
     engine.write(loss).expect("written");
     let from = |after| {

@@ -1,4 +1,4 @@
-//! Where rows of `pchat` stand: all that a receipt needs.
+//! Places of rows of `pchat`: all that a receipt needs.
 
 use protocol::history::Place;
 use protocol::{MessageId, UserId};
@@ -9,7 +9,7 @@ use crate::scylla::messages::{by_ids, columns, select};
 use crate::scylla::{SeamCql, Statement};
 use crate::{Error, Result};
 
-/// Nothing but the id where only a register was written.
+/// Columns of a place; all but the id are missing if only a register was written.
 #[derive(DeserializeRow)]
 struct StoredPlace {
     id: i64,
@@ -26,7 +26,7 @@ impl Places {
         Places(select::<UserId>("id, uid2, io, seq, incoming", "id IN ?"))
     }
 
-    /// In order of the question.
+    /// Reads places, in request order.
     pub(super) async fn of(
         &self,
         cql: &SeamCql,

@@ -1,4 +1,4 @@
-//! A row as columns. Those of the specification bear its names; what they cannot hold stands beside them.
+//! A row as columns. Columns of the specification bear its names; others hold what they cannot.
 
 use bytes::Bytes;
 use protocol::history::{Direction, PrivateRow};
@@ -9,25 +9,25 @@ use scylla::value::CqlVarint;
 use scylla::{DeserializeRow, SerializeRow};
 
 use super::SEAM;
-use super::pair::Pair;
+use super::pair::UserPair;
 use crate::Result;
 use crate::scylla::messages::columns::{self, NewContent, number, optional_id, seq};
-use crate::scylla::messages::{Standing, Stored, windows};
+use crate::scylla::messages::{PositionEntry, Stored, windows};
 use crate::scylla::write_time;
 
-/// `ct`: 0 plain, 2 encrypted. What the system says (1) is no private row.
+/// `ct`: 0 plain, 2 encrypted. System messages (1) are no private rows.
 const PLAIN: i8 = 0;
 const ENCRYPTED: i8 = 2;
 
-/// A row to be written: all its columns but the statuses. Where there is nothing, zero stands, so that a
-/// later version leaves nothing of an earlier one.
+/// Row to be written: all its columns but the statuses. Empty fields are zeros, so that a later
+/// version leaves nothing of an earlier one.
 #[derive(Clone, Debug, SerializeRow)]
 pub(super) struct NewRow {
     uid1: i64,
     pk: i16,
     id: i64,
     uid2: i64,
-    /// The last eight bytes of the send_id, for who knows sends by a number.
+    /// Last eight bytes of the send_id, for programs that know sends by a number.
     usid: i64,
     tm: i64,
     io: i8,
@@ -45,7 +45,7 @@ pub(super) struct NewRow {
 }
 
 impl NewRow {
-    /// `Conflict` for what the columns cannot hold.
+    /// `Conflict` if the columns cannot hold the row.
     pub(super) fn of(row: &PrivateRow) -> Result<NewRow> {
         let ver = write_time::of_version(SEAM, row.version)?;
         let send_id = row.send_id.as_bytes();
@@ -77,14 +77,14 @@ impl NewRow {
         self.io == io(Direction::Out)
     }
 
-    /// Both sides stand at one position under one id.
-    pub(super) fn standing(&self, pair: Pair) -> (Pair, i64, Standing) {
+    /// Both sides share one position and one id.
+    pub(super) fn standing(&self, pair: UserPair) -> (UserPair, i64, PositionEntry) {
         let Self { seq, ver, id, .. } = *self;
-        (pair, seq, Standing { ver, id })
+        (pair, seq, PositionEntry { ver, id })
     }
 }
 
-/// A row as it was read. Where only a register was written so far, all but the id are missing.
+/// Row as read. All columns but the id are missing if only a register was written so far.
 #[derive(Debug, DeserializeRow)]
 pub(super) struct StoredRow {
     id: i64,
@@ -97,7 +97,7 @@ pub(super) struct StoredRow {
     reference: Option<CqlVarint>,
     seq: Option<i64>,
     prev: Option<i64>,
-    /// Rows of before migration 7 have none.
+    /// Rows from before migration 7 have none.
     incoming: Option<i64>,
     send_id: Option<Uuid>,
     ver: Option<i64>,
@@ -179,7 +179,7 @@ mod tests {
     use protocol::message::{Message, Placed, Position, Recipient};
 
     use super::*;
-    use crate::fresh::{at, content};
+    use crate::test_ids::{at, content};
 
     // proves S0-51 in part, S0-53 in part: what no reader of ours reads back.
     #[test]

@@ -1,9 +1,9 @@
-//! Registers of rows: each is written alone, and its own value is the time of the write, so that it only
-//! grows.
+//! Registers of rows. Each is written alone, and its value is the time of the write, so that it
+//! only grows.
 //!
 //! | column | value | time of the write |
 //! | --- | --- | --- |
-//! | `tm1`, `tm2` | when it was delivered, read | the same |
+//! | `tm1`, `tm2` | time of delivery, of reading | the same |
 //! | `st` | 1 delivered, 2 read | the same |
 //! | `deleted` | true | 1: nothing ever writes another value |
 
@@ -21,10 +21,10 @@ use crate::scylla::{SeamCql, Statement, write_time};
 
 type Key = (UserId, MessageId);
 
-/// Registers written together.
+/// Registers per write.
 const TOGETHER: usize = 48;
 
-/// What a register's write is bound to.
+/// Bound values of a register's write.
 type Values = Vec<CqlValue>;
 
 #[derive(DeserializeRow)]
@@ -73,8 +73,8 @@ impl Statuses {
         by_ids(cql, &self.by_ids, keys, status).await
     }
 
-    /// Two that advance one register at once may both be told that they did; the register takes the larger
-    /// value.
+    /// Advances registers. Two calls that advance one register at once may both report success; the
+    /// register keeps the larger value.
     pub(super) async fn advance(
         &self,
         cql: &SeamCql,
@@ -106,7 +106,7 @@ impl Statuses {
         Ok(advanced)
     }
 
-    /// The registers of one row that changed.
+    /// Collects the register writes of one row.
     pub(super) fn moves<'a>(
         &'a self,
         moves: &mut Vec<(&'a Statement, Values)>,

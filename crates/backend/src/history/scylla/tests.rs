@@ -17,16 +17,16 @@ use protocol::history::Version;
 use protocol::message::{Content, Message, Placed, Position, Recipient};
 use protocol::{DeviceId, Options, Seq};
 
-use crate::fresh::{Fresh, at};
+use crate::test_ids::{TestIds, at};
 
-/// Two users, and what the first says to the second.
+/// Two users; the first writes to the second.
 struct Talk {
     a: UserId,
     b: UserId,
 }
 
 impl Talk {
-    fn new(fresh: &Fresh) -> Talk {
+    fn new(fresh: &TestIds) -> Talk {
         Talk {
             a: fresh.user(),
             b: fresh.user(),
@@ -37,7 +37,7 @@ impl Talk {
         ConversationId::private(self.a, self.b).expect("two users")
     }
 
-    /// What the record at `offset` makes of a message.
+    /// Rows of a message placed by the record at `offset`.
     fn rows(&self, id: MessageId, seq: u64, offset: u64, text: &str) -> Vec<PrivateRow> {
         let placed = Placed {
             conversation: self.conversation(),
@@ -61,7 +61,7 @@ impl Talk {
         pair.expect("private").to_vec()
     }
 
-    /// Saves a message said in this millisecond, at the position and offset of the same number.
+    /// Saves a message sent in this millisecond, at the position and offset of the same number.
     async fn say(&self, store: &ScyllaHistory, millis: u64, seq: u64) -> MessageId {
         let id = MessageId::floor_of(at(millis));
         let rows = self.rows(id, seq, seq, "hello");

@@ -1,10 +1,11 @@
-//! Who is there: sessions, and what a login hears of.
+//! Presence: sessions, and the answers to logins.
 
 use protocol::mailbox::TooManySessions;
 
 use super::*;
 
-/// A live session is answered and nothing is stored; other platforms of the user are told of, too.
+/// A route returns live sessions, on other platforms too, and stores nothing for platforms that
+/// have one.
 pub(crate) async fn the_present_are_not_stored_for(scene: &Scene) {
     let (phone, desk) = (scene.ios(1), scene.on(1, Platform::Desktop));
     scene.connect(&scene.session(1, phone)).await;
@@ -17,7 +18,7 @@ pub(crate) async fn the_present_are_not_stored_for(scene: &Scene) {
     assert_eq!(scene.waiting(phone).await, []);
 }
 
-/// A forced store happens beside a live session, which is answered so that it can be woken.
+/// A forced store happens despite a live session, and returns that session so that it can be woken.
 pub(crate) async fn a_forced_store_tells_whom_to_wake(scene: &Scene) {
     let phone = scene.ios(1);
     scene.connect(&scene.session(1, phone)).await;
@@ -29,7 +30,7 @@ pub(crate) async fn a_forced_store_tells_whom_to_wake(scene: &Scene) {
     assert_eq!(scene.waiting(phone).await, scene.ids([1]));
 }
 
-/// Without mail a route only looks.
+/// A route without mail only looks.
 pub(crate) async fn a_look_stores_nothing(scene: &Scene) {
     let phone = scene.ios(1);
     let mut request = scene.request(phone, scene.mail(1, seconds(1)));
@@ -39,7 +40,7 @@ pub(crate) async fn a_look_stores_nothing(scene: &Scene) {
     assert_eq!(scene.waiting(phone).await, []);
 }
 
-/// Requests of one call take effect in their order, each user's for itself.
+/// Requests of one call take effect in order, separately for each user.
 pub(crate) async fn a_batch_keeps_its_order(scene: &Scene) {
     let (absent, present) = (scene.ios(1), scene.ios(2));
     scene.connect(&scene.session(1, present)).await;
@@ -61,7 +62,7 @@ pub(crate) async fn a_batch_keeps_its_order(scene: &Scene) {
     assert_eq!(scene.waiting(present).await, []);
 }
 
-/// Stored before a login is told at the login; routed after it finds the session.
+/// A login announces mail stored before it; a route after it finds the session.
 // proves S0-73, S0-74
 pub(crate) async fn a_login_hears_of_all_before_it(scene: &Scene) {
     let phone = scene.ios(1);
@@ -77,7 +78,7 @@ pub(crate) async fn a_login_hears_of_all_before_it(scene: &Scene) {
     );
 }
 
-/// The same, with both at once, again and again: no message falls between.
+/// The same under concurrency, many times over: no message falls between.
 // proves S0-72, S0-75
 pub(crate) async fn no_message_falls_between(scene: &Scene) {
     const USERS: i64 = 64;
@@ -101,7 +102,7 @@ pub(crate) async fn no_message_falls_between(scene: &Scene) {
     }
 }
 
-/// A login removes its platform's other session in the same step and names it.
+/// A login removes the platform's other session in the same step and names it.
 pub(crate) async fn a_login_displaces_its_platform_only(scene: &Scene) {
     let (phone, desk) = (scene.ios(1), scene.on(1, Platform::Desktop));
     let (first, second) = (scene.session(1, phone), scene.session(2, phone));
@@ -113,7 +114,7 @@ pub(crate) async fn a_login_displaces_its_platform_only(scene: &Scene) {
     assert_eq!(later.displaced, [first.key]);
     assert!(later.login > login.login);
     let live: BTreeSet<SessionId> = scene
-        .live(phone.user, Denied::default())
+        .live(phone.user, DeniedBoats::default())
         .await
         .into_iter()
         .collect();
@@ -123,8 +124,8 @@ pub(crate) async fn a_login_displaces_its_platform_only(scene: &Scene) {
     );
 }
 
-/// A device that signs in again replaces itself, which is no displacement: it may be that its sign-ins
-/// overtook each other, and that the one which came last was given up.
+/// A device that signs in again replaces its own session, which does not count as displacement: its
+/// sign-ins may have overtaken each other, and it may have given up the one that arrived last.
 pub(crate) async fn a_device_replaces_itself(scene: &Scene) {
     let phone = scene.ios(1);
     let first = scene.session(1, phone);
@@ -144,7 +145,7 @@ pub(crate) async fn a_device_replaces_itself(scene: &Scene) {
     assert_eq!(scene.reassert(&second).await, ReassertAnswer::Displaced);
 }
 
-/// Bots displace nobody: each is a session of its own, and each is told of a message.
+/// Bots displace nobody: each has a session of its own, and a message finds all of them.
 pub(crate) async fn bots_stand_side_by_side(scene: &Scene) {
     let target = scene.on(1, Platform::Bot);
     for n in 1..=3 {
@@ -160,10 +161,13 @@ pub(crate) async fn bots_stand_side_by_side(scene: &Scene) {
         matches!(again, ReassertAnswer::Restored { .. }),
         "{again:?}"
     );
-    assert_eq!(scene.live(target.user, Denied::default()).await.len(), 3);
+    assert_eq!(
+        scene.live(target.user, DeniedBoats::default()).await.len(),
+        3
+    );
 }
 
-/// A bot of the scene's user, on one of two boats.
+/// A bot of the scene's user, on the given boat.
 fn bot(scene: &Scene, n: i64, boat: &str) -> NewSession {
     let mut session = scene.session(n, scene.on(1, Platform::Bot));
     session.key.life = life(boat, 1);
@@ -173,7 +177,7 @@ fn bot(scene: &Scene, n: i64, boat: &str) -> NewSession {
 async fn sign_in(
     scene: &Scene,
     session: &NewSession,
-    denied: Denied,
+    denied: DeniedBoats,
 ) -> Result<(), TooManySessions> {
     let request = ConnectRequest {
         user: session.key.user,
@@ -188,22 +192,24 @@ async fn sign_in(
 pub(crate) async fn a_platform_has_as_many_sessions_as_it_may(scene: &Scene) {
     for n in 1..=16 {
         let bot = bot(scene, n, "boat");
-        sign_in(scene, &bot, Denied::default()).await.expect("room");
+        sign_in(scene, &bot, DeniedBoats::default())
+            .await
+            .expect("room");
     }
     let late = bot(scene, 17, "boat");
     for _ in 0..2 {
-        let refused = sign_in(scene, &late, Denied::default()).await;
+        let refused = sign_in(scene, &late, DeniedBoats::default()).await;
         assert_eq!(refused, Err(TooManySessions));
     }
-    let again = sign_in(scene, &bot(scene, 3, "boat"), Denied::default()).await;
+    let again = sign_in(scene, &bot(scene, 3, "boat"), DeniedBoats::default()).await;
     assert_eq!(again, Ok(()), "registered already");
-    let live = scene.live(late.key.user, Denied::default()).await;
+    let live = scene.live(late.key.user, DeniedBoats::default()).await;
     assert_eq!(live.len(), 16);
-    // Other platforms of the user, and other users, have places of their own.
+    // Other platforms of the user, and other users, have capacity of their own.
     scene.connect(&scene.session(20, scene.ios(1))).await;
     let other = scene.on(2, Platform::Bot);
     scene.connect(&scene.session(21, other)).await;
-    // One whose connection died is in nobody's way.
+    // A bot whose connection died blocks nobody: its next login replaces it.
     let device = bot(scene, 7, "boat").device;
     let again = NewSession {
         device,
@@ -213,7 +219,7 @@ pub(crate) async fn a_platform_has_as_many_sessions_as_it_may(scene: &Scene) {
     assert_eq!(answer.replaced, [bot(scene, 7, "boat").key]);
     let leaves = vec![bot(scene, 5, "boat").key];
     scene.sign_off(leaves).await;
-    sign_in(scene, &late, Denied::default())
+    sign_in(scene, &late, DeniedBoats::default())
         .await
         .expect("one has left");
 }
@@ -222,7 +228,9 @@ pub(crate) async fn sessions_of_the_denied_leave_room(scene: &Scene) {
     for n in 1..=16 {
         let boat = if n % 2 == 0 { "boat" } else { "sunk" };
         let bot = bot(scene, n, boat);
-        sign_in(scene, &bot, Denied::default()).await.expect("room");
+        sign_in(scene, &bot, DeniedBoats::default())
+            .await
+            .expect("room");
     }
     let sunk = denied([life("sunk", 1), life("elsewhere", 1)]);
     for n in 17..=24 {
@@ -233,7 +241,7 @@ pub(crate) async fn sessions_of_the_denied_leave_room(scene: &Scene) {
     }
     let late = bot(scene, 25, "boat");
     assert_eq!(sign_in(scene, &late, sunk).await, Err(TooManySessions));
-    let live = scene.live(late.key.user, Denied::default()).await;
+    let live = scene.live(late.key.user, DeniedBoats::default()).await;
     assert_eq!(live.len(), 16);
 }
 
@@ -246,13 +254,13 @@ pub(crate) async fn a_login_beyond_the_capacity_displaces_the_oldest(scene: &Sce
             let answer = scene.connect(&session(n)).await;
             assert_eq!((answer.displaced, answer.replaced), (vec![], vec![]));
         }
-        // A login that is repeated, or another platform, ends nobody.
+        // A repeated login, or one on another platform, ends no session.
         let again = scene.connect(&session(1)).await;
         assert_eq!((again.displaced, again.replaced), (vec![], vec![]));
         scene
             .connect(&scene.session(user * 100 + 50, scene.ios(user)))
             .await;
-        // Its own session is the device's first to go, whatever the room.
+        // The device's own session goes first, whatever the room.
         let second = NewSession {
             device: session(1).device,
             ..session(20)
@@ -260,7 +268,8 @@ pub(crate) async fn a_login_beyond_the_capacity_displaces_the_oldest(scene: &Sce
         let answer = scene.connect(&second).await;
         let ended = (answer.displaced, answer.replaced);
         assert_eq!(ended, (vec![], vec![session(1).key]));
-        // Now the device's session is the newest, and the others are displaced before it, one a login.
+        // Now the device's session is the newest; the others are displaced before it, one per
+        // login.
         for n in 2..=room {
             let answer = scene.connect(&session(20 + n)).await;
             let ended = (answer.displaced, answer.replaced);
@@ -268,7 +277,7 @@ pub(crate) async fn a_login_beyond_the_capacity_displaces_the_oldest(scene: &Sce
         }
         let answer = scene.connect(&session(30)).await;
         assert_eq!(answer.displaced, [second.key]);
-        let live = scene.live(at.user, Denied::default()).await;
+        let live = scene.live(at.user, DeniedBoats::default()).await;
         assert_eq!(live.len() as i64, room + 1, "and the telephone");
     }
 }
@@ -295,7 +304,7 @@ pub(crate) async fn a_session_comes_back_where_there_is_room(scene: &Scene) {
         "{again:?}"
     );
     assert_eq!(scene.reassert(&session(2)).await, ReassertAnswer::Displaced);
-    // The one that came back is the newest: the other one leaves.
+    // The restored session is the newest, so the other one is displaced.
     let answer = scene.connect(&session(5)).await;
     assert_eq!(answer.displaced, [session(3).key]);
 }
@@ -338,14 +347,14 @@ pub(crate) async fn all_sessions_of_a_platform_are_told(scene: &Scene) {
     let answer = scene.put(at, 1, seconds(1)).await;
     assert_eq!(answer.live.len(), room as usize);
     assert_eq!(answer.stored, [], "somebody is there");
-    // The platform's mail is one: what one session acknowledges is owed to none of them.
+    // Sessions of a platform share its mail: a message acknowledged by one is owed to none of them.
     let mut forced = scene.request(at, scene.mail(2, seconds(1)));
     forced.forced = vec![platform];
     assert_eq!(scene.route(forced.clone()).await.stored, [platform]);
     assert_eq!(scene.acknowledge(at, scene.ids([2])).await, scene.ids([2]));
     let answer = scene.route(forced).await;
     assert_eq!(answer.acknowledged, [platform]);
-    // One that leaves leaves the others there.
+    // A session that leaves does not end the others.
     scene.sign_off(vec![scene.session(1, at).key]).await;
     let answer = scene.put(at, 3, seconds(1)).await;
     assert_eq!((answer.live.len(), answer.stored), (2, vec![]));
@@ -360,7 +369,7 @@ pub(crate) async fn logins_at_once_leave_as_many_as_may_be(scene: &Scene) {
         let request = ConnectRequest {
             user: at.user,
             entry: session.clone(),
-            denied: Denied::default(),
+            denied: DeniedBoats::default(),
             now: scene.now,
         };
         tokio::spawn(async move { (session.key.session, store.connect(request).await) })
@@ -382,10 +391,11 @@ pub(crate) async fn logins_at_once_leave_as_many_as_may_be(scene: &Scene) {
         newest.sort_unstable();
         newest
     });
-    assert_eq!(scene.live(at.user, Denied::default()).await, live);
+    assert_eq!(scene.live(at.user, DeniedBoats::default()).await, live);
 }
 
-/// Many logins at once leave one session, the one with the largest number; each other is displaced once.
+/// Concurrent logins leave one session, the one with the largest number; each other session is
+/// displaced once.
 pub(crate) async fn logins_at_once_leave_one(scene: &Scene) {
     let phone = scene.ios(1);
     let logins = (1..=40).map(|n| {
@@ -394,7 +404,7 @@ pub(crate) async fn logins_at_once_leave_one(scene: &Scene) {
         let request = ConnectRequest {
             user: phone.user,
             entry: session.clone(),
-            denied: Denied::default(),
+            denied: DeniedBoats::default(),
             now: scene.now,
         };
         tokio::spawn(async move { (session.key.session, store.connect(request).await) })
@@ -411,18 +421,21 @@ pub(crate) async fn logins_at_once_leave_one(scene: &Scene) {
     let numbers: BTreeSet<u64> = logins_seen.iter().map(|(login, _)| *login).collect();
     assert_eq!(numbers.len(), 40, "each login has its own number");
     let winner = logins_seen.last().expect("forty").1;
-    assert_eq!(scene.live(phone.user, Denied::default()).await, [winner]);
+    assert_eq!(
+        scene.live(phone.user, DeniedBoats::default()).await,
+        [winner]
+    );
     assert_eq!(displaced.len(), 39);
     assert!(!displaced.contains(&winner));
 }
 
-/// A login that is repeated, because its answer was lost, changes nothing.
+/// A login repeated because its answer was lost changes nothing.
 pub(crate) async fn a_login_may_be_repeated(scene: &Scene) {
     let session = scene.session(1, scene.ios(1));
     let first = scene.connect(&session).await;
     let again = scene.connect(&session).await;
     assert_eq!((again.login, again.displaced), (first.login, Vec::new()));
-    let live = scene.live(session.key.user, Denied::default()).await;
+    let live = scene.live(session.key.user, DeniedBoats::default()).await;
     assert_eq!(live, [session.key.session]);
 }
 
@@ -433,7 +446,9 @@ pub(crate) async fn login_numbers_only_grow(scene: &Scene) {
     for (n, age) in [(1, 0), (2, 60), (3, 3_600), (4, 0)] {
         let now = scene.ago(seconds(age));
         let session = scene.session(n, phone);
-        let login = scene.connect_with(&session, Denied::default(), now).await;
+        let login = scene
+            .connect_with(&session, DeniedBoats::default(), now)
+            .await;
         assert!(login.login > last);
         last = login.login;
         scene.sign_off(vec![session.key]).await;
@@ -441,7 +456,7 @@ pub(crate) async fn login_numbers_only_grow(scene: &Scene) {
     assert!(last >= scene.now.millis() as u64, "at least the time");
 }
 
-/// A disconnect names the session exactly, and its boat; what is not there is no error.
+/// A disconnect names the exact session and its boat; an unknown session is no error.
 // proves S1-36
 pub(crate) async fn a_disconnect_removes_exactly_one(scene: &Scene) {
     let session = scene.session(1, scene.ios(1));
@@ -454,16 +469,17 @@ pub(crate) async fn a_disconnect_removes_exactly_one(scene: &Scene) {
     scene.sign_off(strangers).await;
     let user = session.key.user;
     assert_eq!(
-        scene.live(user, Denied::default()).await,
+        scene.live(user, DeniedBoats::default()).await,
         [session.key.session]
     );
     for _ in 0..2 {
         scene.sign_off(vec![session.key.clone()]).await;
     }
-    assert_eq!(scene.live(user, Denied::default()).await, []);
+    assert_eq!(scene.live(user, DeniedBoats::default()).await, []);
 }
 
-/// A denied life is invisible at once, everywhere; another life of the same boat is not.
+/// Sessions of a denied life are invisible at once, everywhere; another life of the same boat is
+/// not affected.
 // proves S1-35
 pub(crate) async fn the_denied_are_invisible_at_once(scene: &Scene) {
     let phone = scene.ios(1);
@@ -485,7 +501,7 @@ pub(crate) async fn the_denied_are_invisible_at_once(scene: &Scene) {
     let answer = scene.route(request).await;
     assert_eq!((answer.live.len(), answer.stored), (0, vec![Platform::Ios]));
 
-    // Whatever it was denied for, it drains when it says again that it is there.
+    // Whatever the reason for the denial, the session drains once it is asserted again.
     let again = scene.reassert(&session).await;
     assert!(
         matches!(
@@ -499,7 +515,7 @@ pub(crate) async fn the_denied_are_invisible_at_once(scene: &Scene) {
     );
 }
 
-/// Nobody is sent to kick a session whose boat has ended.
+/// A session whose boat has ended is displaced without being reported for a kick.
 pub(crate) async fn the_denied_are_not_kicked(scene: &Scene) {
     let phone = scene.ios(1);
     let mut dead = scene.session(1, phone);
@@ -509,12 +525,12 @@ pub(crate) async fn the_denied_are_not_kicked(scene: &Scene) {
     let session = scene.session(2, phone);
     let answer = scene.connect_with(&session, gone, scene.now).await;
     assert_eq!(answer.displaced, []);
-    let live = scene.live(phone.user, Denied::default()).await;
+    let live = scene.live(phone.user, DeniedBoats::default()).await;
     assert_eq!(live, [session.key.session]);
     assert_eq!(scene.reassert(&dead).await, ReassertAnswer::Displaced);
 }
 
-/// What a boat says again is known, is registered again, or was displaced.
+/// A reasserted session is known, restored or displaced.
 // proves S1-37 in part
 pub(crate) async fn a_boat_may_say_again_what_it_holds(scene: &Scene) {
     let phone = scene.ios(1);
@@ -540,12 +556,12 @@ pub(crate) async fn a_boat_may_say_again_what_it_holds(scene: &Scene) {
     let later = scene.session(2, phone);
     scene.connect(&later).await;
     assert_eq!(scene.reassert(&session).await, ReassertAnswer::Displaced);
-    let live = scene.live(phone.user, Denied::default()).await;
+    let live = scene.live(phone.user, DeniedBoats::default()).await;
     assert_eq!(live, [later.key.session]);
 }
 
-/// A boat that registered anew asserts its sessions under a later life: they are its own, they go over to
-/// it, and what was said under the earlier life changes nothing any more.
+/// A boat that registered anew asserts its sessions under a later life: they are its own and move
+/// to that life, and late calls of the earlier life change nothing.
 pub(crate) async fn a_later_life_takes_its_sessions_along(scene: &Scene) {
     let phone = scene.ios(1);
     let session = scene.session(1, phone);
@@ -557,7 +573,7 @@ pub(crate) async fn a_later_life_takes_its_sessions_along(scene: &Scene) {
     let held = async || {
         let mut live = scene
             .store
-            .sessions(&[phone.user], Denied::default())
+            .sessions(&[phone.user], DeniedBoats::default())
             .await
             .remove(0)
             .expect("answered");
@@ -573,7 +589,7 @@ pub(crate) async fn a_later_life_takes_its_sessions_along(scene: &Scene) {
     );
     assert_eq!(held().await, (2, login));
 
-    // Late words of the earlier life.
+    // Late calls of the earlier life.
     scene.sign_off(vec![under(1).key]).await;
     let known = ReassertAnswer::Known { mail_waits: false };
     assert_eq!(scene.reassert(&under(1)).await, known);
@@ -583,19 +599,19 @@ pub(crate) async fn a_later_life_takes_its_sessions_along(scene: &Scene) {
     let dead = denied([life("boat", 1)]);
     assert_eq!(scene.live(phone.user, dead).await, [session.key.session]);
 
-    // Another session of the platform is displaced under the life it has by then.
+    // A new login on the platform displaces the session under its current life.
     let later = scene.session(2, phone);
     assert_eq!(scene.connect(&later).await.displaced, [under(2).key]);
     assert_eq!(scene.reassert(&under(3)).await, ReassertAnswer::Displaced);
-    // Who left before it was asserted anew is gone, too.
+    // A session that signed off under a life not yet asserted is removed too.
     let mut left = later.key;
     left.life = life("boat", 9);
     scene.sign_off(vec![left]).await;
-    assert_eq!(scene.live(phone.user, Denied::default()).await, []);
+    assert_eq!(scene.live(phone.user, DeniedBoats::default()).await, []);
 }
 
 // proves S1 Pitfall A
-/// Names with separators in them are names.
+/// Names may contain separators.
 pub(crate) async fn names_may_hold_any_sign(scene: &Scene) {
     let phone = scene.ios(1);
     let names = [
@@ -616,12 +632,12 @@ pub(crate) async fn names_may_hold_any_sign(scene: &Scene) {
         let alike = denied([life(name, 1), life("boat", u64::MAX)]);
         assert_eq!(scene.live(phone.user, alike).await, [session.key.session]);
         scene.sign_off(vec![session.key]).await;
-        assert_eq!(scene.live(phone.user, Denied::default()).await, []);
+        assert_eq!(scene.live(phone.user, DeniedBoats::default()).await, []);
     }
 }
 
-/// Appends and acknowledgements of one message at once, for many users: each body is there as long as
-/// somebody waits for it.
+/// Many users append and acknowledge one message concurrently: each body stays as long as a mailbox
+/// needs it.
 pub(crate) async fn a_shared_body_survives_a_crowd(scene: &Scene) {
     let crowd = (1..=32).map(|n| {
         let (target, store) = (scene.ios(n), scene.store.clone());

@@ -1,8 +1,8 @@
-//! Sends that come again, and the marker.
+//! Repeated sends, and the marker.
 
 use super::*;
 
-/// A repeat of a send finds the first id, in the same call, too.
+/// A repeated send finds the first id, even within one call.
 pub(crate) async fn a_repeated_send_finds_the_first(scene: &Scene) {
     let key = |user, send| scene.send_key(user, send);
     let (one, two) = (scene.first_send(1, 9, 1), scene.first_send(1, 9, 2));
@@ -26,7 +26,7 @@ pub(crate) async fn a_repeated_send_finds_the_first(scene: &Scene) {
     );
 }
 
-/// A send_id that comes again for somebody else finds where it was used first, and changes nothing.
+/// A send_id repeated in another conversation finds the one of its first use, and changes nothing.
 pub(crate) async fn a_send_id_says_where_it_was_used(scene: &Scene) {
     let key = scene.send_key(1, 2);
     let (here, there) = (scene.first_send(1, 8, 1), scene.first_send(1, 9, 2));
@@ -48,7 +48,7 @@ pub(crate) async fn a_send_id_says_where_it_was_used(scene: &Scene) {
     }
 }
 
-/// The marker that a user's logins are told stays while nothing is lost.
+/// The marker reported to a user's logins stays the same while nothing is lost.
 pub(crate) async fn the_marker_stays(scene: &Scene) {
     let (phone, desk) = (scene.ios(1), scene.on(1, Platform::Desktop));
     let marker = scene.connect(&scene.session(1, phone)).await.marker;

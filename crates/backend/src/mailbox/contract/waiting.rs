@@ -1,8 +1,8 @@
-//! What waits for an absent platform, and for how long.
+//! Mail waiting for absent platforms, and its expiry.
 
 use super::*;
 
-/// A message for an absent platform waits for it, body and all.
+/// A message for an absent platform waits for it, with its body.
 pub(crate) async fn the_absent_are_stored_for(scene: &Scene) {
     let target = scene.ios(1);
     let answer = scene.put(target, 1, seconds(1)).await;
@@ -13,7 +13,7 @@ pub(crate) async fn the_absent_are_stored_for(scene: &Scene) {
     assert_eq!((page.bodiless, page.next), (Vec::new(), None));
 }
 
-/// Appending again changes nothing, and one acknowledgement is enough.
+/// A repeated append changes nothing, and a single acknowledgement removes the entry.
 // proves S1-42, S1-44
 pub(crate) async fn appending_is_idempotent(scene: &Scene) {
     let target = scene.ios(1);
@@ -29,7 +29,7 @@ pub(crate) async fn appending_is_idempotent(scene: &Scene) {
     assert_eq!(scene.waiting(target).await, []);
 }
 
-/// One body for all who wait for it, until the last has it.
+/// A body is shared by all mailboxes that need it, and stays until the last one is done.
 // proves S1-38, S1-45, S1-48, S1-56
 pub(crate) async fn a_body_stays_for_the_last(scene: &Scene) {
     let mut targets = Vec::new();
@@ -50,7 +50,7 @@ pub(crate) async fn a_body_stays_for_the_last(scene: &Scene) {
     }
 }
 
-/// By accept time, and equal times by id, whatever the order of their coming.
+/// Mail comes in order of accept time, then of id, whatever the order of arrival.
 // proves S1-40, S1-41
 pub(crate) async fn mail_comes_by_time_then_by_id(scene: &Scene) {
     let target = scene.ios(1);
@@ -60,7 +60,7 @@ pub(crate) async fn mail_comes_by_time_then_by_id(scene: &Scene) {
     assert_eq!(scene.waiting(target).await, scene.ids([50, 9, 10, 100, 3]));
 }
 
-/// Beyond the maximum the oldest is dropped, and said to be.
+/// Beyond the maximum the oldest message is dropped, and the answer counts it.
 // proves S1-52
 pub(crate) async fn the_newest_are_kept(scene: &Scene) {
     let target = scene.ios(1);
@@ -69,14 +69,14 @@ pub(crate) async fn the_newest_are_kept(scene: &Scene) {
         assert_eq!(answer.dropped, u32::from(n > i64::from(COUNT_MAX)));
     }
     assert_eq!(scene.waiting(target).await, scene.ids(4..=8));
-    // Older than all that are kept: it is the one that goes.
+    // Older than all messages kept, so it is the one dropped.
     let answer = scene.put(target, 9, seconds(1_000)).await;
     assert_eq!(answer.dropped, 1);
     assert_eq!(scene.waiting(target).await, scene.ids(4..=8));
     scene.acknowledge(target, scene.ids(4..=8)).await;
 }
 
-/// No maximum keeps all.
+/// Without a maximum all messages are kept.
 // proves S1-53
 pub(crate) async fn no_maximum_keeps_all(scene: &Scene) {
     let target = scene.on(1, UNLIMITED);
@@ -87,7 +87,7 @@ pub(crate) async fn no_maximum_keeps_all(scene: &Scene) {
     assert_eq!(scene.waiting(target).await, scene.ids(1..=60));
 }
 
-/// What is older than the bound expires, the bound itself does not.
+/// Messages older than the bound expire; a message exactly at the bound does not.
 // proves S1-49, S1-50
 pub(crate) async fn expiry_excludes_the_bound(scene: &Scene) {
     let target = scene.on(1, UNLIMITED);
@@ -110,7 +110,7 @@ pub(crate) async fn expiry_excludes_the_bound(scene: &Scene) {
     assert_eq!(trim().await.expect("trimmed again"), 0);
 }
 
-/// A trim to a maximum keeps exactly the newest, and bodies that others need.
+/// A trim to a maximum keeps exactly the newest, and bodies that other mailboxes need.
 // proves S1-51, S1-52
 pub(crate) async fn trimming_keeps_exactly_the_newest(scene: &Scene) {
     let (target, other) = (scene.on(1, UNLIMITED), scene.on(2, UNLIMITED));
@@ -128,7 +128,7 @@ pub(crate) async fn trimming_keeps_exactly_the_newest(scene: &Scene) {
     assert_eq!(scene.waiting(other).await, scene.ids([1]));
 }
 
-/// What expired is neither paged nor told of.
+/// Expired mail is neither paged nor announced at login.
 // proves S1-54
 pub(crate) async fn what_expired_is_not_seen(scene: &Scene) {
     let target = scene.ios(1);
@@ -137,12 +137,14 @@ pub(crate) async fn what_expired_is_not_seen(scene: &Scene) {
     let page = scene.store.page(target, None, 10, later).await;
     assert_eq!(page.expect("paged"), MailPage::default());
     let session = scene.session(1, target);
-    let answer = scene.connect_with(&session, Denied::default(), later).await;
+    let answer = scene
+        .connect_with(&session, DeniedBoats::default(), later)
+        .await;
     assert!(!answer.mail_waits);
     assert_eq!(scene.waiting(target).await, scene.ids([1]));
 }
 
-/// Pages go on strictly after a cursor and remove nothing.
+/// Pages continue strictly after a cursor and remove nothing.
 // proves S1-54, S1-55
 pub(crate) async fn paging_removes_nothing(scene: &Scene) {
     let target = scene.on(1, UNLIMITED);
@@ -166,7 +168,7 @@ pub(crate) async fn paging_removes_nothing(scene: &Scene) {
     assert_eq!(scene.store.waiting(target).await.expect("counted"), 7);
 }
 
-/// Only what was acknowledged goes, on that platform, once.
+/// An acknowledgement removes exactly its messages, on its platform, once.
 // proves S1-56, S0-77
 pub(crate) async fn acknowledging_removes_exactly_that(scene: &Scene) {
     let (phone, desk) = (scene.ios(1), scene.on(1, Platform::Desktop));
@@ -181,8 +183,8 @@ pub(crate) async fn acknowledging_removes_exactly_that(scene: &Scene) {
     assert_eq!(scene.waiting(desk).await, scene.ids(1..=4));
 }
 
-/// A device that has it is not stored for, even if the carrier gave up on it; others are, and other ids
-/// are: a mark is no range.
+/// A message acknowledged on a platform is not stored there again, even if the carrier gave up on
+/// it. Other platforms and other ids are stored: a mark is not a range.
 pub(crate) async fn the_recently_acknowledged_is_not_stored(scene: &Scene) {
     let phone = scene.ios(1);
     assert_eq!(scene.acknowledge(phone, scene.ids([5])).await, []);
@@ -201,8 +203,8 @@ pub(crate) async fn the_recently_acknowledged_is_not_stored(scene: &Scene) {
     assert_eq!(scene.waiting(phone).await, scene.ids([4, 6]));
 }
 
-/// Each message is found where it is: it waits, was acknowledged lately, or is not there any more. Looking
-/// changes nothing.
+/// Each message is found in its state: waiting, recently acknowledged, or absent. Lookups change
+/// nothing.
 pub(crate) async fn each_is_found_where_it_is(scene: &Scene) {
     let (phone, desk) = (scene.ios(1), scene.on(1, Platform::Desktop));
     for n in [1, 2] {
@@ -220,7 +222,7 @@ pub(crate) async fn each_is_found_where_it_is(scene: &Scene) {
             .map(|found| found.expect("answered"))
             .collect::<Vec<_>>()
     };
-    use Whereabouts::{Absent, Acknowledged, Waits};
+    use MailLocation::{Absent, Acknowledged, Waits};
     for _ in 0..2 {
         let found = find(scene.now).await;
         assert_eq!(found, [Acknowledged, Waits, Waits, Waits, Absent]);
@@ -228,7 +230,7 @@ pub(crate) async fn each_is_found_where_it_is(scene: &Scene) {
     let page = scene.page(phone, None, 100).await;
     let there: Vec<MessageId> = page.mails.iter().map(|mail| mail.id).collect();
     assert_eq!((there, page.bodiless), (scene.ids([3]), scene.ids([2])));
-    // What has expired is kept for nobody, and what was acknowledged long ago is not remembered.
+    // Expired messages count as absent, and old acknowledgements are forgotten.
     let found = find(scene.now + seconds(120)).await;
     assert_eq!(found, [Acknowledged, Waits, Waits, Absent, Absent]);
     let found = find(scene.now + protocol::mailbox::ACKED_KEEP).await;
@@ -237,7 +239,7 @@ pub(crate) async fn each_is_found_where_it_is(scene: &Scene) {
 }
 
 // proves S1 Pitfall D
-/// Missing bodies are named and never end a drain; acknowledging them frees the mailbox.
+/// Missing bodies are reported and never end a drain; acknowledging them frees the mailbox.
 pub(crate) async fn missing_bodies_never_stop_a_page(scene: &Scene) {
     let target = scene.on(1, UNLIMITED);
     for n in 1..=6 {
@@ -259,7 +261,8 @@ pub(crate) async fn missing_bodies_never_stop_a_page(scene: &Scene) {
     assert_eq!(scene.waiting(target).await, scene.ids(4..=6));
 }
 
-/// An append that meets a lost body sets it again, for all platforms of the user that hold the message.
+/// An append that finds its body missing restores it for all of the user's platforms that hold the
+/// message.
 pub(crate) async fn an_append_repairs_a_lost_body(scene: &Scene) {
     let (one, other) = (scene.ios(1), scene.on(1, Platform::Desktop));
     scene.put(one, 1, seconds(1)).await;
@@ -270,7 +273,7 @@ pub(crate) async fn an_append_repairs_a_lost_body(scene: &Scene) {
     assert_eq!(scene.waiting(other).await, scene.ids([1]));
 }
 
-/// How far a user has received is remembered, and older news changes nothing.
+/// The newest received message is remembered, and an older one changes nothing.
 pub(crate) async fn how_far_a_user_received_never_goes_back(scene: &Scene) {
     // proves S0-83
     let (one, other) = (scene.user(1), scene.user(2));

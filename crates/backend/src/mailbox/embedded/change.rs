@@ -1,4 +1,5 @@
-//! A change of waiting mail: everything one call does, seen by itself as it goes, written as one batch.
+//! A change of waiting mail: collects the work of one call, reads its own writes, and writes one
+//! batch.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,28 +10,28 @@ use protocol::{MessageId, Timestamp};
 
 use super::rows::{self, BoxRow, CountRow};
 use crate::Result;
-use crate::embedded::{Batch, Engine, Order, Table};
+use crate::embedded::{Engine, ScanOrder, Table, WriteBatch};
 
-/// How many entries one step of a trim removes.
+/// Maximum number of entries that one step of a trim removes.
 pub(super) const TRIM_STEP: usize = 256;
-/// How far an acknowledgement looks for an entry whose count was lost: devices acknowledge what they
-/// paged, which is the front.
+/// Maximum number of entries an acknowledgement scans for one whose count was lost: devices
+/// acknowledge what they paged, which is at the front.
 const SEARCH_MAX: usize = 1_024;
 
-/// Reads see what is pending before what is stored. Whoever holds one also holds the lock for all
-/// changes of mail: bodies are shared between users.
-pub(super) struct Change<'a> {
+/// Pending work of one call. Reads see it before stored rows. The holder also holds the lock for
+/// all changes of mail, because bodies are shared between users.
+pub(super) struct MailboxBatch<'a> {
     engine: &'a Engine,
     boxes: BTreeMap<Target, Option<BoxRow>>,
-    /// Added or removed.
+    /// True for an added entry, false for a removed one.
     entries: BTreeMap<(Target, MailCursor), bool>,
     counts: BTreeMap<MessageId, Option<CountRow>>,
     bodies: BTreeMap<MessageId, Option<Bytes>>,
 }
 
-impl<'a> Change<'a> {
-    pub(super) fn new(engine: &'a Engine) -> Change<'a> {
-        Change {
+impl<'a> MailboxBatch<'a> {
+    pub(super) fn new(engine: &'a Engine) -> MailboxBatch<'a> {
+        MailboxBatch {
             engine,
             boxes: BTreeMap::new(),
             entries: BTreeMap::new(),
@@ -39,10 +40,10 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Writes everything, or nothing. Not fsynced: the log is, and it redelivers what a power cut takes
-    /// from here, because its commits come later in the same journal.
+    /// Writes everything or nothing. Not fsynced: the log is, and it redelivers what a power cut
+    /// takes from here, because its commits come later in the same journal.
     pub(super) fn write(self) -> Result<()> {
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         for ((target, at), added) in self.entries {
             let row = added.then(Bytes::new);
             put(&mut batch, Table::Mail, rows::entry_key(target, at), row);
@@ -64,8 +65,8 @@ impl<'a> Change<'a> {
         Ok(())
     }
 
-    /// Adds an entry and makes room for it; answers how many the policy dropped. What waits already
-    /// changes nothing.
+    /// Adds an entry and makes room for it; returns the number of entries the policy dropped. An
+    /// entry that already waits changes nothing.
     pub(super) fn append(
         &mut self,
         target: Target,
@@ -93,7 +94,7 @@ impl<'a> Change<'a> {
         self.trim(target, policy, now)
     }
 
-    /// Removes the oldest of what the policy no longer keeps, [`TRIM_STEP`] at most; answers how many.
+    /// Removes the oldest entries beyond the policy, at most [`TRIM_STEP`]; returns their number.
     pub(super) fn trim(
         &mut self,
         target: Target,
@@ -112,7 +113,7 @@ impl<'a> Change<'a> {
         if limit == 0 {
             return Ok(0);
         }
-        // One more: the oldest that stays.
+        // One more: the oldest entry that stays.
         let mut oldest = self.entries_from(target, row.oldest, limit + 1)?;
         let stays = oldest
             .iter()
@@ -124,7 +125,7 @@ impl<'a> Change<'a> {
         Ok(oldest.len() as u32)
     }
 
-    /// Removes these; answers which of them waited.
+    /// Removes entries; returns the ids that were waiting.
     pub(super) fn acknowledge(
         &mut self,
         target: Target,
@@ -143,7 +144,7 @@ impl<'a> Change<'a> {
         Ok(found.into_iter().map(|at| at.id).collect())
     }
 
-    /// Where this one waits, if it does.
+    /// Finds the entry of a message, if it waits.
     pub(super) fn find(&self, target: Target, id: MessageId) -> Result<Option<MailCursor>> {
         let Some(row) = self.mailbox(target)? else {
             return Ok(None);
@@ -156,8 +157,8 @@ impl<'a> Change<'a> {
         Ok(None)
     }
 
-    /// Where these ids would lie, in their order: the count of a body knows its accept time, and where
-    /// it was lost the mailbox is searched.
+    /// Cursors at which these ids would be, in order. The count of a body has the accept time; if
+    /// the count was lost, the mailbox is scanned.
     fn locate(&self, target: Target, row: BoxRow, ids: &[MessageId]) -> Result<Vec<MailCursor>> {
         let mut located = Vec::with_capacity(ids.len());
         let mut searched: Option<Vec<MailCursor>> = None;
@@ -175,8 +176,8 @@ impl<'a> Change<'a> {
         Ok(located)
     }
 
-    /// Takes out entries that are there, and their claims on bodies. `next` is the oldest that stays, where
-    /// it is known.
+    /// Removes existing entries and releases their bodies. `next` is the oldest entry that stays,
+    /// if known.
     fn remove(
         &mut self,
         target: Target,
@@ -206,7 +207,7 @@ impl<'a> Change<'a> {
         Ok(())
     }
 
-    /// One more entry needs this body; a missing one is set.
+    /// Counts one more entry for this body, and sets the body if it is missing.
     fn need_body(&mut self, mail: &Mail) -> Result<()> {
         let row = self.count(mail.id)?;
         if row.is_none() || !self.has_body(mail.id)? {
@@ -220,7 +221,7 @@ impl<'a> Change<'a> {
         Ok(())
     }
 
-    /// One entry fewer needs it; the last takes it along. A missing count deletes nothing.
+    /// Counts one entry less; the last one removes the body. A missing count removes nothing.
     fn release_body(&mut self, id: MessageId) -> Result<()> {
         match self.count(id)? {
             None => {}
@@ -276,7 +277,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// At most `limit` entries from `from` on.
+    /// Reads at most `limit` entries from `from` on, pending ones included.
     fn entries_from(
         &self,
         target: Target,
@@ -308,7 +309,7 @@ pub(super) fn read_box(engine: &Engine, target: Target) -> Result<Option<BoxRow>
     row.map(|row| BoxRow::read(&row)).transpose()
 }
 
-/// At most `limit` stored entries from `from` on.
+/// Reads at most `limit` stored entries from `from` on.
 pub(super) fn read_entries(
     engine: &Engine,
     target: Target,
@@ -318,13 +319,13 @@ pub(super) fn read_entries(
     let (start, end) = (rows::entry_key(target, from), rows::entries_end(target));
     let range = start.as_slice()..end.as_slice();
     engine
-        .range(Table::Mail, range, Order::Forward, limit)?
+        .range(Table::Mail, range, ScanOrder::Forward, limit)?
         .iter()
         .map(|(key, _)| Ok(rows::read_entry(key)?.1))
         .collect()
 }
 
-fn put(batch: &mut Batch, table: Table, key: Vec<u8>, value: Option<Bytes>) {
+fn put(batch: &mut WriteBatch, table: Table, key: Vec<u8>, value: Option<Bytes>) {
     match value {
         Some(value) => batch.put(table, key, value),
         None => batch.remove(table, key),

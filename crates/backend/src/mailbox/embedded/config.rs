@@ -12,27 +12,29 @@ use serde::{Deserialize, Serialize};
 use super::SEAM;
 use crate::{Error, Result};
 
-/// Messages that wait for devices.
+/// Messages waiting for devices.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MailboxConfig {
-    /// Wait of a message for a device, from its acceptance on. After that only sync has it.
+    /// Maximum time that a message waits for a device, counted from its acceptance. Afterwards only
+    /// sync delivers it.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub expire: Duration,
-    /// Messages that wait for one user on one platform; of more, the oldest are dropped, and only
-    /// sync has them. Below zero: no maximum.
+    /// Maximum number of messages that wait for one user on one platform. Beyond it the oldest are
+    /// dropped, and only sync delivers them. Negative: no maximum.
     pub count_max: i32,
-    /// Platforms with limits of their own, by name: `ios`, `web` …
+    /// Limits for single platforms, by name: `ios`, `web` …
     pub platforms: BTreeMap<String, PlatformConfig>,
     /// Age at which a send_id is forgotten.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub dedupe_keep: Duration,
-    /// Newest send_ids that are remembered, at about 140 bytes each. A resend of a forgotten one is
-    /// looked up in history.
+    /// Maximum number of send_ids remembered, at about 140 bytes each; the newest are kept. A
+    /// resend of a forgotten one is looked up in history.
     pub dedupe_max: usize,
-    /// Bytes of bodies in one page (at least one message); the rest comes with the next page.
+    /// Maximum size of the bodies in one page, in bytes (a page holds at least one message). The
+    /// rest follows in the next page.
     #[schemars(range(max = 67_108_864))]
     pub page_bytes_max: usize,
 }
@@ -41,11 +43,11 @@ pub struct MailboxConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlatformConfig {
-    /// As `expire` of all platforms
+    /// Like `expire` for all platforms.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub expire: Duration,
-    /// As `count_max` of all platforms
+    /// Like `count_max` for all platforms.
     pub count_max: i32,
 }
 
@@ -63,7 +65,7 @@ impl Default for MailboxConfig {
 }
 
 impl MailboxConfig {
-    /// What cannot work.
+    /// Lists the settings that cannot work.
     #[must_use]
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
@@ -76,7 +78,7 @@ impl MailboxConfig {
         problems
     }
 
-    /// What the rules need of it. `Conflict` where a platform has no known name.
+    /// Mailbox policies from these settings. `Conflict` if a platform's name is unknown.
     pub fn policies(&self) -> Result<Policies> {
         let mut policies = Policies::uniform(policy(self.expire, self.count_max));
         for (name, own) in &self.platforms {

@@ -1,13 +1,13 @@
-//! How waiting mail lies in the store.
+//! Layout of waiting mail in the store.
 //!
 //! | table | key | value |
 //! | --- | --- | --- |
 //! | mail | user, platform, accepted_at, id | – |
-//! | mail | `ff` "marker" | the marker: lost with the mail, if that is lost |
-//! | mail-body | id, 0 | how many entries need the body, and their accepted_at |
+//! | mail | `ff` "marker" | the marker, lost only together with the mail |
+//! | mail-body | id, 0 | number of entries that need the body, and their accepted_at |
 //! | mail-body | id, 1 | the body |
-//! | session | "r", user | the newest message that the user acknowledged |
-//! | session | "w", user, platform | oldest entry and number of entries; missing: nothing waits |
+//! | session | "r", user | newest message that the user acknowledged |
+//! | session | "w", user, platform | oldest entry and number of entries; absent if nothing waits |
 //!
 //! Numbers are big-endian, signed ones with the sign flipped, so that bytes sort as numbers do.
 
@@ -23,19 +23,19 @@ pub(super) const MARKER_KEY: &[u8] = b"\xffmarker";
 const BOX_TAG: u8 = b'w';
 const RECEIVED_TAG: u8 = b'r';
 
-/// What is known of one mailbox without looking at its entries.
+/// Summary of a mailbox, so that its entries need not be scanned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BoxRow {
-    /// The oldest entry. Scans start here: before it lie the tombstones of what was taken out.
+    /// Oldest entry. Scans start here, past the tombstones of removed entries.
     pub(super) oldest: MailCursor,
     pub(super) count: u64,
 }
 
-/// Who still needs a body.
+/// Number of entries that need a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CountRow {
     pub(super) count: u64,
-    /// Part of the entries' keys; an acknowledgement names the id only.
+    /// Part of the entries' keys; an acknowledgement only names the id.
     pub(super) accepted_at: Timestamp,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn entry_key(target: Target, at: MailCursor) -> Vec<u8> {
     [target_bytes(target).as_slice(), &cursor_bytes(at)].concat()
 }
 
-/// The first key after all entries of a target.
+/// First key after all entries of a target.
 pub(super) fn entries_end(target: Target) -> Vec<u8> {
     let mut end = target_bytes(target);
     end[8] += 1;
@@ -101,10 +101,10 @@ pub(super) fn box_key(target: Target) -> Vec<u8> {
     [&[BOX_TAG], target_bytes(target).as_slice()].concat()
 }
 
-/// All boxes strictly after one target's.
+/// Start of the range of boxes strictly after the target's.
 pub(super) fn boxes_after(target: Option<Target>) -> Vec<u8> {
     match target {
-        // A zero byte more: the next key there can be.
+        // The next possible key has one zero byte more.
         Some(target) => [box_key(target).as_slice(), &[0]].concat(),
         None => vec![BOX_TAG],
     }
@@ -154,7 +154,7 @@ pub(super) fn body_key(id: MessageId) -> Vec<u8> {
     [&id.get().to_be_bytes()[..], &[1]].concat()
 }
 
-/// The id, and whether it is the body's key or the count's.
+/// Parses the id; true for a body's key, false for a count's.
 pub(super) fn read_body_key(key: &[u8]) -> Result<(MessageId, bool)> {
     key.split_at_checked(8)
         .and_then(|(id, kind)| {

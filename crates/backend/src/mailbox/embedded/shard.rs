@@ -8,28 +8,28 @@ use protocol::{BoatId, Timestamp, UserId};
 
 use crate::table;
 
-/// How often a shard gives back the memory of acknowledgements that are remembered no longer.
+/// Interval at which a shard frees expired acknowledgements.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
-/// Names of boats that are shared between the sessions on them.
+/// Maximum number of boat names shared between sessions.
 const BOATS_MAX: usize = 64;
 
-/// The presences of some users. An idle session takes about 150 bytes, and its device's name.
+/// Presences of some users. An idle session takes about 150 bytes plus its device's name.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     present: HashMap<UserId, Presence>,
     boats: Vec<BoatId>,
-    /// The largest login number of users that are no longer here: numbers go on from it.
+    /// Largest login number among users dropped from memory; new numbers continue from it.
     forgotten_login: u64,
     swept_at: Timestamp,
 }
 
 impl Shard {
-    /// One who is here; nobody is put in for who is not.
+    /// Presence of a user; creates none.
     pub(super) fn find(&mut self, user: UserId) -> Option<&mut Presence> {
         self.present.get_mut(&user)
     }
 
-    /// Changes a user's presence, which is there for the time of the change.
+    /// Changes a user's presence, creating it for the duration of the change if needed.
     pub(super) fn change<T>(
         &mut self,
         user: UserId,
@@ -47,7 +47,7 @@ impl Shard {
         changed
     }
 
-    /// Lets a user go of whom only the login number would be remembered.
+    /// Drops a user of whom only the login number is left to remember.
     pub(super) fn leave_if_empty(&mut self, user: UserId) {
         if let Some(presence) = self.present.get(&user)
             && presence.is_empty()
@@ -59,7 +59,7 @@ impl Shard {
         }
     }
 
-    /// The same session with a name of its boat that others hold, too.
+    /// Replaces the session's boat name with a shared copy.
     pub(super) fn share_boat(&mut self, mut session: NewSession) -> NewSession {
         let boat = &mut session.key.life.boat;
         match self.boats.iter().find(|known| *known == boat) {
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn an_idle_session_is_small() {
-        // A table is at least seven sixteenths full, and has a byte a place beside its rows.
+        // A table is at least seven sixteenths full, and has one byte per slot beside its rows.
         let row = (size_of::<(UserId, Presence)>() + 1) * 16 / 7;
         let session = size_of::<SessionEntry>() + size_of::<DeviceId>();
         assert!(row + session < 200, "{row} + {session}");

@@ -36,7 +36,7 @@ fn open(engine: Engine) -> EmbeddedMailbox {
 }
 
 fn lose(engine: &Engine, id: MessageId, lost: Lost) {
-    let mut batch = Batch::new();
+    let mut batch = WriteBatch::new();
     batch.remove(Table::MailBody, rows::body_key(id));
     if lost == Lost::BodyAndCount {
         batch.remove(Table::MailBody, rows::count_key(id));
@@ -64,7 +64,7 @@ fn scene(engine: Engine, dir: Option<TempDir>) -> (Scene, Rest) {
     (scene, rest)
 }
 
-/// What a check leaves behind is whole.
+/// Audits the mail a check leaves behind, and closes the store.
 async fn close(rest: Rest) {
     let audit = rest.mailbox.audit().expect("audited");
     assert_eq!(audit.wrong, Vec::<String>::new(), "{audit:?}");
@@ -81,7 +81,7 @@ mod memory {
     crate::mailbox::contract::contract_tests!(open, super::close);
 }
 
-/// All checks one after another on one store, because a store on disk takes a while to open.
+/// Runs all checks in turn on one store, because opening a store on disk takes a while.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_contract_holds_on_disk() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -89,7 +89,7 @@ async fn the_contract_holds_on_disk() {
     contract::run_all!(scene);
     drop(scene);
     close(rest).await;
-    crate::real::ran("mailbox", "embedded");
+    crate::test_servers::ran("mailbox", "embedded");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -130,7 +130,7 @@ fn request(target: Target, n: i64) -> RouteRequest {
         platforms: vec![target.platform],
         forced: Vec::new(),
         mail: Some(mail(n)),
-        denied: Denied::default(),
+        denied: DeniedBoats::default(),
         now: NOW,
     }
 }
@@ -150,7 +150,7 @@ fn connect_request(target: Target, session: i64) -> ConnectRequest {
             platform: target.platform,
             device: DeviceId::new(&format!("phone-{session}")).expect("short"),
         },
-        denied: Denied::default(),
+        denied: DeniedBoats::default(),
         now: NOW,
     }
 }
@@ -172,7 +172,7 @@ async fn a_restart_keeps_mail_and_marker_and_loses_sessions() {
     let mailbox = open(open_disk(&dir));
     assert_eq!(mailbox.marker, marker);
     assert_eq!(waiting(&mailbox, ios(1)).await, [1]);
-    let live = mailbox.sessions(&[user(2)], Denied::default()).await;
+    let live = mailbox.sessions(&[user(2)], DeniedBoats::default()).await;
     assert!(live[0].as_ref().expect("answered").is_empty());
 }
 
@@ -187,7 +187,7 @@ async fn a_power_cut_leaves_whole_mailboxes() {
     }
     let acked = vec![(ios(1), vec![mail(2).id])];
     assert!(mailbox.acknowledge(acked, NOW).await[0].is_ok());
-    // The marker, four batches, one acknowledgement: each prefix of them is whole.
+    // The marker, four batches, one acknowledgement: every prefix of them is whole.
     assert_eq!(engine.undurable(), 6);
     for kept in 1..=6 {
         let engine = Engine::memory();
@@ -206,7 +206,7 @@ async fn a_power_cut_leaves_whole_mailboxes() {
         assert_eq!(audit.entries, entries);
         assert_eq!(after.marker, mailbox.marker);
     }
-    // Nothing of it was durable: other data, another marker.
+    // Nothing was durable: other data, another marker.
     let nothing = engine.crash(0).expect("in memory");
     let after = EmbeddedMailbox::open(nothing, &config(), &SeededEntropy::new(8));
     assert_ne!(after.expect("opened").marker, mailbox.marker);
@@ -227,7 +227,7 @@ async fn a_refusing_disk_fails_what_must_be_stored_and_nothing_else() {
         Err(crate::Kind::Unavailable)
     );
     assert_eq!(answers[1].as_ref().expect("live").live.len(), 1);
-    // Nothing is remembered of an acknowledgement that was not taken.
+    // A rejected acknowledgement is not remembered.
     let acked = vec![(ios(1), vec![mail(9).id])];
     assert!(mailbox.acknowledge(acked, NOW).await[0].is_err());
     let answers = mailbox.route_or_store(vec![request(ios(1), 9)]).await;
@@ -238,7 +238,7 @@ async fn a_refusing_disk_fails_what_must_be_stored_and_nothing_else() {
 async fn a_row_that_cannot_be_read_fails_its_user_only() {
     let engine = Engine::memory();
     let mailbox = open(engine.clone());
-    let mut batch = Batch::new();
+    let mut batch = WriteBatch::new();
     batch.put(Table::Session, rows::box_key(ios(1)), b"half".to_vec());
     engine.write(batch).expect("written");
     let requests = vec![request(ios(1), 1), request(ios(2), 1)];
@@ -293,7 +293,7 @@ async fn a_sweep_visits_every_mailbox() {
         }
     }
     assert_eq!(steps, 4);
-    assert_eq!(mailbox.audit().expect("audited"), Audit::default());
+    assert_eq!(mailbox.audit().expect("audited"), IntegrityCheck::default());
 }
 
 #[tokio::test]
@@ -336,7 +336,7 @@ async fn a_hundred_thousand_leave_at_once() {
         assert!(answers.iter().all(Result::is_ok));
     }
     let users: Vec<_> = keys.iter().map(|key| key.user).collect();
-    let live = mailbox.sessions(&users, Denied::default()).await;
+    let live = mailbox.sessions(&users, DeniedBoats::default()).await;
     let live = live.into_iter().flat_map(|found| found.expect("found"));
     let live: Vec<_> = live.map(|entry| entry.session).collect();
     assert_eq!(live, [stays.session]);

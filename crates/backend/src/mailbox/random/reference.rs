@@ -1,16 +1,17 @@
-//! The mailbox as a beginner would write it: lists, searched from end to end.
+//! A naive mailbox: lists, searched from end to end.
 
 use bytes::Bytes;
 use protocol::mailbox::{
-    ACKED_KEEP, ACKED_MAX, Mail, MailboxPolicy, NewSession, Reasserted, RouteAnswer, RouteRequest,
+    ACKED_KEEP, ACKED_MAX, Mail, MailboxPolicy, NewSession, ReassertResult, RouteAnswer,
+    RouteRequest,
 };
 use protocol::message::Target;
-use protocol::presence::{Denied, SessionKey};
+use protocol::presence::{DeniedBoats, SessionKey};
 use protocol::{DeviceId, MessageId, Platform, Timestamp, UserId};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reference {
-    /// In the order of their logins.
+    /// In login order.
     pub(super) sessions: Vec<(SessionKey, Platform, DeviceId)>,
     /// Sorted by time and id within a target.
     waiting: Vec<(Target, Mail)>,
@@ -55,7 +56,7 @@ impl Reference {
         answer
     }
 
-    /// Answers whom it displaced, and whom it replaced.
+    /// Returns the sessions displaced and the sessions replaced.
     pub(super) fn connect(
         &mut self,
         new: &NewSession,
@@ -76,27 +77,28 @@ impl Reference {
         (displaced, replaced)
     }
 
-    pub(super) fn reassert(&mut self, new: &NewSession, room: usize) -> Reasserted {
+    pub(super) fn reassert(&mut self, new: &NewSession, room: usize) -> ReassertResult {
         let life = self.sessions.iter().find(|s| is(&s.0, &new.key));
         let life = life.map(|s| s.0.life.clone());
         if self.find(new) {
             return match life < Some(new.key.life.clone()) {
-                true => Reasserted::Restored,
-                false => Reasserted::Known,
+                true => ReassertResult::Restored,
+                false => ReassertResult::Known,
             };
         }
         let rivals: Vec<_> = self.sessions.iter().filter(|s| is_rival(s, new)).collect();
         if rivals.iter().any(|s| s.2 == new.device) {
-            return Reasserted::Replaced;
+            return ReassertResult::Replaced;
         }
         if rivals.len() >= room {
-            return Reasserted::Displaced;
+            return ReassertResult::Displaced;
         }
         self.sign_in(new);
-        Reasserted::Restored
+        ReassertResult::Restored
     }
 
-    /// Registered already, perhaps under an earlier life of its boat.
+    /// Looks for the session, perhaps under an earlier life of its boat, and moves it to the later
+    /// life.
     fn find(&mut self, new: &NewSession) -> bool {
         let known = self.sessions.iter_mut().find(|s| is(&s.0, &new.key));
         let is_known = known.is_some();
@@ -157,7 +159,7 @@ impl Reference {
         (before - self.waiting.len()) as u32
     }
 
-    /// What a page from the beginning shows.
+    /// Mail that paging from the beginning yields.
     pub(super) fn page(&self, target: Target, policy: MailboxPolicy, now: Timestamp) -> Vec<Mail> {
         let mut mails = self.mails(target);
         mails.retain(|mail| mail.accepted_at >= now - policy.expire);
@@ -169,7 +171,7 @@ impl Reference {
         of_target.map(|(_, mail)| mail.clone()).collect()
     }
 
-    /// The process restarts.
+    /// Simulates a restart of the process.
     pub(super) fn forget_presence(&mut self) {
         self.sessions.clear();
         self.acked.clear();
@@ -197,18 +199,18 @@ impl Reference {
             .any(|(t, known, at)| *t == target && *known == id && now.since(*at) < ACKED_KEEP)
     }
 
-    fn bury(&mut self, user: UserId, denied: &Denied) {
+    fn bury(&mut self, user: UserId, denied: &DeniedBoats) {
         self.sessions
             .retain(|(key, ..)| key.user != user || !denied.contains(&key.life));
     }
 }
 
-/// A session of the same user, on the same platform.
+/// True for a session of the same user on the same platform.
 fn is_rival((key, platform, _): &(SessionKey, Platform, DeviceId), new: &NewSession) -> bool {
     key.user == new.key.user && *platform == new.platform
 }
 
-/// Of the same boat, whichever life of it.
+/// True for the same session on the same boat, whatever its life.
 pub(super) fn is(known: &SessionKey, key: &SessionKey) -> bool {
     (known.user, known.session, &known.life.boat) == (key.user, key.session, &key.life.boat)
 }

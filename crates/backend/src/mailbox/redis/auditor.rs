@@ -1,4 +1,4 @@
-//! Whether waiting mail is whole: every entry has a body, each body is counted right, nothing is left over.
+//! Audit of waiting mail: every entry has a body, each body is counted right, nothing is left over.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use redis::{Cmd, Pipeline, Value};
 use tokio::time::Instant;
 
 use super::keys::Keys;
-use crate::mailbox::Audit;
+use crate::mailbox::IntegrityCheck;
 use crate::redis::failure::Failure;
 use crate::redis::finder::Address;
 use crate::redis::pool::Pool;
@@ -14,7 +14,7 @@ use crate::redis::reply;
 
 const STEP: usize = 1_000;
 
-/// What a bucket holds of each message.
+/// Keys and entries of one message within a bucket.
 #[derive(Default)]
 struct Found {
     entries: u64,
@@ -22,10 +22,10 @@ struct Found {
     count: Option<i64>,
 }
 
-/// Reads all of it; to be trusted only while nobody changes mail. A body that ended with its time is no
-/// fault: then its entries have expired, too.
-pub(super) async fn audit(pool: &Pool, keys: &Keys) -> Result<Audit, Failure> {
-    let mut audit = Audit::default();
+/// Reads all mail; the result holds only while nobody changes mail. An expired body is no fault:
+/// its entries have expired too.
+pub(super) async fn audit(pool: &Pool, keys: &Keys) -> Result<IntegrityCheck, Failure> {
+    let mut audit = IntegrityCheck::default();
     let mut found: BTreeMap<(String, String), Found> = BTreeMap::new();
     for (master, name) in all_keys(pool, keys).await? {
         let Some((tag, rest)) = name.split_once("}/") else {
@@ -53,7 +53,7 @@ pub(super) async fn audit(pool: &Pool, keys: &Keys) -> Result<Audit, Failure> {
             let mut read = redis::cmd("GET");
             read.arg(&name);
             match ask(pool, &master, read).await? {
-                // It has just ended with its time.
+                // The count has just expired.
                 Value::Nil => {}
                 count => found.entry(of(id)).or_default().count = Some(reply::number(count)?),
             }
@@ -85,7 +85,7 @@ pub(super) async fn audit(pool: &Pool, keys: &Keys) -> Result<Audit, Failure> {
     Ok(audit)
 }
 
-/// Each with the master that has it.
+/// Names of all keys, each with the master that has it.
 pub(super) async fn all_keys(
     pool: &Pool,
     keys: &Keys,
@@ -113,7 +113,7 @@ pub(super) async fn all_keys(
     Ok(names)
 }
 
-/// Asks one server, without trying again.
+/// Asks one server, without retries.
 pub(super) async fn ask(pool: &Pool, master: &Address, command: Cmd) -> Result<Value, Failure> {
     let until = Instant::now() + pool.manner.deadline;
     let node = pool.node(master);

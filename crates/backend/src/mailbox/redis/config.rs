@@ -14,80 +14,84 @@ use crate::mailbox::{MailboxConfig, PlatformConfig};
 use crate::tls::ClientTlsConfig;
 use crate::{Error, Result};
 
-/// How the servers are arranged.
+/// Topology of the servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RedisMode {
     /// One server, at the first address.
     #[default]
     Single,
-    /// One master, which the sentinels at the addresses name.
+    /// One master, found through the sentinels at the addresses.
     Sentinel,
     /// Redis Cluster; the addresses are some of its servers.
     Cluster,
 }
 
-/// Section `redis`: messages that wait for devices, sessions, copies. Redis 7.0 or later with
+/// Section `redis`: waiting messages, sessions, copies of data in history. Redis 7.0 or later with
 /// `maxmemory-policy noeviction`.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RedisConfig {
-    /// Arrangement of the servers.
+    /// Topology of the servers.
     pub mode: RedisMode,
     /// `host:port` of the server, of sentinels, or of some servers of the cluster.
     pub addresses: Vec<String>,
-    /// Name of the master, as the sentinels have it.
+    /// Name of the master, as the sentinels know it.
     pub master: String,
-    /// User of the servers. Unset: their default user.
+    /// User name for the servers. Unset: their default user.
     #[schemars(extend("examples" = ["packetboat"]))]
     pub username: Option<String>,
-    /// File with the password and nothing else (a line end is cut off). Read again where it changes.
-    /// Unset: no password.
+    /// File that holds only the password; a line end after it is ignored. Read again when it
+    /// changes. Unset: no password.
     #[schemars(extend("examples" = ["/etc/packetboat/redis/password"]))]
     pub password_file: Option<PathBuf>,
-    /// As `username`, for the sentinels themselves.
+    /// Like `username`, for the sentinels themselves.
     #[schemars(extend("examples" = ["packetboat"]))]
     pub sentinel_username: Option<String>,
-    /// As `password_file`, for the sentinels themselves.
+    /// Like `password_file`, for the sentinels themselves.
     #[schemars(extend("examples" = ["/etc/packetboat/redis/sentinel-password"]))]
     pub sentinel_password_file: Option<PathBuf>,
-    /// Section `redis.tls`: TLS, to the sentinels, too. Files that change are read again; those that
-    /// cannot be used change nothing.
+    /// Section `redis.tls`: TLS, also to the sentinels. Changed files are read again; unusable ones
+    /// change nothing.
     pub tls: ClientTlsConfig,
-    /// Prefix of every key. No braces: they say where a key lies.
+    /// Prefix of every key. Braces are not allowed: they decide a key's slot.
     pub key_prefix: String,
-    /// Time for a call with its retries; then it is `unavailable`, and the caller tries again
-    /// later. A healthy Redis answers within a few ms, and senders wait for this one.
+    /// Timeout of a call, including retries. The call then fails as `unavailable`, and the caller
+    /// tries again later. A healthy Redis answers within a few ms; senders wait up to this long.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub deadline: Duration,
-    /// Time for connecting and signing in to one server. It may outlast a call that waits for it.
+    /// Timeout for connecting and signing in to one server. May outlast a call that waits for the
+    /// connection.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub connect_wait: Duration,
-    /// Interval of checking each connection: does the server answer, and is it the same master
-    /// still.
+    /// Interval between checks of each connection: that the server answers and is still the same
+    /// master.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub watch_interval: Duration,
-    /// Pipelines on their way to one server; further ones wait, within their deadline.
+    /// Maximum number of pipelines in flight to one server. Further ones wait, within their
+    /// deadline.
     pub in_flight_max: usize,
-    /// Requests of one pipeline.
+    /// Maximum number of requests in one pipeline.
     pub pipeline_max: usize,
-    /// Wait of a message for a device, from its acceptance on. After that only sync has it.
+    /// Maximum time that a message waits for a device, counted from its acceptance. Afterwards only
+    /// sync delivers it.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub expire: Duration,
-    /// Messages that wait for one user on one platform; of more, the oldest are dropped, and only
-    /// sync has them. Below zero: no maximum.
+    /// Maximum number of messages that wait for one user on one platform. Beyond it the oldest are
+    /// dropped, and only sync delivers them. Negative: no maximum.
     pub count_max: i32,
-    /// Platforms with limits of their own, by name: `ios`, `web` …
+    /// Limits for single platforms, by name: `ios`, `web` …
     pub platforms: BTreeMap<String, PlatformConfig>,
     /// Age at which a send_id is forgotten.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub dedupe_keep: Duration,
-    /// Bytes of bodies in one page (at least one message); the rest comes with the next page.
+    /// Maximum size of the bodies in one page, in bytes (a page holds at least one message). The
+    /// rest follows in the next page.
     #[schemars(range(max = 67_108_864))]
     pub page_bytes_max: usize,
 }
@@ -120,12 +124,12 @@ impl Default for RedisConfig {
 }
 
 impl RedisConfig {
-    /// What the rules need of it. `Conflict` where a platform has no known name.
+    /// Mailbox policies from these settings. `Conflict` if a platform's name is unknown.
     pub fn policies(&self) -> Result<Policies> {
         self.kept().policies()
     }
 
-    /// What cannot work.
+    /// Lists the settings that cannot work.
     #[must_use]
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
@@ -177,7 +181,7 @@ impl RedisConfig {
         problems
     }
 
-    /// `Conflict` with all problems.
+    /// Fails with `Conflict` and the list of all problems.
     pub fn check(&self) -> Result<()> {
         Error::settings(SEAM, &self.problems())
     }

@@ -1,11 +1,11 @@
-//! Names of keys. All keys of a user bear the tag of the user's bucket, so that one script may touch them
-//! all wherever the bucket lies.
+//! Names of keys. All keys of a user bear the tag of the user's bucket, so that one script may
+//! touch them all, on whichever server the bucket is.
 
 use protocol::mailbox::DedupeKey;
 use protocol::message::Target;
 use protocol::{MessageId, UserId, keys};
 
-/// Makes names that begin with a prefix.
+/// Builds key names with a common prefix.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
     prefix: String,
@@ -37,7 +37,7 @@ impl Keys {
         self.of_target(target, "oms")
     }
 
-    /// Hash: message → when it was acknowledged, for those that were lately.
+    /// Hash: message → time of acknowledgement, for recent ones.
     pub(super) fn mark(&self, target: Target) -> String {
         self.of_target(target, "mark")
     }
@@ -50,12 +50,12 @@ impl Keys {
         )
     }
 
-    /// String: what waits for all users of a bucket.
+    /// String: body of a message, shared by all mailboxes of a bucket.
     pub(super) fn body(&self, bucket: u16, id: MessageId) -> String {
         self.tagged(bucket, format_args!("om:{}/m", member(id)))
     }
 
-    /// How many zsets hold the message.
+    /// String: number of zsets that hold the message.
     pub(super) fn count(&self, bucket: u16, id: MessageId) -> String {
         self.tagged(bucket, format_args!("om:{}/n", member(id)))
     }
@@ -66,19 +66,19 @@ impl Keys {
         self.tagged(keys::bucket_of(*from), format_args!("d:{from}:{send_id}"))
     }
 
-    /// String: marks a bucket's data.
+    /// String: epoch of a bucket's data.
     pub(super) fn epoch(&self, bucket: u16) -> String {
         self.tagged(bucket, format_args!("epoch"))
     }
 
-    /// A pattern for all of them.
+    /// Pattern that matches all keys.
     pub(super) fn all(&self) -> String {
         format!("{}/{{b*", self.prefix)
     }
 }
 
-/// A message as scripts hold it: 20 digits, so that bytes sort as numbers do, and never a Lua number,
-/// which is exact up to 2^53 only.
+/// A message id as scripts see it: 20 digits, so that bytes sort as numbers do, and never a Lua
+/// number, which is exact only up to 2^53.
 pub(super) fn member(id: MessageId) -> String {
     format!("{:020}", id.get())
 }
@@ -89,12 +89,12 @@ mod tests {
 
     use proptest::prelude::*;
     use protocol::mailbox::{FirstSend, Mail, NewSession, RouteRequest};
-    use protocol::presence::{BoatLife, Denied, SessionKey};
+    use protocol::presence::{BoatLife, DeniedBoats, SessionKey};
     use protocol::{
         BoatId, ConversationId, DeviceId, Incarnation, Platform, SendId, SessionId, Timestamp,
     };
 
-    use super::super::login::{self, Lives, Login};
+    use super::super::connect::{self, Lives, Login};
     use super::super::{mail, route, send, session};
     use super::*;
     use crate::mailbox::MailboxConfig;
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// Names that the doors accept, with whatever could look like a tag.
+    /// Names that validation accepts, including some that look like a tag.
     fn names() -> impl Strategy<Value = String> {
         "[ -~]{1,32}".prop_filter("a name", |name| {
             DeviceId::new(name).is_ok() && BoatId::new(name).is_ok()
@@ -172,7 +172,7 @@ mod tests {
                 platforms: Platform::ALL.to_vec(),
                 forced: Vec::new(),
                 mail: Some(Mail { id, accepted_at: now, body: device.clone().into() }),
-                denied: Denied::default(),
+                denied: DeniedBoats::default(),
                 now,
             };
             let send = DedupeKey { from: user, send_id: SendId::from_bytes(send_id) };
@@ -184,7 +184,7 @@ mod tests {
             let mut calls = vec![
                 login.connect(&keys, &policies, &met),
                 login.reassert(&keys, &policies, &denied),
-                login::disconnect(&keys, &key),
+                connect::disconnect(&keys, &key),
                 session::ask(&keys, user),
                 route::call(&keys, &policies, &request, &denied),
                 mail::page(&keys, target, None, 9, 0, 9),

@@ -1,8 +1,8 @@
-//! What waits: read by page, acknowledged, trimmed.
+//! Waiting mail: pages, acknowledgements, trims.
 
 use bytes::Bytes;
 use protocol::mailbox::{
-    ACKED_KEEP, ACKED_MAX, Mail, MailCursor, MailPage, MailboxPolicy, RECEIVED_KEEP, Whereabouts,
+    ACKED_KEEP, ACKED_MAX, Mail, MailCursor, MailLocation, MailPage, MailboxPolicy, RECEIVED_KEEP,
 };
 use protocol::message::Target;
 use protocol::{MessageId, Timestamp, UserId, keys};
@@ -13,11 +13,11 @@ use super::route::{count_max, oldest_kept, score};
 use crate::redis::call::Call;
 use crate::redis::failure::Failure;
 use crate::redis::reply;
-use crate::redis::scripts::Name;
+use crate::redis::scripts::ScriptName;
 
-/// Entries of one page at most, whatever was asked for.
+/// Maximum number of entries in a page, whatever the caller asks for.
 pub(super) const PAGE_MAX: usize = 500;
-/// How many entries one call takes out.
+/// Maximum number of entries that one call removes.
 pub(super) const STEP: usize = 256;
 
 pub(super) fn page(
@@ -28,7 +28,7 @@ pub(super) fn page(
     kept: i64,
     bytes_max: usize,
 ) -> Call {
-    let call = Call::script(keys::bucket_of(target.user), Name::Page)
+    let call = Call::script(keys::bucket_of(target.user), ScriptName::Page)
         .key(keys.waiting(target))
         .arg(limit.clamp(1, PAGE_MAX))
         .arg(kept)
@@ -39,13 +39,13 @@ pub(super) fn page(
     }
 }
 
-/// A page as the script saw it: a body may be missing, or lie on the other server of a slot that moves.
-pub(super) struct Seen {
+/// A page as seen by the script. A body may be missing, or be on the other server of a moving slot.
+pub(super) struct ScriptPage {
     entries: Vec<(MailCursor, Option<Bytes>)>,
     more: bool,
 }
 
-pub(super) fn seen(told: Value) -> Result<Seen, Failure> {
+pub(super) fn seen(told: Value) -> Result<ScriptPage, Failure> {
     let mut told = reply::list(told)?.into_iter();
     let more = reply::integer(told.next().unwrap_or(Value::Nil))? == 1;
     let mut entries = Vec::new();
@@ -55,21 +55,21 @@ pub(super) fn seen(told: Value) -> Result<Seen, Failure> {
         let body = body(told.next().unwrap_or(Value::Nil))?;
         entries.push((MailCursor { accepted_at, id }, body));
     }
-    Ok(Seen { entries, more })
+    Ok(ScriptPage { entries, more })
 }
 
-impl Seen {
-    /// Looks for each body that was not seen, under its declared key: such a call is sent on to where the key
-    /// lies.
+impl ScriptPage {
+    /// Builds a call for each unseen body with the body as declared key, so that the call is
+    /// redirected to the key's server.
     pub(super) fn second_look(&self, keys: &Keys, bucket: u16) -> Vec<Call> {
         let unseen = self.entries.iter().filter(|(_, body)| body.is_none());
-        // GET refuses what is no string, and nobody could read past it.
+        // GET fails on a key of another type, and nobody could read past it.
         unseen
             .map(|(at, _)| Call::command(bucket, "MGET").key(keys.body(bucket, at.id)))
             .collect()
     }
 
-    /// One look without an answer is no page: its body may be there.
+    /// Completes the page. Fails if a second look has no answer: its body may exist.
     pub(super) fn page(self, looks: Vec<Result<Value, Failure>>) -> Result<MailPage, Failure> {
         let mut looks = looks.into_iter();
         let last = self.entries.last().map(|(at, _)| *at);
@@ -103,7 +103,7 @@ fn body(told: Value) -> Result<Option<Bytes>, Failure> {
 }
 
 pub(super) fn set_received(keys: &Keys, user: UserId, id: MessageId) -> Call {
-    Call::script(keys::bucket_of(user), Name::Received)
+    Call::script(keys::bucket_of(user), ScriptName::Received)
         .key(keys.received(user))
         .arg(member(id))
         .arg(RECEIVED_KEEP.as_millis())
@@ -120,7 +120,7 @@ pub(super) fn received_is(told: Value) -> Result<Option<MessageId>, Failure> {
     }
 }
 
-/// One call for each [`STEP`] ids.
+/// Builds one call per [`STEP`] ids.
 pub(super) fn acknowledge(
     keys: &Keys,
     target: Target,
@@ -128,7 +128,7 @@ pub(super) fn acknowledge(
     now: Timestamp,
 ) -> impl Iterator<Item = Call> {
     ids.chunks(STEP).map(move |ids| {
-        let call = Call::script(keys::bucket_of(target.user), Name::Ack)
+        let call = Call::script(keys::bucket_of(target.user), ScriptName::Ack)
             .key(keys.waiting(target))
             .key(keys.mark(target))
             .arg(score(now))
@@ -143,7 +143,7 @@ pub(super) fn acknowledged(told: Value) -> Result<Vec<MessageId>, Failure> {
 }
 
 pub(super) fn trim(keys: &Keys, target: Target, policy: MailboxPolicy, now: Timestamp) -> Call {
-    Call::script(keys::bucket_of(target.user), Name::Trim)
+    Call::script(keys::bucket_of(target.user), ScriptName::Trim)
         .key(keys.waiting(target))
         .arg(oldest_kept(policy, now))
         .arg(count_max(policy))
@@ -155,7 +155,7 @@ pub(super) fn waiting(keys: &Keys, target: Target) -> Call {
 }
 
 pub(super) fn find(keys: &Keys, target: Target, id: MessageId, kept: i64, now: Timestamp) -> Call {
-    Call::script(keys::bucket_of(target.user), Name::Find)
+    Call::script(keys::bucket_of(target.user), ScriptName::Find)
         .key(keys.waiting(target))
         .key(keys.mark(target))
         .arg(member(id))
@@ -164,11 +164,11 @@ pub(super) fn find(keys: &Keys, target: Target, id: MessageId, kept: i64, now: T
         .arg(ACKED_KEEP.as_millis())
 }
 
-pub(super) fn found(told: Value) -> Result<Whereabouts, Failure> {
+pub(super) fn found(told: Value) -> Result<MailLocation, Failure> {
     match reply::integer(told)? {
-        0 => Ok(Whereabouts::Absent),
-        1 => Ok(Whereabouts::Waits),
-        2 => Ok(Whereabouts::Acknowledged),
+        0 => Ok(MailLocation::Absent),
+        1 => Ok(MailLocation::Waits),
+        2 => Ok(MailLocation::Acknowledged),
         other => Err(Failure::Reply(format!("wanted 0, 1 or 2, got {other}"))),
     }
 }
@@ -185,8 +185,8 @@ mod tests {
         Value::BulkString(text.as_bytes().to_vec())
     }
 
-    /// Three entries, of which the script saw the second one's body.
-    fn three() -> Seen {
+    /// Three entries; the script saw only the second one's body.
+    fn three() -> ScriptPage {
         let entry = |n: i64, body| {
             [
                 text(&format!("{n:020}")),

@@ -1,4 +1,4 @@
-//! Look who is there, and store where nobody is.
+//! Looks up sessions, and stores mail for platforms without one.
 
 use std::time::Duration;
 
@@ -13,14 +13,15 @@ use super::session;
 use crate::redis::call::Call;
 use crate::redis::failure::Failure;
 use crate::redis::reply;
-use crate::redis::scripts::Name;
+use crate::redis::scripts::ScriptName;
 
-/// What expired stays this much longer: clocks differ, and the policy decides, not the key's time to live.
+/// Extra life of keys beyond expiry: clocks differ, and the policy decides, not the key's time to
+/// live.
 const LINGER: Duration = Duration::from_secs(600);
-/// Times beyond this are not exact as scores.
+/// Times beyond this are inexact as scores.
 const TIME_MAX: i64 = 1 << 51;
 
-/// `denied` are lives that were met and have ended.
+/// Builds the call; `denied` are lives that were encountered and have ended.
 pub(super) fn call(
     keys: &Keys,
     policies: &Policies,
@@ -28,7 +29,7 @@ pub(super) fn call(
     denied: &[BoatLife],
 ) -> Call {
     let bucket = keys::bucket_of(request.user);
-    let mut call = Call::script(bucket, Name::RouteOrStore)
+    let mut call = Call::script(bucket, ScriptName::RouteOrStore)
         .key(keys.sessions(request.user))
         .arg(score(request.now))
         .arg(session::lives_text(denied))
@@ -60,9 +61,9 @@ pub(super) fn call(
     call
 }
 
-/// What was answered, and what was dropped for each platform.
+/// Answer to a request, with the messages dropped per platform.
 pub(super) struct Routed {
-    /// Its sessions are all that are there, whatever is denied.
+    /// Lists all sessions found, including those of denied lives that the call did not name.
     pub(super) answer: RouteAnswer,
     dropped: Vec<(Platform, u32)>,
 }
@@ -86,7 +87,8 @@ pub(super) fn answer(told: Value) -> Result<Routed, Failure> {
 }
 
 impl Routed {
-    /// The same request was made before: what that dropped counts, but not the message itself twice.
+    /// Merges the answer to an earlier attempt: its drops count, but the message itself is not
+    /// counted twice.
     pub(super) fn after(mut self, earlier: Routed) -> Routed {
         for (platform, before) in earlier.dropped {
             match self.dropped.iter_mut().find(|(p, _)| *p == platform) {
@@ -99,7 +101,7 @@ impl Routed {
     }
 }
 
-/// Lives among these sessions that are denied.
+/// Denied lives among these sessions.
 pub(super) fn met<'a>(
     live: &'a [SessionEntry],
     request: &'a RouteRequest,
@@ -117,7 +119,7 @@ fn platforms(told: Value) -> Result<Vec<Platform>, Failure> {
     reply::list(told)?.into_iter().map(platform).collect()
 }
 
-/// A time as scripts compare it.
+/// Converts a time to a score.
 pub(super) fn score(time: Timestamp) -> i64 {
     time.millis().clamp(-TIME_MAX, TIME_MAX)
 }
@@ -130,7 +132,7 @@ pub(super) fn count_max(policy: MailboxPolicy) -> i64 {
     policy.count_max.map_or(-1, i64::from)
 }
 
-/// Until when Redis keeps an entry and its body, if nobody asks for either.
+/// Time until which Redis keeps an entry and its body if nobody claims them.
 fn keep_until(policy: MailboxPolicy, accepted_at: Timestamp, now: Timestamp) -> i64 {
     let expires = accepted_at + policy.expire;
     score(expires.max(now) + LINGER)

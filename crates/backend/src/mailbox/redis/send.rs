@@ -1,5 +1,5 @@
-//! Sends that were seen. A name's value is its state (`p` pending, `d` done), the id in 20 digits, and the
-//! conversation's key.
+//! Sends seen before. The value under a dedupe key is its state (`p` pending, `d` done), the id in
+//! 20 digits, and the conversation's key.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use super::keys::{Keys, member};
 use crate::redis::call::Call;
 use crate::redis::failure::Failure;
 use crate::redis::reply;
-use crate::redis::scripts::Name;
+use crate::redis::scripts::ScriptName;
 
-/// One command: marks the name pending where it is new, and answers what it was.
+/// Builds a single command that marks a new key pending and returns its previous value.
 pub(super) fn begin(keys: &Keys, key: &DedupeKey, offered: FirstSend, keep: Duration) -> Call {
     let value = [b"p", write(offered).as_slice()].concat();
     Call::command(keys::bucket_of(key.from), "SET")
@@ -44,7 +44,7 @@ pub(super) fn begun(told: Value) -> Result<DedupeAnswer, Failure> {
 }
 
 pub(super) fn done(keys: &Keys, key: &DedupeKey, sent: FirstSend, keep: Duration) -> Call {
-    Call::script(keys::bucket_of(key.from), Name::DedupeDone)
+    Call::script(keys::bucket_of(key.from), ScriptName::DedupeDone)
         .key(keys.send(key))
         .bytes(write(sent))
         .arg(keep.as_millis().max(1))

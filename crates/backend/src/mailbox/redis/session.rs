@@ -1,8 +1,9 @@
-//! A session as it lies in Redis: session → platform, incarnation, login, marker, boat and device, each on a
-//! line. Names hold no control characters, so that lines are never mistaken, whatever else is in a name.
+//! A session in Redis: session → platform, incarnation, login, marker, boat and device, one per
+//! line. Names contain no control characters, so lines are unambiguous whatever else a name
+//! contains.
 
 use protocol::keys::bucket_of;
-use protocol::presence::{BoatLife, Denied, SessionEntry};
+use protocol::presence::{BoatLife, DeniedBoats, SessionEntry};
 use protocol::{BoatId, Incarnation, Platform, SessionId, UserId};
 use redis::Value;
 
@@ -11,25 +12,25 @@ use crate::redis::call::Call;
 use crate::redis::failure::Failure;
 use crate::redis::reply;
 
-/// The hash's field that is no session: the last login number.
+/// Field of the hash with the last login number, the only one that is no session.
 const LAST: &str = "last";
 
 pub(super) fn ask(keys: &Keys, user: UserId) -> Call {
     Call::command(bucket_of(user), "HGETALL").key(keys.sessions(user))
 }
 
-/// As scripts compare incarnations: as text.
+/// Text form of an incarnation, which scripts compare.
 pub(super) fn incarnation(life: &BoatLife) -> String {
     format!("{:020}", life.incarnation.0)
 }
 
-/// Lives as scripts look for them.
+/// Text form of lives, which scripts search.
 pub(super) fn lives_text<'a>(lives: impl IntoIterator<Item = &'a BoatLife>) -> String {
     let life = |life: &BoatLife| format!("\u{1}{}\n{}\u{1}", life.boat, incarnation(life));
     lives.into_iter().map(life).collect()
 }
 
-/// A flat list of session, value, … in the order of their logins.
+/// Reads a flat list of session, value, … into login order.
 pub(super) fn read_all(told: Value) -> Result<Vec<SessionEntry>, Failure> {
     let mut entries = Vec::new();
     let mut told = reply::list(told)?.into_iter();
@@ -63,8 +64,8 @@ fn parse(field: &str, value: &str) -> Option<SessionEntry> {
     })
 }
 
-/// Those whose boat is not known to have ended.
-pub(super) fn living(mut entries: Vec<SessionEntry>, denied: &Denied) -> Vec<SessionEntry> {
+/// Keeps the sessions whose boat is not known to have ended.
+pub(super) fn living(mut entries: Vec<SessionEntry>, denied: &DeniedBoats) -> Vec<SessionEntry> {
     if !denied.is_empty() {
         entries.retain(|entry| !denied.contains(&entry.life));
     }

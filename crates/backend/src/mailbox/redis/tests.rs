@@ -29,7 +29,7 @@ const MODES: [(RedisMode, &str); 3] = [
     (RedisMode::Cluster, "redis-cluster"),
 ];
 
-/// The contract's settings, on keys of its own. Deadlines are long: the machine may have more to do.
+/// The contract's settings, on keys of its own. Deadlines are long because the machine may be busy.
 fn config(mode: RedisMode, addresses: Vec<String>) -> RedisConfig {
     let unlimited = PlatformConfig {
         expire: contract::EXPIRE,
@@ -56,16 +56,16 @@ async fn open(config: &RedisConfig) -> RedisMailbox {
         .with_sessions(contract::capacity())
 }
 
-/// On the parts of this machine, with what they want.
+/// Configures this machine's servers, with the credentials they require.
 fn config_real(mode: RedisMode, part: &str) -> RedisConfig {
-    let access = crate::real::access("redis");
+    let access = crate::test_servers::access("redis");
     RedisConfig {
         username: access.username.clone(),
         password_file: access.password_file.clone(),
         sentinel_username: access.username,
         sentinel_password_file: access.password_file,
         tls: access.tls,
-        ..config(mode, crate::real::addresses(part))
+        ..config(mode, crate::test_servers::addresses(part))
     }
 }
 
@@ -73,7 +73,7 @@ async fn open_real(mode: RedisMode, part: &str) -> RedisMailbox {
     open(&config_real(mode, part)).await
 }
 
-/// Deletes what a test left.
+/// Deletes the keys a test left behind.
 async fn clean(mailbox: &RedisMailbox) {
     let all = auditor::all_keys(mailbox.pool(), &mailbox.keys).await;
     for (master, name) in all.expect("scanned") {
@@ -126,7 +126,7 @@ fn request(target: Target, n: i64) -> RouteRequest {
         platforms: vec![target.platform],
         forced: Vec::new(),
         mail: Some(mail(n)),
-        denied: Denied::default(),
+        denied: DeniedBoats::default(),
         now: SystemClock.now(),
     }
 }
@@ -150,7 +150,7 @@ async fn connect(mailbox: &RedisMailbox, target: Target, n: i64) -> Result<Conne
     let request = ConnectRequest {
         user: target.user,
         entry: new_session(target, n),
-        denied: Denied::default(),
+        denied: DeniedBoats::default(),
         now: SystemClock.now(),
     };
     let answer = mailbox.connect(request).await?;
@@ -159,7 +159,7 @@ async fn connect(mailbox: &RedisMailbox, target: Target, n: i64) -> Result<Conne
 
 async fn reassert(mailbox: &RedisMailbox, target: Target, n: i64) -> Result<ReassertAnswer> {
     let sessions = vec![(target.user, new_session(target, n))];
-    let denied = Denied::default();
+    let denied = DeniedBoats::default();
     let mut answers = mailbox.reassert(sessions, denied, SystemClock.now()).await;
     answers.remove(0)
 }
@@ -181,7 +181,7 @@ async fn acknowledge(mailbox: &RedisMailbox, target: Target, ids: &[i64]) -> Res
     waited.into_iter().try_for_each(|ids| ids.map(drop))
 }
 
-/// Tries until it is done; a failover takes some seconds.
+/// Retries until success; a failover takes some seconds.
 async fn eventually<T>(mut attempt: impl AsyncFnMut() -> Result<T>) -> T {
     let until = tokio::time::Instant::now() + Duration::from_secs(40);
     loop {
@@ -217,7 +217,7 @@ async fn the_contract_holds_on(mode: RedisMode, part: &str) {
     assert_eq!(audit.wrong, Vec::<String>::new(), "{audit:?}");
     assert!(audit.entries > 0, "{audit:?}");
     clean(&mailbox).await;
-    crate::real::ran("mailbox", part);
+    crate::test_servers::ran("mailbox", part);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,9 +9,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::super::{Consumer, Partition, Polled, Record};
-use super::group::{MemberId, News};
+use super::group::{GroupNews, MemberId};
 use super::{GroupState, Reader, SEAM, Shared, log};
-use crate::embedded::{Batch, Table};
+use crate::embedded::{Table, WriteBatch};
 use crate::{Error, Result};
 
 pub(super) struct EmbeddedConsumer {
@@ -19,7 +19,7 @@ pub(super) struct EmbeddedConsumer {
     group: Arc<Mutex<GroupState>>,
     member: MemberId,
     wake: Arc<Notify>,
-    /// What this member reads, in the order in which it is served next.
+    /// Partitions this member reads, in the order in which they are served next.
     reading: Vec<Position>,
 }
 
@@ -29,7 +29,7 @@ struct Position {
     paused: bool,
 }
 
-/// A poll under way, which may be dropped at any time.
+/// A poll in progress; may be dropped at any time.
 struct Polling {
     group: Arc<Mutex<GroupState>>,
     member: MemberId,
@@ -80,21 +80,21 @@ impl EmbeddedConsumer {
         }
     }
 
-    /// A change of the assignment, and until when to wait for the next at most.
+    /// Returns a change of the assignment, if any, and the latest time for the next check.
     fn news(&mut self, now: Instant) -> Result<(Option<Polled>, Option<Instant>)> {
         let mut state = self.group.lock();
         state.group.expire(now);
         let polled = match state.group.news(self.member) {
             None => None,
-            Some(News::Lost(lost)) => {
+            Some(GroupNews::Lost(lost)) => {
                 self.reading.retain(|at| !lost.contains(&at.partition));
                 Some(Polled::Lost(lost))
             }
-            Some(News::Revoked(revoked)) => {
+            Some(GroupNews::Revoked(revoked)) => {
                 self.reading.retain(|at| !revoked.contains(&at.partition));
                 Some(Polled::Revoked(revoked))
             }
-            Some(News::Assigned(assigned)) => {
+            Some(GroupNews::Assigned(assigned)) => {
                 for &partition in &assigned {
                     let (first, _) = self.shared.logs.log(partition)?.bounds();
                     let committed = state.committed.get(&partition).copied();
@@ -107,10 +107,10 @@ impl EmbeddedConsumer {
                 Some(Polled::Assigned(assigned))
             }
         };
-        Ok((polled, state.group.next_expiry()))
+        Ok((polled, state.group.next_look(now)))
     }
 
-    /// Visible records of what is read, beginning with another partition each time.
+    /// Fetches visible records, starting with another partition each time.
     fn fetch(&mut self, max: usize) -> Result<Vec<Record>> {
         if !self.reading.is_empty() {
             self.reading.rotate_left(1);
@@ -125,7 +125,8 @@ impl EmbeddedConsumer {
             let room = max - records.len();
             let more = match log.read(&self.shared.engine, at.next, room, budget) {
                 Ok(more) => more,
-                // What was taken from other partitions counts as delivered: hand it out first.
+                // Records taken from other partitions already count as delivered: hand them out
+                // first.
                 Err(_) if !records.is_empty() => break,
                 Err(error) => return Err(error),
             };
@@ -162,12 +163,13 @@ impl Consumer for EmbeddedConsumer {
             if !records.is_empty() {
                 return Ok(Polled::Records(records));
             }
-            // A wake that came since the last look is kept by the Notify: nothing is slept through.
+            // The Notify keeps a wake-up that came since the last check, so none is slept through.
             match expiry {
                 None => self.wake.notified().await,
                 Some(expiry) => tokio::select! {
-                    () = self.wake.notified() => {}
+                    biased;
                     () = sleep_until(expiry) => {}
+                    () = self.wake.notified() => {}
                 },
             }
             now = Instant::now();
@@ -183,10 +185,10 @@ impl Consumer for EmbeddedConsumer {
     }
 
     async fn commit(&mut self, next: &[(Partition, u64)]) -> Result<()> {
-        // Held over the write: whoever gets the partition next commits after it.
+        // Held across the write, so that the next holder of the partition commits after it.
         let mut state = self.group.lock();
         state.group.expire(Instant::now());
-        let mut batch = Batch::new();
+        let mut batch = WriteBatch::new();
         for &(partition, next) in next {
             if !state.group.holds(self.member, partition) {
                 return Err(Error::conflict(

@@ -1,9 +1,9 @@
-//! A consumer group inside one process: who holds which partition, and who gets it next.
+//! A consumer group inside one process: the holder of each partition, and its next one.
 //!
-//! Pure bookkeeping, cooperative: a partition that is to move is first asked back from its holder, who is
-//! told *revoked*, works on, and gives it up at its next poll; only then it is assigned anew. A holder
-//! that does not poll for too long loses it, and a member that polls less often than the poll interval is
-//! out of the group until it polls again.
+//! Pure bookkeeping, cooperative. To move a partition, the group first asks its holder to give it
+//! up: the holder sees *revoked*, keeps working, and returns the partition at its next poll; only
+//! then is it assigned again. A holder that does not poll in time loses the partition, and a member
+//! that does not poll within the poll interval is out of the group until it polls again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,21 +18,21 @@ use super::super::Partition;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct MemberId(pub(super) u64);
 
-/// What a member is to be told, most urgent first.
+/// News for a member, most urgent first.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum GroupNews {
     Lost(Vec<Partition>),
     Revoked(Vec<Partition>),
     Assigned(Vec<Partition>),
 }
 
 pub(super) struct Group {
-    /// How many partitions a topic has.
+    /// Returns the number of partitions of a topic.
     partitions: fn(Topic, u32) -> u32,
     count: u32,
-    /// How long a holder may keep what was asked back.
+    /// Time a holder has to give up a partition after it is asked.
     patience: Duration,
-    /// How long a member may take between two polls.
+    /// Longest time a member may take between two polls.
     poll_interval: Duration,
     members: BTreeMap<MemberId, Member>,
     held: BTreeMap<Partition, Holding>,
@@ -49,25 +49,25 @@ struct Member {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Presence {
     Polling,
-    /// Works since then.
+    /// Working since its last poll ended.
     Working(Instant),
-    /// It worked for longer than the poll interval, and has no share.
+    /// Worked for longer than the poll interval, and holds no share.
     Out,
 }
 
 struct Holding {
     member: MemberId,
-    stage: Stage,
+    stage: HoldingStage,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// Assigned, and the member has not been told yet.
+enum HoldingStage {
+    /// Assigned, but not yet delivered to the member.
     Promised,
     Held,
-    /// To be given up: not told yet.
+    /// To be given up by this time; the member has not seen *revoked* yet.
     Asked(Instant),
-    /// Told *revoked*: given up at the next poll.
+    /// Seen as *revoked* by the member; given up at its next poll, or lost at this time.
     Told(Instant),
 }
 
@@ -111,23 +111,24 @@ impl Group {
     }
 
     pub(super) fn holds(&self, member: MemberId, partition: Partition) -> bool {
-        self.held
-            .get(&partition)
-            .is_some_and(|holding| holding.member == member && holding.stage != Stage::Promised)
+        self.held.get(&partition).is_some_and(|holding| {
+            holding.member == member && holding.stage != HoldingStage::Promised
+        })
     }
 
-    /// The member polls: it has finished with what it was told to give up.
+    /// Frees the partitions the member has seen as *revoked*: by polling again it is done with
+    /// them.
     pub(super) fn give_up_told(&mut self, member: MemberId, now: Instant) {
         let before = self.held.len();
         self.held.retain(|_, holding| {
-            !(holding.member == member && matches!(holding.stage, Stage::Told(_)))
+            !(holding.member == member && matches!(holding.stage, HoldingStage::Told(_)))
         });
         if self.held.len() != before {
             self.rebalance(now);
         }
     }
 
-    /// The member begins to poll. One that was out joins again.
+    /// Marks the member as polling. A member that was out joins again.
     pub(super) fn poll_begins(&mut self, member: MemberId, now: Instant) {
         if let Some(known) = self.members.get_mut(&member) {
             let before = std::mem::replace(&mut known.presence, Presence::Polling);
@@ -143,14 +144,15 @@ impl Group {
         }
     }
 
-    /// Takes from those who were asked and did not poll, and all from those who do not poll at all.
+    /// Takes overdue partitions from members that were asked to give them up, and all partitions
+    /// from members that stopped polling.
     pub(super) fn expire(&mut self, now: Instant) {
         for member in self.silent(now) {
             self.put_out(member, now);
         }
         let overdue = |stage| match stage {
-            Stage::Asked(by) | Stage::Told(by) => by <= now,
-            Stage::Promised | Stage::Held => false,
+            HoldingStage::Asked(by) | HoldingStage::Told(by) => by <= now,
+            HoldingStage::Promised | HoldingStage::Held => false,
         };
         let taken: Vec<_> = self
             .held
@@ -182,24 +184,33 @@ impl Group {
         let taken: Vec<_> = taken.collect();
         if let Some(member) = self.members.get_mut(&id) {
             member.presence = Presence::Out;
-            // Of what was only promised it does not know.
+            // The member never learned of promised partitions, so it does not lose them.
             member.assigned.clear();
             let known = taken
                 .into_iter()
-                .filter(|(_, holding)| holding.stage != Stage::Promised);
+                .filter(|(_, holding)| holding.stage != HoldingStage::Promised);
             member.lost.extend(known.map(|(partition, _)| partition));
         }
         self.rebalance(now);
     }
 
-    /// When [`Group::expire`] has something to do next.
-    pub(super) fn next_expiry(&self) -> Option<Instant> {
+    /// Time of a sleeping member's next look for late members; `None` if it is alone. Another
+    /// member that is polling now may become late one interval after its poll returns, which wakes
+    /// nobody.
+    pub(super) fn next_look(&self, now: Instant) -> Option<Instant> {
+        let is_alone = self.members.len() < 2;
+        let latest = (!is_alone).then(|| now + self.poll_interval);
+        self.next_expiry().into_iter().chain(latest).min()
+    }
+
+    /// Time at which [`Group::expire`] next has work to do.
+    fn next_expiry(&self) -> Option<Instant> {
         let asked_back = self
             .held
             .values()
             .filter_map(|holding| match holding.stage {
-                Stage::Asked(by) | Stage::Told(by) => Some(by),
-                Stage::Promised | Stage::Held => None,
+                HoldingStage::Asked(by) | HoldingStage::Told(by) => Some(by),
+                HoldingStage::Promised | HoldingStage::Held => None,
             });
         let silent = self
             .members
@@ -211,29 +222,29 @@ impl Group {
         asked_back.chain(silent).min()
     }
 
-    /// What the member has not been told yet; telling it counts as told.
-    pub(super) fn news(&mut self, member: MemberId) -> Option<News> {
+    /// Takes the member's most urgent news; taking it marks it as delivered.
+    pub(super) fn news(&mut self, member: MemberId) -> Option<GroupNews> {
         let known = self.members.get_mut(&member)?;
         if !known.lost.is_empty() {
-            return Some(News::Lost(std::mem::take(&mut known.lost)));
+            return Some(GroupNews::Lost(std::mem::take(&mut known.lost)));
         }
         let mut revoked = Vec::new();
         for (&partition, holding) in &mut self.held {
-            if let (true, Stage::Asked(by)) = (holding.member == member, holding.stage) {
-                holding.stage = Stage::Told(by);
+            if let (true, HoldingStage::Asked(by)) = (holding.member == member, holding.stage) {
+                holding.stage = HoldingStage::Told(by);
                 revoked.push(partition);
             }
         }
         if !revoked.is_empty() {
-            return Some(News::Revoked(revoked));
+            return Some(GroupNews::Revoked(revoked));
         }
         let assigned = std::mem::take(&mut known.assigned);
         for partition in &assigned {
             if let Some(holding) = self.held.get_mut(partition) {
-                holding.stage = Stage::Held;
+                holding.stage = HoldingStage::Held;
             }
         }
-        (!assigned.is_empty()).then_some(News::Assigned(assigned))
+        (!assigned.is_empty()).then_some(GroupNews::Assigned(assigned))
     }
 
     fn rebalance(&mut self, now: Instant) {
@@ -243,7 +254,7 @@ impl Group {
         }
     }
 
-    /// Moves as few partitions as an even share allows.
+    /// Moves as few partitions as an even split allows.
     fn rebalance_topic(&mut self, topic: Topic, now: Instant) {
         let count = (self.partitions)(topic, self.count);
         let partitions = (0..count).map(|number| Partition { topic, number });
@@ -260,13 +271,13 @@ impl Group {
                         keeps
                     });
                     match (keeps, holding.stage) {
-                        (true, Stage::Asked(_)) => holding.stage = Stage::Held,
-                        (true, _) | (false, Stage::Asked(_) | Stage::Told(_)) => {}
-                        (false, Stage::Held) => {
-                            holding.stage = Stage::Asked(now + self.patience);
+                        (true, HoldingStage::Asked(_)) => holding.stage = HoldingStage::Held,
+                        (true, _) | (false, HoldingStage::Asked(_) | HoldingStage::Told(_)) => {}
+                        (false, HoldingStage::Held) => {
+                            holding.stage = HoldingStage::Asked(now + self.patience);
                             self.wake(partition);
                         }
-                        (false, Stage::Promised) => {
+                        (false, HoldingStage::Promised) => {
                             self.withdraw(partition);
                             free.push(partition);
                         }
@@ -283,7 +294,7 @@ impl Group {
                 partition,
                 Holding {
                     member,
-                    stage: Stage::Promised,
+                    stage: HoldingStage::Promised,
                 },
             );
             if let Some(member) = self.members.get_mut(&member) {
@@ -293,7 +304,8 @@ impl Group {
         }
     }
 
-    /// How many partitions each reader of the topic is to have; who has more now gets the odd ones.
+    /// Number of partitions due to each reader of the topic; members that hold more now get the
+    /// remainder.
     fn shares(&self, topic: Topic, count: u32) -> BTreeMap<MemberId, u32> {
         let mut readers: Vec<(usize, MemberId)> = self
             .members
@@ -325,7 +337,7 @@ impl Group {
         }
     }
 
-    /// Takes back an assignment that nobody was told of.
+    /// Withdraws an assignment that its member has not seen.
     fn withdraw(&mut self, partition: Partition) {
         let holding = self.held.remove(&partition);
         if let Some(member) = holding.and_then(|h| self.members.get_mut(&h.member)) {
@@ -366,18 +378,24 @@ mod tests {
         join(&mut group, 1, now);
         assert_eq!(
             group.news(a),
-            Some(News::Assigned(partitions(&[0, 1, 2, 3])))
+            Some(GroupNews::Assigned(partitions(&[0, 1, 2, 3])))
         );
         join(&mut group, 2, now);
         assert_eq!(group.news(b), None);
-        assert_eq!(group.news(a), Some(News::Revoked(partitions(&[2, 3]))));
+        assert_eq!(group.news(a), Some(GroupNews::Revoked(partitions(&[2, 3]))));
         assert!(group.holds(a, partitions(&[3])[0]), "may still commit");
         assert_eq!(group.news(b), None, "not before a has polled");
         group.give_up_told(a, now);
-        assert_eq!(group.news(b), Some(News::Assigned(partitions(&[2, 3]))));
+        assert_eq!(
+            group.news(b),
+            Some(GroupNews::Assigned(partitions(&[2, 3])))
+        );
         assert!(!group.holds(a, partitions(&[3])[0]));
         group.leave(a, now);
-        assert_eq!(group.news(b), Some(News::Assigned(partitions(&[0, 1]))));
+        assert_eq!(
+            group.news(b),
+            Some(GroupNews::Assigned(partitions(&[0, 1])))
+        );
     }
 
     #[test]
@@ -391,8 +409,11 @@ mod tests {
         let expiry = group.next_expiry().expect("a was asked");
         assert_eq!(expiry, now + PATIENCE);
         group.expire(expiry);
-        assert_eq!(group.news(b), Some(News::Assigned(partitions(&[2, 3]))));
-        assert_eq!(group.news(a), Some(News::Lost(partitions(&[2, 3]))));
+        assert_eq!(
+            group.news(b),
+            Some(GroupNews::Assigned(partitions(&[2, 3])))
+        );
+        assert_eq!(group.news(a), Some(GroupNews::Lost(partitions(&[2, 3]))));
         assert_eq!(group.next_expiry(), Some(now + INTERVAL), "a does not poll");
     }
 
@@ -408,7 +429,7 @@ mod tests {
         group.poll_ends(a, now);
         let almost = now + INTERVAL - Duration::from_millis(1);
         group.expire(now + PATIENCE);
-        assert_eq!(group.news(a), Some(News::Lost(partitions(&[2, 3]))));
+        assert_eq!(group.news(a), Some(GroupNews::Lost(partitions(&[2, 3]))));
         group.expire(almost);
         assert!(group.holds(a, partitions(&[0])[0]));
         assert_eq!(group.next_expiry(), Some(now + INTERVAL));
@@ -416,11 +437,11 @@ mod tests {
         assert!(!group.holds(a, partitions(&[0])[0]));
         assert_eq!(
             group.news(b),
-            Some(News::Assigned(partitions(&[2, 3, 0, 1])))
+            Some(GroupNews::Assigned(partitions(&[2, 3, 0, 1])))
         );
         group.poll_begins(a, now + INTERVAL);
-        assert_eq!(group.news(a), Some(News::Lost(partitions(&[0, 1]))));
-        assert_eq!(group.news(b), Some(News::Revoked(partitions(&[2, 3]))));
+        assert_eq!(group.news(a), Some(GroupNews::Lost(partitions(&[0, 1]))));
+        assert_eq!(group.news(b), Some(GroupNews::Revoked(partitions(&[2, 3]))));
     }
 
     #[test]
@@ -429,8 +450,14 @@ mod tests {
         let mut group = group();
         join(&mut group, 1, now);
         join(&mut group, 2, now);
-        assert_eq!(group.news(a), Some(News::Assigned(partitions(&[0, 1]))));
-        assert_eq!(group.news(b), Some(News::Assigned(partitions(&[2, 3]))));
+        assert_eq!(
+            group.news(a),
+            Some(GroupNews::Assigned(partitions(&[0, 1])))
+        );
+        assert_eq!(
+            group.news(b),
+            Some(GroupNews::Assigned(partitions(&[2, 3])))
+        );
         join(&mut group, 3, now);
         group.leave(MemberId(3), now);
         assert_eq!((group.news(a), group.news(b)), (None, None));

@@ -1,4 +1,4 @@
-//! One partition of the log: what is kept, what is visible, and its newest records in memory.
+//! One partition of the log: its retained and visible ranges, and its newest records in memory.
 
 use std::collections::VecDeque;
 
@@ -9,10 +9,10 @@ use protocol::keys::Topic;
 
 use super::super::{NewRecord, Partition, Record};
 use super::SEAM;
-use crate::embedded::{Engine, Order, Table};
+use crate::embedded::{Engine, ScanOrder, Table};
 use crate::{Error, Result};
 
-/// Records of the newest that a partition keeps in memory, whatever their size.
+/// Maximum number of newest records that a partition keeps in memory, whatever their size.
 const TAIL_RECORDS: usize = 1024;
 
 pub(super) struct PartitionLog {
@@ -22,10 +22,10 @@ pub(super) struct PartitionLog {
 }
 
 struct State {
-    /// The first offset that is kept.
+    /// First retained offset.
     first: u64,
-    /// Readers see only records before it: those that are durable. An effect of a record that a crash
-    /// takes back would be the effect of nothing.
+    /// End of the durable records, the only ones readers see: an effect must not outlive its
+    /// record, which a crash could still take back.
     visible: u64,
     /// The offset of the next record.
     next: u64,
@@ -35,7 +35,7 @@ struct State {
 }
 
 impl PartitionLog {
-    /// Finds where the partition ends.
+    /// Opens the partition and finds its end.
     pub(super) fn open(
         engine: &Engine,
         partition: Partition,
@@ -46,7 +46,7 @@ impl PartitionLog {
             None => 0,
         };
         let prefix = log_prefix(partition);
-        let last = engine.prefix(Table::Log, &prefix, Order::Backward, 1)?;
+        let last = engine.prefix(Table::Log, &prefix, ScanOrder::Backward, 1)?;
         let next = match last.first() {
             Some((key, _)) => read_u64(key.get(prefix.len()..).unwrap_or_default())? + 1,
             None => first,
@@ -64,7 +64,7 @@ impl PartitionLog {
         })
     }
 
-    /// Takes the next offset for a record. Not visible yet.
+    /// Assigns the next offset to a record, which is not visible yet.
     pub(super) fn append(&self, record: Bytes) -> u64 {
         let mut state = self.state.lock();
         let offset = state.next;
@@ -80,7 +80,7 @@ impl PartitionLog {
         offset
     }
 
-    /// Gives offsets back that the store refused to write.
+    /// Takes back offsets of records that the store refused to write.
     pub(super) fn take_back(&self, from: u64) {
         let mut state = self.state.lock();
         while state.next > from {
@@ -91,13 +91,13 @@ impl PartitionLog {
         }
     }
 
-    /// Everything before `next` is durable.
+    /// Makes records before `next`, now durable, visible.
     pub(super) fn show(&self, next: u64) {
         let mut state = self.state.lock();
         state.visible = state.visible.max(next);
     }
 
-    /// The first offset kept, and the end of what is visible.
+    /// First retained offset, and end of the visible records.
     pub(super) fn bounds(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.first, state.visible)
@@ -108,7 +108,8 @@ impl PartitionLog {
         state.first = state.first.max(first);
     }
 
-    /// Visible records from `from` on, up to `max` and about `max_bytes` (one record at least).
+    /// Reads visible records from `from` on, up to `max` and about `max_bytes` (at least one
+    /// record).
     pub(super) fn read(
         &self,
         engine: &Engine,
@@ -152,7 +153,7 @@ impl PartitionLog {
         let found = engine.range(
             Table::Log,
             keys.0.as_ref()..keys.1.as_ref(),
-            Order::Forward,
+            ScanOrder::Forward,
             limit,
         )?;
         found
@@ -162,7 +163,7 @@ impl PartitionLog {
     }
 }
 
-/// The topic's number in keys: never changes.
+/// Number of the topic in keys; never changes.
 fn topic_number(topic: Topic) -> u8 {
     match topic {
         Topic::Message => 1,
@@ -186,19 +187,19 @@ pub(super) fn log_key(partition: Partition, offset: u64) -> Bytes {
     Bytes::copy_from_slice(&key)
 }
 
-/// Where a partition's first kept offset is kept.
+/// Key of a partition's first retained offset.
 pub(super) fn first_key(partition: Partition) -> Vec<u8> {
     [b"f".as_slice(), &log_prefix(partition)].concat()
 }
 
 pub(super) const COMMITTED: &[u8] = b"c";
 
-/// Where a group's committed offset is kept.
+/// Key of a group's committed offset.
 pub(super) fn committed_key(group: &str, partition: Partition) -> Vec<u8> {
     [COMMITTED, &log_prefix(partition), group.as_bytes()].concat()
 }
 
-/// The group and partition of a key of [`committed_key`].
+/// Parses a key made by [`committed_key`] into group and partition.
 pub(super) fn parse_committed_key(key: &[u8]) -> Option<(String, Partition)> {
     let rest = key.strip_prefix(COMMITTED)?;
     let (&topic, rest) = rest.split_first()?;
@@ -220,7 +221,8 @@ pub(super) fn read_u64(bytes: &[u8]) -> Result<u64> {
         .map_err(|_| Error::corrupt(SEAM, "an offset that is not eight bytes"))
 }
 
-/// A record as it is stored: time, key, number of headers, each header, value; lengths before contents.
+/// Encodes a record for the store: time, key, number of headers, each header, value; lengths
+/// precede contents.
 pub(super) fn encode(record: &NewRecord, appended_at: Timestamp) -> Bytes {
     let headers: usize = record
         .headers
@@ -245,7 +247,7 @@ fn put_sized(stored: &mut BytesMut, bytes: &[u8]) {
     stored.put_slice(bytes);
 }
 
-/// When a stored record was appended.
+/// Append time of a stored record.
 pub(super) fn appended_at(stored: &[u8]) -> Option<Timestamp> {
     let millis = stored.get(..8)?.try_into().ok()?;
     Some(Timestamp::from_millis(i64::from_be_bytes(millis)))

@@ -16,7 +16,7 @@ const AT: Partition = Partition {
     number: 0,
 };
 
-/// A test waits for it.
+/// Short, because a test waits for it.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 fn config() -> QueueConfig {
@@ -102,7 +102,7 @@ async fn keeps_the_contract_behind_a_hook() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keeps_the_contract_on_disk() {
     contract::all(|| Box::pin(async { OnDisk::new() })).await;
-    crate::real::ran("queue", "embedded");
+    crate::test_servers::ran("queue", "embedded");
 }
 
 fn record(value: impl Into<Bytes>) -> NewRecord {
@@ -292,7 +292,7 @@ async fn retention_removes_what_every_group_has_passed_and_is_old() {
         "and the dead"
     );
 
-    // Offsets go on after a restart, although no record says where they were.
+    // Offsets continue after a restart even though no record is left to show where they were.
     let again = open(&world.engine.crash(usize::MAX).unwrap());
     assert_eq!(again.bounds(AT).await.unwrap(), (2500, 2500));
     assert_eq!(

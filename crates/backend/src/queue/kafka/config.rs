@@ -1,4 +1,4 @@
-//! How the log on Kafka is reached, laid out and bounded.
+//! Configuration of the log on Kafka: connection, layout and bounds.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,60 +16,60 @@ use crate::credentials::Credentials;
 use crate::tls::ClientTlsConfig;
 use crate::{Error, Result};
 
-/// From so many copies on, one that is lost must not be the only one.
+/// Replication factor from which on losing one broker must not lose an accepted record.
 const COPIES_SAFE: u32 = 3;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Section `kafka`: the log. The defaults are a laptop with one broker.
+/// Section `kafka`: the log. The defaults suit a laptop with one broker.
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct KafkaConfig {
-    /// `host:port` of some brokers; they name the others.
+    /// `host:port` of some brokers, through which the others are found.
     pub brokers: Vec<String>,
-    /// Name of this process in the brokers' logs and quotas.
+    /// Name of this process in the logs and quotas of the brokers.
     pub client_id: String,
-    /// Rack or zone of this process: consumers read from a replica in it, where brokers allow that.
+    /// Rack or zone of this process. Consumers read from a replica in it, if brokers allow that.
     #[schemars(extend("examples" = ["zone-a"]))]
     pub rack: Option<String>,
-    /// Prefix of every topic and consumer group, so that installations share a cluster.
+    /// Prefix of every topic and consumer group, so that installations can share a cluster.
     pub topic_prefix: String,
     /// Section `kafka.partitions`: partitions of the topics (dead letters have one). Fixed at
     /// installation: another number would give a conversation a second writer, and is refused at
     /// start.
     pub partitions: Partitions,
-    /// Brokers that hold each record. 3 in production.
+    /// Number of brokers that hold each record. 3 in production.
     #[schemars(range(max = 32_767))]
     pub replication_factor: u32,
-    /// Brokers that must have a record before it counts as accepted. 2 in production.
+    /// Number of brokers that must have a record before it counts as accepted. 2 in production.
     #[schemars(range(max = 32_767))]
     pub min_insync_replicas: u32,
-    /// Insistence on `min_insync_replicas` 1 with three copies or more: the loss of one broker may
-    /// then lose accepted messages. Refused otherwise.
+    /// Allows `min_insync_replicas` 1 with three copies or more, which is otherwise refused: the
+    /// loss of one broker may then lose accepted messages.
     pub unsafe_single_copy: bool,
     /// Section `kafka.retention`: ages at which records are removed, read or not.
     pub retention: Retention,
-    /// Lowest epoch that `packetboat topics apply` gives the log. Only to be raised when topic
-    /// `meta` was lost while the stores still hold what an older log wrote: above every epoch that
-    /// they have.
+    /// Lowest epoch that `packetboat topics apply` gives the log. Raise it above every epoch in the
+    /// stores if topic `meta` was lost while they still hold data of an older log, and above the
+    /// log's epoch if the log lost its tail; never otherwise.
     pub epoch_min: u32,
-    /// Bytes of the largest record, key and headers included; larger ones are refused.
+    /// Maximum size of a record in bytes, key and headers included; larger ones are refused.
     #[schemars(range(max = 104_857_600))]
     pub record_bytes_max: usize,
-    /// Time for a request to the brokers: connecting, commits, reads for operators.
+    /// Timeout of a request to the brokers: connecting, commits, reads for operators.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub request_timeout: Duration,
-    /// Section `kafka.tls`: TLS. Files that change are read again, and clients made anew; those that
-    /// cannot be used, or that brokers refuse, change nothing.
+    /// Section `kafka.tls`: TLS. Changed files are read again, and clients replaced; files that are
+    /// unusable, or that brokers refuse, change nothing.
     pub tls: ClientTlsConfig,
-    /// Section `kafka.sasl`: signing in.
+    /// Section `kafka.sasl`: authentication.
     pub sasl: SaslConfig,
-    /// More properties for librdkafka, as its documentation names them:
-    /// `ssl.endpoint.identification.algorithm`, `socket.nagle.disable` … Refused are those that the
-    /// log's promise rests on, those that have a setting of their own, and secrets.
+    /// Additional properties for librdkafka, by the names in its documentation:
+    /// `ssl.endpoint.identification.algorithm`, `socket.nagle.disable` … Secrets are refused, and
+    /// so are properties that the log's guarantees rest on or that have a setting of their own.
     pub properties: BTreeMap<String, String>,
-    /// Files with the values of further properties, one each, where they are secret.
+    /// Files that each hold the value of one further property, for secret values.
     pub property_files: BTreeMap<String, PathBuf>,
     /// Section `kafka.producer`: publishing.
     pub producer: ProducerConfig,
@@ -81,13 +81,13 @@ pub struct KafkaConfig {
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Partitions {
-    /// Of topic `message`: as many carriers can share the work.
+    /// Number of partitions of topic `message`. Bounds how many carriers can share the work.
     #[schemars(range(max = 200_000))]
     pub message: u32,
-    /// Of each retry topic.
+    /// Number of partitions of each retry topic.
     #[schemars(range(max = 200_000))]
     pub retry: u32,
-    /// Of topic `notification`: as many horns can share the work.
+    /// Number of partitions of topic `notification`. Bounds how many horns can share the work.
     #[schemars(range(max = 200_000))]
     pub notification: u32,
 }
@@ -96,19 +96,19 @@ pub struct Partitions {
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retention {
-    /// Of topic `message`: longer than a carrier may ever be behind.
+    /// Retention of topic `message`. Must exceed the largest lag of a carrier.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub message: Duration,
-    /// Of the retry topics.
+    /// Retention of the retry topics.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub retry: Duration,
-    /// Of topic `notification`.
+    /// Retention of topic `notification`.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub notification: Duration,
-    /// Of dead letters: as long as an operator may take to look at them.
+    /// Retention of dead letters: the time that operators have to look at them.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub dead: Duration,
@@ -118,14 +118,15 @@ pub struct Retention {
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProducerConfig {
-    /// Wait of a record for its acknowledgement; then it has failed as `unavailable`. Longer than
-    /// the brokers need to replace a dead leader.
+    /// Time for a record to be acknowledged; then it fails as `unavailable`. Must exceed the time
+    /// that brokers need to replace a dead leader.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub publish_timeout: Duration,
-    /// Bytes of records that wait for their acknowledgement; further publishers wait for room.
+    /// Maximum size of the records that wait for their acknowledgement, in bytes. Further
+    /// publishers wait for room.
     pub buffer_bytes: usize,
-    /// Wait of a record for those that are handed over with it, so that they go as one request.
+    /// Time that a record waits for others, so that they share a request.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub linger: Duration,
@@ -135,47 +136,48 @@ pub struct ProducerConfig {
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConsumerConfig {
-    /// Protocol by which partitions are divided among the members.
+    /// Protocol that divides the partitions among the members.
     pub protocol: GroupProtocol,
     /// Silence after which a member counts as dead and the others get its partitions. Only with
-    /// `classic`; brokers bound it (6 s to 30 min unless told otherwise).
+    /// `classic`; brokers bound it (6 s to 30 min by default).
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub session_timeout: Duration,
-    /// Interval in which a member shows that it lives, and learns that partitions are to move. Only
-    /// with `classic`.
+    /// Interval between heartbeats of a member, by which it also learns that partitions are to
+    /// move. Only with `classic`.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub heartbeat_interval: Duration,
-    /// Time without a poll after which a member loses its partitions, although it lives; also the
-    /// wait of the others for one that is asked to give some up.
+    /// Maximum time between two polls of a member. A slower one loses its partitions, although it
+    /// lives. Also the time that the others wait for a member to give up a partition.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub poll_interval_max: Duration,
-    /// Time for which a broker holds a fetch that finds nothing; a partition that was just assigned
+    /// Time for which a broker holds a fetch that finds nothing. A partition that was just assigned
     /// waits this long at most.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub fetch_wait: Duration,
     /// Bytes of records that one member fetches ahead.
     pub prefetch_bytes: usize,
-    /// Bytes of records in one poll, roughly; at least one record comes.
+    /// Approximate size of the records in one poll, in bytes. A poll returns at least one record.
     pub poll_bytes: usize,
-    /// Bytes of records that a paused partition keeps at hand, to go on at once when it is resumed;
-    /// then it is paused at the broker.
+    /// Bytes of records that a paused partition buffers, to go on at once when it is resumed.
+    /// Beyond them it is paused at the broker.
     #[schemars(extend("zero" = true))]
     pub pause_bytes: usize,
 }
 
-/// How a consumer group agrees.
+/// Protocol by which a consumer group divides its partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GroupProtocol {
-    /// Agreement among the members (cooperative-sticky): one that was killed is replaced after
+    /// Agreement among the members (cooperative-sticky). A killed member is replaced after
     /// `session_timeout`.
     Classic,
-    /// Decision of the brokers (KIP-848, Kafka 4.0), which also say when a killed member is replaced
-    /// (`group.consumer.session.timeout.ms`): after 45 s, and not less unless they are told otherwise.
+    /// Assignment by the brokers (KIP-848, Kafka 4.0), which also decide when a killed member is
+    /// replaced (`group.consumer.session.timeout.ms`): after 45 s by default, and by default no
+    /// sooner.
     Consumer,
 }
 
@@ -205,7 +207,8 @@ impl Default for KafkaConfig {
 }
 
 impl KafkaConfig {
-    /// What cannot work, or would not keep the log's promise. Asks nobody and reads no file.
+    /// Lists the settings that cannot work or would break the log's guarantees. Asks no broker and
+    /// reads no file.
     #[must_use]
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
@@ -252,8 +255,8 @@ impl KafkaConfig {
         }
     }
 
-    /// Files as they are now, without a token, which each client reads when it needs one. It blocks for some small
-    /// ones.
+    /// Loads the files as they are now, except the token, which each client reads when it needs
+    /// one. Blocks while it reads a few small files.
     pub(super) fn credentials(&self) -> Result<Arc<Credentials>> {
         let password = (self.sasl.password_file.as_deref()).map(|file| (PASSWORD, file));
         let files = self.property_files.iter();
@@ -282,7 +285,7 @@ impl KafkaConfig {
         }
     }
 
-    /// `Conflict` with all problems.
+    /// Fails with `Conflict` and the list of all problems.
     pub fn check(&self) -> Result<()> {
         Error::settings(SEAM, &self.problems())
     }

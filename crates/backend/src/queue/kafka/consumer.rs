@@ -1,11 +1,11 @@
 //! A member of a consumer group on Kafka.
 //!
-//! The group's decisions are carried out by [`Consumer::poll`] alone: what is assigned begins at the
-//! committed offset, which is asked for first; what is revoked is told, and given back to the group at
-//! the poll after. Records that librdkafka fetched ahead stay in its bounded queue, or, of paused
-//! partitions, in [`Holdings`], so that a partition that is resumed goes on at once.
+//! Only [`Consumer::poll`] carries out the group's decisions: assigned partitions start at the
+//! committed offset, which is looked up first; revoked partitions are reported, and returned to the
+//! group at the next poll. Records that librdkafka prefetched stay in its bounded queue or, for
+//! paused partitions, in [`Assignments`], so that a resumed partition continues at once.
 
-mod held;
+mod assignments;
 pub(super) mod rebalance;
 mod requests;
 
@@ -26,8 +26,8 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use self::held::{Flow, Holdings};
-use self::rebalance::{Change, Rebalances, carry_out, is_misplaced, truncated_at};
+use self::assignments::{Assignments, PartitionFlow};
+use self::rebalance::{AssignmentChange, Rebalances, carry_out, is_misplaced, truncated_at};
 use self::requests::{Due, Misplaced, Search, Starts, Truncations};
 use super::config::KafkaConfig;
 use super::layout::Layout;
@@ -39,79 +39,81 @@ use crate::{Error, Result};
 
 type Client = StreamConsumer<Rebalances>;
 
-/// How long a seek may take, which asks nobody outside this process.
+/// Time limit of a seek, which involves no other process.
 const SEEK: Duration = Duration::from_millis(100);
 
-/// When a partition is sought again that librdkafka has not begun to read yet.
+/// Pause before seeking again in a partition that librdkafka has not begun to read.
 const SEEK_AGAIN: Duration = Duration::from_millis(10);
 
-/// How often it is said again that a partition cannot be read.
+/// Interval between repeated reports of a partition that cannot be read.
 const REMIND: Duration = Duration::from_secs(60);
 
-/// The remedy where records went before the group has read them.
+/// Remedy for records removed before the group read them.
 const GONE: &str = "Those records are gone from the log before the group has read them (retention, or a log \
     that was made anew); nothing is skipped in silence. Decide what to do about them, stop the group's members, \
     set its offsets to where it is to go on (kafka-consumer-groups --reset-offsets), and start them";
 
-/// The remedy where librdkafka stopped a partition whose place is there again.
+/// Remedy for a partition that librdkafka stopped although its next record is back.
 const STOPPED: &str = "librdkafka does not read it, and a member that joins anew does: restart this process where it \
     lasts";
 
-/// The remedy where the log is shorter than what the group has read. Offsets alone will not do: what was accepted
-/// since bears versions that the stores have seen, and would be taken for repeats.
+/// Remedy for a log that is shorter than the group's offsets. Resetting offsets is not enough:
+/// records accepted since then carry versions that the stores have seen, and would be taken for
+/// repeats.
 const TRUNCATED: &str = "The log lost records that the group has read, and others stand at their offsets now; \
     nothing is skipped in silence. Stop the group's members, set kafka.epoch_min above the log's epoch and run \
     `packetboat topics apply`, set the group's offsets to the first lost one (kafka-consumer-groups \
     --reset-offsets), and start them; docs/operations/cluster.md, *A log that lost its tail*";
 
 pub(super) struct KafkaConsumer {
-    /// Always there until it is dropped, which takes a while and must not happen on the runtime.
+    /// Present until drop. Closing it takes a while and must not happen on the runtime.
     client: Option<Arc<Client>>,
     config: Arc<KafkaConfig>,
     layout: Arc<Layout>,
     group: String,
     topic: Topic,
     renewals: Renewals,
-    /// Number of the credentials that it joined with, or of older ones.
+    /// Number of the credentials used to join, or of older ones.
     renewal: u64,
     runtime: Handle,
-    holdings: Holdings,
-    /// Told *revoked*: given back at the next poll.
+    holdings: Assignments,
+    /// Reported as *revoked*; returned to the group at the next poll.
     revoked: Vec<Partition>,
-    /// Assigned, while the group's offsets are asked for.
+    /// Assignment in progress, while the group's offsets are looked up.
     placing: Option<Placing>,
-    /// A commit under way; one that was given up on still is.
+    /// Commit in progress, even after its caller gave up on it.
     committing: Option<Committing>,
-    /// A search for partitions whose next record is not there.
+    /// Search in progress for partitions whose next record is missing.
     searching: Option<JoinHandle<Result<Search>>>,
-    /// librdkafka reported a partition while another search was under way, which may not have known it. It
-    /// reports each once and then reads it no more.
+    /// Set when librdkafka reported a partition during another search, which may have missed it.
+    /// librdkafka reports each partition once and then stops reading it.
     search_again: bool,
     misplaced: Vec<Misplaced>,
-    /// What librdkafka found out about logs that lost their tails.
+    /// Findings of librdkafka about logs that lost their tails.
     truncations: Truncations,
     remind_at: Option<Instant>,
-    /// When librdkafka last heard from this member.
+    /// Time of the last poll of librdkafka, which proves that this member lives.
     polled_at: Instant,
-    /// The member did not poll for too long: whatever the group asked of it meanwhile is done already.
+    /// True after too long without a poll: the group has already taken everything it asked for
+    /// meanwhile.
     away: bool,
 }
 
 struct Placing {
     partitions: Vec<Partition>,
-    step: Step,
+    step: AssignmentStep,
 }
 
-/// How far an assignment is.
-enum Step {
-    /// The group's offsets are to be asked for, also after a failure.
+/// Progress of an assignment.
+enum AssignmentStep {
+    /// Group's offsets still to be looked up, also after a failure.
     Ask,
     Asked(JoinHandle<Result<Starts>>),
-    /// Assigned, and not all partitions are at their places yet; they are sought there again at `at`.
+    /// Assigned, but some partitions are not at their offsets yet; the next seek is at `at`.
     Seek {
         starts: Starts,
         at: Instant,
-        /// The member says then that it still waits.
+        /// Time to report that the member is still waiting.
         remind_at: Instant,
     },
 }
@@ -121,7 +123,7 @@ struct Committing {
     done: JoinHandle<Result<()>>,
 }
 
-/// What a poll waits for.
+/// Outcome of a wait inside a poll.
 enum Event {
     Record(Option<Record>),
     Failed(KafkaError),
@@ -144,7 +146,7 @@ impl KafkaConsumer {
         KafkaConsumer::open(config, layout, group, topic, renewals)
     }
 
-    /// `group` is its name on the brokers.
+    /// Opens a member of `group`, as named on the brokers.
     fn open(
         config: Arc<KafkaConfig>,
         layout: Arc<Layout>,
@@ -167,7 +169,7 @@ impl KafkaConsumer {
             renewals,
             renewal,
             runtime: Handle::current(),
-            holdings: Holdings::default(),
+            holdings: Assignments::default(),
             revoked: Vec::new(),
             placing: None,
             committing: None,
@@ -186,8 +188,8 @@ impl KafkaConsumer {
         client.ok_or_else(|| Error::conflict(SEAM, "this consumer has left its group"))
     }
 
-    /// Leaves the group and joins it with new credentials, where there are any. Before that all that is held is told
-    /// *revoked*, once.
+    /// Rejoins the group if there are new credentials. First reports everything held as *revoked*,
+    /// once.
     fn renew(&mut self) -> Result<Option<Polled>> {
         if *self.renewals.borrow() == self.renewal {
             return Ok(None);
@@ -208,26 +210,26 @@ impl KafkaConsumer {
         Ok(None)
     }
 
-    /// A change that is to be told, if there is one.
+    /// Next change to report, if any.
     fn change(&mut self) -> Result<Option<Polled>> {
         let client = self.client()?.clone();
         while self.placing.is_none()
             && let Some(change) = client.context().next()
         {
             match change {
-                Change::Assign(partitions) => {
+                AssignmentChange::Assign(partitions) => {
                     self.away &= partitions.is_empty();
                     self.placing = Some(Placing {
                         partitions,
-                        step: Step::Ask,
+                        step: AssignmentStep::Ask,
                     });
                 }
-                Change::Revoke(partitions) if !partitions.is_empty() && !self.away => {
+                AssignmentChange::Revoke(partitions) if !partitions.is_empty() && !self.away => {
                     self.holdings.revoke(&partitions);
                     self.revoked.clone_from(&partitions);
                     return Ok(Some(Polled::Revoked(partitions)));
                 }
-                Change::Revoke(partitions) | Change::Lose(partitions) => {
+                AssignmentChange::Revoke(partitions) | AssignmentChange::Lose(partitions) => {
                     self.let_go(&partitions)?;
                     if !partitions.is_empty() {
                         return Ok(Some(Polled::Lost(partitions)));
@@ -248,12 +250,12 @@ impl KafkaConsumer {
         Ok(())
     }
 
-    /// Gives back what the member was told to give up, after the last commit for it.
+    /// Returns revoked partitions to the group, after the last commit for them.
     async fn give_back(&mut self) -> Result<()> {
         if self.revoked.is_empty() {
             return Ok(());
         }
-        // One that fails now has failed for its caller already.
+        // A commit that fails here has already failed for its caller.
         let _ = self.finish_commit().await;
         let revoked = std::mem::take(&mut self.revoked);
         self.let_go(&revoked)
@@ -268,13 +270,13 @@ impl KafkaConsumer {
         Ok(list)
     }
 
-    /// Asks where the partitions that were assigned begin.
+    /// Looks up the start offsets of newly assigned partitions.
     fn ask_where_to_start(&mut self) -> Result<()> {
         let client = self.client()?.clone();
         let Some(placing) = &self.placing else {
             return Ok(());
         };
-        if !matches!(placing.step, Step::Ask) {
+        if !matches!(placing.step, AssignmentStep::Ask) {
             return Ok(());
         }
         let list = self.list(&placing.partitions)?;
@@ -283,22 +285,22 @@ impl KafkaConsumer {
             .runtime
             .spawn_blocking(move || requests::starts(&client, &group, list, patience));
         if let Some(placing) = &mut self.placing {
-            placing.step = Step::Asked(asked);
+            placing.step = AssignmentStep::Asked(asked);
         }
         Ok(())
     }
 
-    /// Takes over what was assigned.
+    /// Accepts the assignment and begins to seek.
     fn start(&mut self, starts: Result<Starts>) -> Result<Option<Polled>> {
         let client = self.client()?.clone();
         let Some(placing) = &mut self.placing else {
             return Ok(None);
         };
-        placing.step = Step::Ask;
+        placing.step = AssignmentStep::Ask;
         let starts = starts?;
         carry_out(client.as_ref(), true, &starts);
         let at = Instant::now();
-        placing.step = Step::Seek {
+        placing.step = AssignmentStep::Seek {
             starts,
             at,
             remind_at: at + self.config.request_timeout,
@@ -306,14 +308,14 @@ impl KafkaConsumer {
         self.seek()
     }
 
-    /// Begins to read what was assigned. Records that came before all are at their places are not taken in,
-    /// and come again.
+    /// Seeks the assigned partitions to their start offsets. Records that arrive before all of them
+    /// are there are dropped and come again.
     fn seek(&mut self) -> Result<Option<Polled>> {
         let client = self.client()?.clone();
         let Some(placing) = &mut self.placing else {
             return Ok(None);
         };
-        let Step::Seek {
+        let AssignmentStep::Seek {
             starts,
             at,
             remind_at,
@@ -348,7 +350,7 @@ impl KafkaConsumer {
         Ok(told.then_some(Polled::Assigned(assigned)))
     }
 
-    /// Takes over what is there without waiting, about as much as one poll may return.
+    /// Takes in fetched records without waiting, about as many as one poll may return.
     fn fill(&mut self, max: usize) -> Result<()> {
         let client = self.client()?.clone();
         self.show_up();
@@ -383,20 +385,21 @@ impl KafkaConsumer {
         self.regulate(client, partition, flow);
     }
 
-    fn regulate(&self, client: &Client, partition: Partition, flow: Option<Flow>) {
+    fn regulate(&self, client: &Client, partition: Partition, flow: Option<PartitionFlow>) {
         let (Some(flow), Ok(list)) = (flow, self.list(&[partition])) else {
             return;
         };
         let done = match flow {
-            Flow::Stop => client.pause(&list),
-            Flow::Go => client.resume(&list),
+            PartitionFlow::Stop => client.pause(&list),
+            PartitionFlow::Go => client.resume(&list),
         };
         if let Err(error) = done {
             tracing::debug!(%error, ?partition, ?flow, "the partition's flow stays as it is");
         }
     }
 
-    /// What passes by itself was logged; the rest is told.
+    /// Searches for misplaced partitions and ignores passing errors, which are already logged;
+    /// returns the rest.
     fn fail(&mut self, client: &Arc<Client>, error: KafkaError) -> Result<()> {
         if is_misplaced(&error) {
             self.search(client);
@@ -408,10 +411,10 @@ impl KafkaConsumer {
         Err(failed(format!("reading as {}", self.group), error))
     }
 
-    /// Starts of partitions that are not at their places yet.
+    /// Start offsets of partitions that are still being sought.
     fn starts(&self) -> Vec<(Partition, u64)> {
         match self.placing.as_ref().map(|placing| &placing.step) {
-            Some(Step::Seek { starts, .. }) => requests::offsets(starts, &self.layout),
+            Some(AssignmentStep::Seek { starts, .. }) => requests::offsets(starts, &self.layout),
             _ => Vec::new(),
         }
     }
@@ -469,12 +472,12 @@ impl KafkaConsumer {
         self.truncations.positions.clear();
         self.misplaced = misplaced;
         if again {
-            // Its findings hold those of this one.
+            // The repeated search will find these partitions too.
             self.search(client);
             return Ok(());
         }
         if self.misplaced.is_empty() && stopped.is_empty() {
-            // It was there after all, and is read again.
+            // The record turned up after all, and its partition is being read again.
             self.remind_at = None;
             tracing::info!(
                 group = self.group,
@@ -513,12 +516,12 @@ impl KafkaConsumer {
         };
         let mut seek_at = None;
         let mut asked = match self.placing.as_mut().map(|placing| &mut placing.step) {
-            Some(Step::Asked(asked)) => Some(asked),
-            Some(Step::Seek { at, .. }) => {
+            Some(AssignmentStep::Asked(asked)) => Some(asked),
+            Some(AssignmentStep::Seek { at, .. }) => {
                 seek_at = Some(*at);
                 None
             }
-            Some(Step::Ask) | None => None,
+            Some(AssignmentStep::Ask) | None => None,
         };
         let is_placing = asked.is_some() || seek_at.is_some();
         let mut searching = self.searching.as_mut();
@@ -532,13 +535,13 @@ impl KafkaConsumer {
         let renewed = async {
             let told = renewals.wait_for(|number| *number != renewal).await.is_ok();
             if !told {
-                // The queue is gone, and nobody looks at its files.
+                // The queue is gone, and nobody watches its files.
                 pending().await
             }
         };
         let polled_at = &mut self.polled_at;
         let told = poll_fn(|context| {
-            // Also woken now and then only to show that this member lives.
+            // Some wake-ups serve only to show that this member lives.
             *polled_at = Instant::now();
             if let Some(Poll::Ready(starts)) = asked.as_mut().map(|task| task.poll_unpin(context)) {
                 return Poll::Ready(Event::Placed(joined(starts)));
@@ -552,7 +555,7 @@ impl KafkaConsumer {
             if let Poll::Ready(Some(next)) = polled {
                 return Poll::Ready(event_of(next, &layout));
             }
-            // Changes come while the stream is polled.
+            // Changes arrive while the stream is polled.
             if !is_placing && client.context().any() {
                 return Poll::Ready(Event::Change);
             }
@@ -560,14 +563,15 @@ impl KafkaConsumer {
         });
         Ok(tokio::select! {
             biased;
-            event = told => event,
+            // The timers come first, because records may be ready all the time.
             () = renewed => Event::Change,
             () = seek => Event::Seek,
             () = remind => Event::Remind,
+            event = told => event,
         })
     }
 
-    /// Waits for the commit that is under way; not longer than a request may take.
+    /// Waits for the commit in progress, for at most the request timeout.
     async fn finish_commit(&mut self) -> Result<()> {
         let Some(committing) = &mut self.committing else {
             return Ok(());
@@ -674,7 +678,7 @@ impl Consumer for KafkaConsumer {
 
     async fn commit(&mut self, next: &[(Partition, u64)]) -> Result<()> {
         self.check_held(next)?;
-        // An older commit that was dropped must not arrive after this one.
+        // An older commit whose caller gave up must not arrive after this one.
         if let Err(error) = self.finish_commit().await {
             if self.committing.is_some() {
                 return Err(error);
@@ -711,7 +715,7 @@ impl Drop for KafkaConsumer {
             return;
         };
         client.context().leave();
-        // librdkafka does not close before each change is carried out.
+        // librdkafka does not close until every change is carried out.
         let placing = self
             .placing
             .take()
@@ -723,8 +727,10 @@ impl Drop for KafkaConsumer {
         }
         while let Some(change) = client.context().next() {
             open.push(match change {
-                Change::Assign(partitions) => (true, partitions),
-                Change::Revoke(partitions) | Change::Lose(partitions) => (false, partitions),
+                AssignmentChange::Assign(partitions) => (true, partitions),
+                AssignmentChange::Revoke(partitions) | AssignmentChange::Lose(partitions) => {
+                    (false, partitions)
+                }
             });
         }
         for (assigned, partitions) in open {

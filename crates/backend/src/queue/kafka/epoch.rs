@@ -1,4 +1,4 @@
-//! The log's epoch, written down in topic `meta`: the newest record under one key counts.
+//! The log's epoch, stored in topic `meta`: the newest record under one key counts.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::{Error, Result};
 
 const KEY: &[u8] = b"epoch";
 
-/// Reads the epoch; `None` when none was written. Blocks.
+/// Reads the epoch; `None` if none was ever written. Blocks.
 pub(super) fn read(client: &Client, meta: &str, patience: Duration) -> Result<Option<u32>> {
     let (first, end) = reader::bounds(client, meta, 0, patience)?;
     if first == end {
@@ -38,10 +38,10 @@ pub(super) fn read(client: &Client, meta: &str, patience: Duration) -> Result<Op
     epoch.map(Some).ok_or_else(unreadable)
 }
 
-/// Answers whoever waits for the one record.
-struct Written(Reporter);
+/// Reports the outcome of the one record to its waiter.
+struct EpochReport(Reporter);
 
-impl rdkafka::ClientContext for Written {
+impl rdkafka::ClientContext for EpochReport {
     fn log(&self, level: rdkafka::config::RDKafkaLogLevel, facility: &str, message: &str) {
         self.0.log(level, facility, message);
     }
@@ -60,7 +60,7 @@ impl rdkafka::ClientContext for Written {
     }
 }
 
-impl ProducerContext for Written {
+impl ProducerContext for EpochReport {
     type DeliveryOpaque = Box<oneshot::Sender<Result<()>>>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, waiter: Self::DeliveryOpaque) {
@@ -68,7 +68,7 @@ impl ProducerContext for Written {
             Ok(_) => Ok(()),
             Err((error, _)) => Err(failed("writing the log's epoch", error.clone())),
         };
-        // Nobody waits any more after a timeout.
+        // The waiter is gone after a timeout.
         let _ = waiter.send(written);
     }
 }
@@ -76,8 +76,8 @@ impl ProducerContext for Written {
 /// Writes a new epoch and waits until it is acknowledged.
 pub(super) async fn write(config: &KafkaConfig, meta: &str, epoch: u32) -> Result<()> {
     let writing = |error| failed("writing the log's epoch", error);
-    let producer: ThreadedProducer<Written> = settings::producer(config)?
-        .create_with_context(Written(Reporter::new(config)))
+    let producer: ThreadedProducer<EpochReport> = settings::producer(config)?
+        .create_with_context(EpochReport(Reporter::new(config)))
         .map_err(writing)?;
     let (waiter, written) = oneshot::channel();
     let value = epoch.to_string();
@@ -95,7 +95,7 @@ pub(super) async fn write(config: &KafkaConfig, meta: &str, epoch: u32) -> Resul
         }
     };
     let end = tokio::task::spawn_blocking(move || {
-        // Nothing is left to wait for but what timed out.
+        // Only a timed-out record can be left, and it is not worth waiting for.
         producer.purge(rdkafka::producer::PurgeConfig::default().queue().inflight());
         drop(producer);
     });

@@ -1,4 +1,4 @@
-//! What the topics and groups of an installation are called, and how many partitions they have.
+//! Names of an installation's topics and groups, and the topics' partition counts.
 
 use protocol::keys::Topic;
 
@@ -7,11 +7,11 @@ use super::config::KafkaConfig;
 use crate::queue::Partition;
 use crate::{Error, Result};
 
-/// The names on the brokers.
+/// Names and partition counts on the brokers.
 #[derive(Debug)]
 pub(super) struct Layout {
     prefix: String,
-    /// By place in [`Topic::ALL`].
+    /// In order of [`Topic::ALL`].
     topics: Vec<(Topic, String, u32)>,
 }
 
@@ -47,22 +47,23 @@ impl Layout {
             .map_or(0, |(.., count)| *count)
     }
 
-    /// The topic where the log's epoch is written down.
+    /// Name of the topic that stores the log's epoch.
     pub(super) fn meta(&self) -> String {
         format!("{}meta", self.prefix)
     }
 
-    /// A group for each topic: who joins or leaves disturbs only the readers of that one.
+    /// Group name per topic, so that members that join or leave disturb only readers of that topic.
     pub(super) fn group(&self, group: &str, topic: Topic) -> String {
         format!("{}{group}-{}", self.prefix, topic.name())
     }
 
-    /// What clients call themselves that read without a group.
+    /// Group name of clients that read without a group.
     pub(super) fn reader(&self) -> String {
         format!("{}reader", self.prefix)
     }
 
-    /// The name and number on the brokers; `Conflict` for a partition that does not exist.
+    /// Topic name and partition number on the brokers; `Conflict` for a partition that does not
+    /// exist.
     pub(super) fn place(&self, partition: Partition) -> Result<(&str, i32)> {
         if partition.number < self.count(partition.topic)
             && let Ok(number) = i32::try_from(partition.number)
@@ -75,7 +76,7 @@ impl Layout {
         ))
     }
 
-    /// The partition with that name and number; `None` for one that is not ours.
+    /// Resolves a name and number on the brokers; `None` for a topic that is not ours.
     pub(super) fn partition(&self, name: &str, number: i32) -> Option<Partition> {
         let topic = Topic::from_name(name.strip_prefix(&self.prefix)?)?;
         Some(Partition {

@@ -1,16 +1,16 @@
-//! Publishing: idempotent, acknowledged by all replicas in sync, and in order also where it fails.
+//! Publishing: idempotent, acknowledged by all in-sync replicas, and in order even on failure.
 //!
-//! librdkafka lets records time out one by one, so that a later one of the same publish could still be
-//! appended after an earlier one was given up. Here records do not time out in librdkafka. When one waits
-//! too long, its whole [`Generation`] (a librdkafka producer) is replaced and then thrown away with all
-//! that is left in it: what the brokers have is a prefix of each partition's records, because a sequence
-//! of one producer has no gaps. Partitions that are well finish what is in flight before that, and do not
-//! notice.
+//! librdkafka times out records one by one, so a later record of a publish could still be appended
+//! after an earlier one was given up. Here records never time out in librdkafka. When one waits too
+//! long, its whole [`Generation`] (a librdkafka producer) is replaced and then discarded with
+//! everything left in it: the brokers have a prefix of each partition's records, because the
+//! sequence of one producer has no gaps. Healthy partitions first finish their records in flight,
+//! and do not notice.
 
 mod batch;
+mod confirmations;
 mod generation;
 mod lane;
-mod proofs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
@@ -22,8 +22,8 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use self::batch::{Answers, Sent};
-use self::generation::{Generation, Handed, failed_before};
+use self::batch::{PendingAnswers, RecordAnswers};
+use self::generation::{Generation, SendState, failed_before};
 use self::lane::{Carrying, Gathered, Lane};
 use super::config::KafkaConfig;
 use super::layout::Layout;
@@ -33,10 +33,10 @@ use super::{SEAM, record};
 use crate::queue::{NewRecord, Partition, Producer, split};
 use crate::{Error, Result};
 
-/// How long a generation that is replaced may still finish what is in flight.
+/// Time a replaced generation has to finish its records in flight.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The shortest time between two replacements.
+/// Shortest time between two replacements.
 const REPLACE_PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) struct KafkaProducer {
@@ -48,14 +48,14 @@ struct Shared {
     config: Arc<KafkaConfig>,
     layout: Arc<Layout>,
     current: watch::Sender<Arc<Generation>>,
-    /// The one before, while it finishes what is in flight.
+    /// Previous generation, while it finishes its records in flight.
     finishing: Mutex<Option<Arc<Generation>>>,
-    /// As many as there are partitions.
+    /// One lane per partition, so their number is bounded.
     lanes: Mutex<BTreeMap<Partition, Arc<Lane>>>,
 }
 
 impl KafkaProducer {
-    /// Starts a producer. It connects by itself, and is warm a moment after the brokers answer.
+    /// Starts a producer. It connects on its own, and is warm shortly after the brokers answer.
     pub(super) async fn start(
         config: Arc<KafkaConfig>,
         layout: Arc<Layout>,
@@ -91,7 +91,7 @@ impl Drop for KafkaProducer {
 #[async_trait]
 impl Producer for KafkaProducer {
     async fn publish(&self, records: Vec<NewRecord>) -> Vec<Result<u64>> {
-        // A partition that is away holds back only its own records.
+        // An unavailable partition holds back only its own records.
         let published =
             split::each_partition(records, |records| publish(&self.shared, records)).await;
         let answer = |answer: Option<_>| answer.unwrap_or_else(|| Err(silent()));
@@ -100,7 +100,7 @@ impl Producer for KafkaProducer {
 }
 
 impl Shared {
-    /// Publishes what gathered for one partition.
+    /// Publishes a batch gathered for one partition.
     async fn publish(&self, gathered: &Gathered) -> Vec<Result<u64>> {
         let records = &gathered.records;
         let bytes_max = self.config.record_bytes_max;
@@ -111,7 +111,7 @@ impl Shared {
                 .err()
                 .map(Err)
         });
-        let mut answers: Answers = refused.collect();
+        let mut answers: RecordAnswers = refused.collect();
         let patience = self.config.producer.publish_timeout;
         while answers.iter().any(Option::is_none) {
             let handed = timeout(patience, self.hand_over(gathered, &mut answers)).await;
@@ -121,7 +121,7 @@ impl Shared {
                 give_up(&mut answers, &why);
                 break;
             };
-            // Each record is answered when its generation is thrown away at the latest.
+            // Every record is answered at the latest when its generation is discarded.
             match timeout(patience + 10 * GRACE, sent.answered).await {
                 Ok(Ok(answered)) => take_in(&mut answers, records, sent.places, answered),
                 Ok(Err(_)) | Err(_) => give_up(&mut answers, "the producer does not answer"),
@@ -130,10 +130,14 @@ impl Shared {
         answers.into_iter().flatten().collect()
     }
 
-    /// Waits for room and hands records over, all that may go in one step: a publish that is dropped
-    /// before has done nothing, and afterwards those take their way.
-    /// `None` where nobody waits for any of them.
-    async fn hand_over(&self, gathered: &Gathered, answers: &mut Answers) -> Option<Sent> {
+    /// Waits for room, then hands over in one step all records that may go. A publish dropped
+    /// before that step has no effect; after it, its records take their course. `None` if nobody
+    /// waits for any of them.
+    async fn hand_over(
+        &self,
+        gathered: &Gathered,
+        answers: &mut RecordAnswers,
+    ) -> Option<PendingAnswers> {
         let records = &gathered.records;
         let (partitions, bytes) = {
             let open = records.iter().zip(&*answers);
@@ -148,8 +152,10 @@ impl Shared {
             let generation = replaced.borrow_and_update().clone();
             self.wait_for_older(&partitions).await;
             let room = tokio::select! {
-                room = generation.room(bytes) => room,
+                biased;
+                // A permit from a replaced generation is worthless.
                 _ = replaced.changed() => continue,
+                room = generation.room(bytes) => room,
             };
             let proved = generation.proved();
             for place in gathered.dropped() {
@@ -160,22 +166,24 @@ impl Shared {
             }
             let handed = match room {
                 Some(room) => generation.hand_over(records, answers, room, &self.layout),
-                None => Handed::Closed,
+                None => SendState::Closed,
             };
             match handed {
-                Handed::Over(sent) => return Some(sent),
-                Handed::Later => tokio::select! {
-                    () = proved => {}
+                SendState::Over(sent) => return Some(sent),
+                SendState::Later => tokio::select! {
+                    biased;
                     _ = replaced.changed() => {}
+                    () = proved => {}
                 },
-                Handed::Closed => {
+                SendState::Closed => {
                     let _ = replaced.changed().await;
                 }
             }
         }
     }
 
-    /// What waits in the generation before goes first.
+    /// Waits until the previous generation has nothing left of these partitions, so that it goes
+    /// first.
     async fn wait_for_older(&self, partitions: &BTreeSet<Partition>) {
         loop {
             let older = self.finishing.lock().clone();
@@ -186,7 +194,7 @@ impl Shared {
         }
     }
 
-    /// Puts a new generation in the place of one that cannot go on, or whose credentials are old.
+    /// Replaces a generation that cannot continue or has old credentials.
     async fn replace(&self, old: Arc<Generation>, is_renewal: bool) -> Result<()> {
         let new = start_generation(&self.config).await?;
         let overdue = Instant::now() - self.config.producer.publish_timeout;
@@ -200,7 +208,7 @@ impl Shared {
                 partitions = ?old.waiting_since(overdue),
                 "records were not acknowledged in time: the producer is replaced"
             );
-            // Best effort: what is well shall not wait for the new one's connections.
+            // Best effort: healthy partitions should not wait for the new generation to connect.
             let _ = new.warm_up(&self.layout, GRACE).await;
         }
         *self.finishing.lock() = Some(old.clone());
@@ -219,7 +227,7 @@ impl Shared {
     }
 }
 
-/// Publishes records of one partition, with what else waits for it.
+/// Publishes records of one partition together with others waiting for it.
 async fn publish(shared: &Arc<Shared>, records: Vec<NewRecord>) -> Vec<Result<u64>> {
     let Some(partition) = records.first().map(|record| record.partition) else {
         return Vec::new();
@@ -230,7 +238,7 @@ async fn publish(shared: &Arc<Shared>, records: Vec<NewRecord>) -> Vec<Result<u6
     if let Some(carrying) = carrying {
         tokio::spawn(carry(shared.clone(), carrying));
     }
-    // Without an answer, each is `silent`.
+    // A lane that never answers yields `silent` for each record.
     answers.await.unwrap_or_default()
 }
 
@@ -243,9 +251,9 @@ async fn carry(shared: Arc<Shared>, mut carrying: Carrying) {
     }
 }
 
-/// Enters what was answered. A failed record takes those behind it in its partition along.
+/// Enters the answers. A failed record fails the later records of its partition too.
 fn take_in(
-    answers: &mut Answers,
+    answers: &mut RecordAnswers,
     records: &[NewRecord],
     places: Vec<usize>,
     answered: Vec<Result<u64>>,
@@ -267,7 +275,7 @@ fn silent() -> Error {
     Error::unavailable(SEAM, "the producer does not answer")
 }
 
-fn give_up(answers: &mut Answers, why: &str) {
+fn give_up(answers: &mut RecordAnswers, why: &str) {
     for answer in answers.iter_mut().filter(|answer| answer.is_none()) {
         *answer = Some(Err(Error::unavailable(SEAM, why)));
     }
@@ -278,9 +286,9 @@ async fn start_generation(config: &Arc<KafkaConfig>) -> Result<Arc<Generation>> 
     blocking(move || Generation::start(&config).map(Arc::new)).await
 }
 
-/// Replaces the generation when it broke, a record waits for too long, or credentials are new.
+/// Replaces the generation when it breaks, a record waits too long, or credentials are new.
 async fn watch_over(shared: Weak<Shared>, renewals: Renewals) {
-    // Number of the credentials that the generation has, or of older ones.
+    // Number of the credentials that the generation uses, or of older ones.
     let mut renewal = *renewals.borrow();
     let Some(patience) = shared
         .upgrade()
@@ -297,6 +305,7 @@ async fn watch_over(shared: Weak<Shared>, renewals: Renewals) {
             return;
         };
         tokio::select! {
+            biased;
             () = generation.broke() => {}
             () = sleep(tick) => {}
         }

@@ -1,4 +1,4 @@
-//! Reading without a group, for operators, and asking what the log has.
+//! Reads and queries without a group, for operators.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -21,22 +21,23 @@ use crate::{Error, Result};
 
 pub(super) type Client = BaseConsumer<Reporter>;
 
-/// Questions at the same time; the others wait for their turn.
+/// Maximum number of concurrent questions; further ones wait for their turn.
 const TURNS: usize = 4;
 
-/// Clients that stand ready: one for the groups of each topic that an audit asks for, and some to read.
+/// Maximum number of idle clients: one for the group of each topic that an audit asks about, and
+/// some for reading.
 const KEPT: usize = 16;
 
-/// Time that a token may take to be read.
+/// Time for a client to read its token.
 const TOKEN_WAIT: Duration = Duration::from_secs(2);
 
-/// Time to look through what a client said for the reason of a failure.
+/// Time to search a client's events for the reason of a failure.
 const SAID_WAIT: Duration = Duration::from_millis(100);
 
-/// A client that nobody used for so long is closed.
+/// Idle time after which a client is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Clients that stand ready to ask and to read.
+/// Pool of clients for questions and reads.
 pub(super) struct Readers {
     shared: Arc<Shared>,
     turns: Arc<Semaphore>,
@@ -53,7 +54,7 @@ struct Shared {
 struct Idle {
     group: String,
     client: Client,
-    /// Number of the credentials that were taken last when it was asked for.
+    /// Number of the newest accepted credentials when the client was requested.
     renewal: u64,
     since: Instant,
 }
@@ -78,8 +79,8 @@ impl Readers {
         }
     }
 
-    /// Asks on a client that counts as `group`; each request within must keep to the time it is given.
-    /// The question is finished also when the future is dropped.
+    /// Asks `question` on a client that acts for `group`; each request inside must respect the
+    /// duration it is given. The question runs to its end even if the future is dropped.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
         group: Option<String>,
@@ -106,7 +107,7 @@ impl Readers {
         .await
     }
 
-    /// The first offset that is kept, and the next.
+    /// First retained offset, and the offset of the next record.
     pub(super) async fn bounds(&self, partition: Partition) -> Result<(u64, u64)> {
         let (topic, number) = self.shared.layout.place(partition)?;
         let topic = topic.to_owned();
@@ -156,7 +157,7 @@ impl Drop for Readers {
     fn drop(&mut self) {
         self.sweeping.abort();
         let idle = std::mem::take(&mut *self.shared.idle.lock());
-        // Without a thread to spare they are closed here.
+        // Dropped on this thread if none can be spawned.
         let _ = std::thread::Builder::new()
             .name("kafka-readers-end".into())
             .spawn(move || drop(idle));
@@ -167,7 +168,7 @@ impl Shared {
     fn client(&self, group: &str) -> Result<Client> {
         let renewal = *self.renewals.borrow();
         let mut idle = self.idle.lock();
-        // Clients with credentials of before are of no more use.
+        // Clients with older credentials are of no more use.
         let old: Vec<Idle> = idle
             .extract_if(.., |idle| idle.renewal != renewal)
             .collect();
@@ -175,7 +176,7 @@ impl Shared {
             let client = idle.swap_remove(place).client;
             drop(idle);
             drop(old);
-            // A token that ends is renewed while it is polled.
+            // Polling renews a token that is about to expire.
             drop(client.poll(Duration::ZERO));
             return Ok(client);
         }
@@ -215,18 +216,18 @@ async fn sweep(shared: Weak<Shared>) {
             drop(old);
             Ok(())
         });
-        // Nothing can fail but the runtime's end.
+        // Only the end of the runtime can fail it.
         let _ = swept.await;
     }
 }
 
-/// A client of its own.
+/// Starts a client and waits for its token, if it needs one.
 pub(super) fn connect(config: &KafkaConfig, group: &str) -> Result<Client> {
     let client: Client = settings::reader(config, group)?
         .set("enable.partition.eof", "true")
         .create_with_context(Reporter::new(config))
         .map_err(|error| failed("starting a reader", error))?;
-    // librdkafka asks for a token while it is polled, and never else.
+    // librdkafka asks for a token only while it is polled.
     let until = Instant::now() + TOKEN_WAIT;
     while !client.context().is_equipped() && Instant::now() < until {
         drop(client.poll(AGAIN));
@@ -234,9 +235,10 @@ pub(super) fn connect(config: &KafkaConfig, group: &str) -> Result<Client> {
     Ok(client)
 }
 
-/// As `error`, with the reason why the client has no connection, where librdkafka told one.
+/// Adds to `error` the reason for the missing connection, if librdkafka reported one.
 pub(super) fn explained(client: &Client, error: Error) -> Error {
-    // Errors wait to be polled for; a poll that finds a line of the client's log finds nothing else.
+    // Errors surface only in polls, and a poll that returns a line of the client's log returns
+    // nothing else.
     let until = Instant::now() + SAID_WAIT;
     let mut refusal = None;
     while refusal.is_none() && Instant::now() < until {
@@ -249,10 +251,10 @@ pub(super) fn explained(client: &Client, error: Error) -> Error {
     }
 }
 
-/// How long to wait before a question is asked again.
+/// Pause before a question is repeated.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// The first offset that is kept, and the next. Blocks.
+/// First retained offset, and the offset of the next record. Blocks.
 pub(super) fn bounds<C: ConsumerContext>(
     client: &impl Consumer<C>,
     topic: &str,
@@ -268,7 +270,7 @@ pub(super) fn bounds<C: ConsumerContext>(
     Ok((offset(first), offset(end)))
 }
 
-/// The committed offsets of the client's group. Blocks.
+/// Committed offsets of the client's group. Blocks.
 pub(super) fn committed<C: ConsumerContext>(
     client: &impl Consumer<C>,
     list: &TopicPartitionList,
@@ -282,8 +284,8 @@ pub(super) fn committed<C: ConsumerContext>(
     asked.map_err(|error| failed("asking for committed offsets", error))
 }
 
-/// Asks again while leaders change, and for a moment where a topic is not known: brokers tell each other
-/// of a new one.
+/// Repeats a question while leaders change, and briefly for an unknown topic, because brokers take
+/// a moment to tell each other about a new one.
 fn patiently<T>(
     patience: Duration,
     mut ask: impl FnMut(Duration) -> Result<T, KafkaError>,
@@ -309,7 +311,7 @@ fn patiently<T>(
     }
 }
 
-/// Reads within `offsets`, at most `max` of what `keep` wants.
+/// Reads within `offsets` and returns at most `max` of the values that `keep` yields.
 pub(super) fn read<T>(
     client: &Client,
     topic: &str,

@@ -1,4 +1,4 @@
-//! Records as Kafka knows them, and back.
+//! Conversion of records to and from Kafka's form.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -12,17 +12,17 @@ use super::layout::Layout;
 use crate::queue::{NewRecord, Record};
 use crate::{Error, Result};
 
-/// What a record needs on the wire beside its bytes, at most; a header half of it.
+/// Upper bound on the wire overhead of a record; a header has half of it.
 const OVERHEAD: usize = 64;
 
-/// How many bytes a record counts for.
+/// Bytes that a record counts for.
 pub(super) fn size_of(record: &NewRecord) -> usize {
     let headers = record.headers.iter();
     let headers = headers.map(|(name, value)| name.len() + value.len() + OVERHEAD / 2);
     OVERHEAD + record.key.len() + record.value.len() + headers.sum::<usize>()
 }
 
-/// `Conflict` for what Kafka could not give back as it was.
+/// Refuses (`Conflict`) a record that Kafka could not return unchanged.
 pub(super) fn check(record: &NewRecord, bytes_max: usize) -> Result<()> {
     let size = size_of(record);
     if size > bytes_max {
@@ -47,15 +47,15 @@ pub(super) fn headers_of(record: &NewRecord) -> Option<OwnedHeaders> {
             .headers
             .iter()
             .fold(headers, |headers, (key, value)| {
-                // An empty value is written as such, not as null.
+                // An empty value is written as empty, not as null.
                 let value = Some(value.as_ref());
                 headers.insert(Header { key, value })
             }),
     )
 }
 
-/// `None` for a record of a topic that is not ours. Null keys, values and headers, which other tools may
-/// write, read as empty.
+/// Converts a record; `None` for a topic that is not ours. Null keys, values and headers, which
+/// other tools may write, read as empty.
 pub(super) fn read(message: &BorrowedMessage<'_>, layout: &Layout) -> Option<Record> {
     let bytes = |part: Option<&[u8]>| part.map_or_else(Bytes::new, Bytes::copy_from_slice);
     Some(Record {
@@ -79,7 +79,7 @@ fn read_headers(message: &BorrowedMessage<'_>) -> Vec<(String, Bytes)> {
         });
         headers.collect()
     };
-    // The client library panics at a name that is not UTF-8. Nothing of ours writes one, and whoever does
-    // must not stop the partition: such a record comes without headers.
+    // The client library panics on a header name that is not UTF-8. We never write one, and another
+    // writer must not stop the partition: such a record loses its headers.
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_default()
 }

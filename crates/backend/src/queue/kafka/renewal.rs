@@ -1,5 +1,5 @@
-//! Credentials that changed in their files: brokers are asked with them first, and then whoever has clients makes
-//! them anew.
+//! Renewal of credentials whose files changed: the brokers are asked first, and only credentials
+//! they accept make the owners of clients replace them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,21 +14,24 @@ use super::reader;
 use super::report::{blocking, failed};
 use crate::Result;
 
-/// Between two questions with credentials that brokers refuse, or while none answers.
+/// Pause between attempts while brokers refuse the new credentials or none answers.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
-/// Number of the credentials that brokers took last; told when it rises.
+/// Number of the credentials that brokers last accepted; watchers see each increase.
 pub(super) type Renewals = watch::Receiver<u64>;
 
-/// The tasks that look at the files and ask the brokers.
-pub(super) struct Renewal {
+/// Tasks that watch the files and ask the brokers.
+pub(super) struct CredentialRenewal {
     taken: watch::Sender<u64>,
     _tasks: [Option<AbortOnDropHandle<()>>; 2],
 }
 
-impl Renewal {
-    /// `Conflict` for files that cannot be used.
-    pub(super) fn start(config: &Arc<KafkaConfig>, layout: &Arc<Layout>) -> Result<Renewal> {
+impl CredentialRenewal {
+    /// Starts both tasks. `Conflict` for files that cannot be used.
+    pub(super) fn start(
+        config: &Arc<KafkaConfig>,
+        layout: &Arc<Layout>,
+    ) -> Result<CredentialRenewal> {
         let credentials = config.credentials()?;
         let taken = watch::Sender::new(0);
         let keep = credentials.keep();
@@ -45,7 +48,8 @@ impl Renewal {
                         );
                         sleep(ASK_AGAIN).await;
                     }
-                    // Clients read the files themselves: what changed meanwhile is asked about next.
+                    // Clients read the files themselves; a change made in the meantime is asked
+                    // about next.
                     taken.send_modify(|number| *number += 1);
                 }
             }
@@ -53,7 +57,7 @@ impl Renewal {
         let asking = keep
             .is_some()
             .then(|| AbortOnDropHandle::new(tokio::spawn(asking)));
-        Ok(Renewal {
+        Ok(CredentialRenewal {
             taken,
             _tasks: [keep, asking],
         })
@@ -64,7 +68,7 @@ impl Renewal {
     }
 }
 
-/// Asks a broker with the files' content of now.
+/// Asks a broker with the current content of the files.
 async fn ask(config: &Arc<KafkaConfig>, layout: &Arc<Layout>) -> Result<()> {
     let (config, group) = (config.clone(), layout.reader());
     blocking(move || {

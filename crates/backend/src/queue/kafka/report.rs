@@ -1,4 +1,4 @@
-//! What librdkafka tells, as log events and errors of ours.
+//! librdkafka's reports as log events and errors of the seam.
 
 use std::collections::BTreeMap;
 use std::error::Error as StdError;
@@ -19,16 +19,16 @@ use super::sasl::read_token;
 use crate::tls::ended;
 use crate::{Error, Kind};
 
-/// A condition that lasts is told again after this long.
+/// Interval at which a lasting condition is logged again.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Logs each condition once, and once more each minute that it lasts; and reads tokens.
+/// Logs each condition once, and once more per minute while it lasts; also reads tokens.
 #[derive(Default)]
 pub(super) struct Reporter {
     told: Mutex<BTreeMap<String, Instant>>,
-    /// Last reason for which a connection did not come about, with a remedy.
+    /// Latest reason why a connection failed, with a remedy.
     refusal: Mutex<Option<(Instant, String)>>,
-    /// File with the token that is shown, where one is.
+    /// File with the token to present, if sign-in uses one.
     token_file: Option<PathBuf>,
     is_tls: bool,
     has_token: AtomicBool,
@@ -44,12 +44,12 @@ impl Reporter {
         }
     }
 
-    /// Says that brokers can be shown all that they want.
+    /// True once everything brokers ask for can be presented.
     pub(super) fn is_equipped(&self) -> bool {
         self.token_file.is_none() || self.has_token.load(Ordering::Acquire)
     }
 
-    /// A token for librdkafka, which asks again before it ends.
+    /// Token for librdkafka, which asks for the next one before this one expires.
     pub(super) fn token(&self) -> std::result::Result<OAuthToken, Box<dyn StdError>> {
         let file = self.token_file.as_deref();
         let token = file.ok_or("no token was asked for").map_err(Into::into);
@@ -64,7 +64,7 @@ impl Reporter {
         token
     }
 
-    /// The reason why a broker took no connection in the last minute, and what to do; once.
+    /// Takes the reason why a broker refused a connection within the last minute, and the remedy.
     pub(super) fn refusal(&self) -> Option<String> {
         let (at, refusal) = self.refusal.lock().take()?;
         (at.elapsed() < AGAIN).then_some(refusal)
@@ -80,9 +80,9 @@ impl Reporter {
         true
     }
 
-    /// Things that a broker may want of a connection that it ends without a word.
+    /// Suggests what brokers may demand when they close a connection without a reason.
     pub(super) fn doubt(&self, error: &Error) -> Option<String> {
-        let failure = error.source.downcast_ref::<Failure>()?;
+        let failure = error.source.downcast_ref::<KafkaFailure>()?;
         let code = failure.source.rdkafka_error_code()?;
         let is_transport = matches!(
             code,
@@ -143,7 +143,7 @@ impl ClientContext for Reporter {
     }
 }
 
-/// Remedy for a connection that did not come about because of credentials.
+/// Remedy for a connection that failed because of credentials.
 fn remedy(error: &KafkaError, reason: &str) -> Option<&'static str> {
     match error.rdkafka_error_code()? {
         RDKafkaErrorCode::Authentication | RDKafkaErrorCode::SaslAuthenticationFailed => Some(
@@ -164,15 +164,15 @@ impl rdkafka::consumer::ConsumerContext for Reporter {}
 
 #[derive(Debug, thiserror::Error)]
 #[error("{doing}: {source}")]
-struct Failure {
+struct KafkaFailure {
     doing: String,
     #[source]
     source: KafkaError,
 }
 
-/// An error of the seam for what went wrong while `doing` something.
+/// Wraps a Kafka error that occurred while `doing` something into an error of the seam.
 pub(super) fn failed(doing: impl Into<String>, source: KafkaError) -> Error {
-    // A property's value may be a secret that stands under a misspelt name.
+    // The value of a property may be a secret under a misspelt name.
     if let KafkaError::ClientConfig(_, reason, name, _) = &source {
         return Error::conflict(SEAM, format!("the property {name} is refused: {reason}"));
     }
@@ -180,7 +180,7 @@ pub(super) fn failed(doing: impl Into<String>, source: KafkaError) -> Error {
         .rdkafka_error_code()
         .map_or(Kind::Unavailable, kind_of);
     let doing = doing.into();
-    Error::new(SEAM, kind, Failure { doing, source })
+    Error::new(SEAM, kind, KafkaFailure { doing, source })
 }
 
 fn kind_of(code: RDKafkaErrorCode) -> Kind {
@@ -197,7 +197,7 @@ fn kind_of(code: RDKafkaErrorCode) -> Kind {
     }
 }
 
-/// Runs what blocks, off the runtime. The task goes on when the future is dropped.
+/// Runs blocking work off the runtime. The task continues if the future is dropped.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> crate::Result<T> + Send + 'static,
 ) -> crate::Result<T> {

@@ -1,4 +1,4 @@
-//! Signing in at the brokers: settings, and tokens that end.
+//! Sign-in at the brokers: settings, and tokens that expire.
 
 use std::error::Error as StdError;
 use std::path::{Path, PathBuf};
@@ -16,30 +16,32 @@ use serde_json::Value;
 
 use crate::clock::{Clock, SystemClock};
 
-/// Life of a token that does not say when it ends. librdkafka asks for the next one at four fifths of it.
+/// Lifetime assumed for a token without expiry. librdkafka asks for the next one at four fifths of
+/// it.
 const LIFE: Duration = Duration::from_secs(300);
 
 /// Section `sasl` of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SaslConfig {
-    /// Way of signing in: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512` or `OAUTHBEARER`. The first and the
-    /// last show the secret itself, and want `kafka.tls`; `packetboat topics apply` does not take the
-    /// last. Unset: no sign-in, beside a certificate of `kafka.tls`.
+    /// SASL mechanism: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512` or `OAUTHBEARER`. The first and
+    /// the last show the secret itself and require `kafka.tls`; `packetboat topics apply` does not
+    /// support the last. Unset: no authentication, except by a certificate of `kafka.tls`.
     #[schemars(extend("examples" = ["SCRAM-SHA-512"]))]
     pub mechanism: Option<SaslMechanism>,
-    /// User of the brokers. Not with `OAUTHBEARER`, whose token names one.
+    /// User name for the brokers. Not with `OAUTHBEARER`, whose token names the user.
     #[schemars(extend("examples" = ["packetboat"]))]
     pub username: Option<String>,
-    /// File with the password and nothing else (a line end is cut off). Read again where it changes.
+    /// File that holds only the password; a line end after it is ignored. Read again when it
+    /// changes.
     #[schemars(extend("examples" = ["/etc/packetboat/kafka/password"]))]
     pub password_file: Option<PathBuf>,
-    /// File with the token of `OAUTHBEARER`. Read again at four fifths of each token's life.
+    /// File with the token for `OAUTHBEARER`. Read again at four fifths of each token's life.
     #[schemars(extend("examples" = ["/var/run/secrets/tokens/kafka"]))]
     pub token_file: Option<PathBuf>,
 }
 
-/// Way of signing in.
+/// SASL mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub enum SaslMechanism {
     /// The password itself: only with `kafka.tls`.
@@ -51,8 +53,8 @@ pub enum SaslMechanism {
     /// Proof of the password.
     #[serde(rename = "SCRAM-SHA-512")]
     ScramSha512,
-    /// A token: only with `kafka.tls`. `packetboat topics` wants another way, as the administrator's
-    /// client takes no token.
+    /// A token: only with `kafka.tls`. `packetboat topics` needs another mechanism, as the
+    /// administrator's client takes no token.
     #[serde(rename = "OAUTHBEARER")]
     OauthBearer,
 }
@@ -73,12 +75,12 @@ impl SaslConfig {
         self.mechanism.is_some()
     }
 
-    /// Says that tokens are shown in the place of a password.
+    /// True if a token takes the place of a password.
     pub(super) fn by_token(&self) -> bool {
         self.mechanism == Some(SaslMechanism::OauthBearer)
     }
 
-    /// Settings that cannot work, by names of this section. Reads no file.
+    /// Lists the settings of this section that cannot work. Reads no file.
     pub(super) fn problems(&self, is_tls: bool) -> Problems {
         let mut problems = Problems::default();
         let (name, password) = (self.username.is_some(), self.password_file.is_some());
@@ -111,10 +113,10 @@ impl SaslConfig {
     }
 }
 
-/// Reads the token that a file holds now.
+/// Reads the token that the file holds now.
 ///
 /// # Errors
-/// A file that cannot be read or is empty, a token that is over; in words without the token.
+/// The file cannot be read or is empty, or the token has expired; messages never contain the token.
 pub(super) fn read_token(path: &Path) -> Result<OAuthToken, Box<dyn StdError>> {
     let shown = path.display();
     let text = std::fs::read_to_string(path);
@@ -141,7 +143,7 @@ pub(super) fn read_token(path: &Path) -> Result<OAuthToken, Box<dyn StdError>> {
     })
 }
 
-/// Claims of a token in the form of a JWT; brokers verify them.
+/// Claims of a JWT, unverified: brokers verify them. `None` for an opaque token.
 fn claims(token: &str) -> Option<Value> {
     let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
     serde_json::from_slice(&payload).ok()

@@ -1,4 +1,4 @@
-//! The settings of librdkafka: ours, the operator's on top, and those that nobody may change.
+//! Settings of librdkafka: our defaults, the operator's overrides, and those that must not change.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use secrecy::ExposeSecret;
 use super::SEAM;
 use super::config::{GroupProtocol, KafkaConfig};
 use super::sasl::read_token;
-use crate::credentials::Shown;
+use crate::credentials::CredentialSnapshot;
 use crate::{Error, Result};
 
-/// What the promise of the log rests on, and what has a field of its own.
+/// Properties that the log's guarantees depend on, and those with a setting of their own.
 pub(super) const FIXED: &[&str] = &[
     "acks",
     "auto.offset.reset",
@@ -45,7 +45,7 @@ pub(super) const FIXED: &[&str] = &[
 /// Key of the password among the credentials.
 pub(super) const PASSWORD: &str = "sasl.password_file";
 
-/// The setting that a property is said by, where it has one.
+/// Setting that stands for a property, if there is one.
 pub(super) fn setting_of(property: &str) -> Option<&'static str> {
     Some(match property.to_ascii_lowercase().as_str() {
         "security.protocol" => "kafka.tls and kafka.sasl",
@@ -61,7 +61,7 @@ pub(super) fn setting_of(property: &str) -> Option<&'static str> {
     })
 }
 
-/// What a batch needs on the wire beside its records.
+/// Wire overhead of a batch beyond its records.
 const BATCH_OVERHEAD: usize = 4 << 10;
 
 /// Bytes of the largest batch, at the client and at the brokers.
@@ -69,7 +69,7 @@ pub(super) fn batch_bytes_max(config: &KafkaConfig) -> usize {
     config.record_bytes_max + BATCH_OVERHEAD
 }
 
-/// For any client. `Conflict` for a property that may not be set.
+/// Settings of any client. `Conflict` for a property that may not be set.
 pub(super) fn client(config: &KafkaConfig) -> Result<ClientConfig> {
     config.check()?;
     let mut settings = ClientConfig::new();
@@ -80,7 +80,7 @@ pub(super) fn client(config: &KafkaConfig) -> Result<ClientConfig> {
         .set("socket.connection.setup.timeout.ms", "5000")
         .set("reconnect.backoff.max.ms", "2000")
         .set("enable.metrics.push", "false")
-        // Above that librdkafka tells each connection.
+        // At more verbose levels librdkafka logs every connection.
         .set_log_level(RDKafkaLogLevel::Warning);
     if let Some(rack) = &config.rack {
         settings.set("client.rack", rack);
@@ -99,8 +99,13 @@ pub(super) fn client(config: &KafkaConfig) -> Result<ClientConfig> {
     Ok(settings)
 }
 
-/// TLS and sign-in. Certificates go by content, so that a renewal half-way is none.
-fn secure(settings: &mut ClientConfig, config: &KafkaConfig, shown: &Shown) -> Result<()> {
+/// Configures TLS and sign-in. Certificates are passed by content, so that a half-finished renewal
+/// changes nothing.
+fn secure(
+    settings: &mut ClientConfig,
+    config: &KafkaConfig,
+    shown: &CredentialSnapshot,
+) -> Result<()> {
     let protocol = match (config.tls.is_on(), config.sasl.is_on()) {
         (false, false) => return Ok(()),
         (true, false) => "ssl",
@@ -124,7 +129,8 @@ fn secure(settings: &mut ClientConfig, config: &KafkaConfig, shown: &Shown) -> R
         settings.set("sasl.password", secret.expose_secret());
     }
     if let Some(file) = sasl.token_file.as_deref().filter(|_| sasl.by_token()) {
-        // The first one is asked for when nobody can be told of it any more.
+        // Read the token once now: librdkafka asks for its first one when no error can be returned
+        // any more.
         read_token(file).map_err(|error| Error::conflict(SEAM, error.to_string()))?;
     }
     Ok(())
@@ -157,7 +163,7 @@ pub(super) fn producer(config: &KafkaConfig) -> Result<ClientConfig> {
         ("compression.type", "lz4"),
         ("retry.backoff.ms", "50"),
         ("retry.backoff.max.ms", "500"),
-        // A producer that takes over from another has its connections at once.
+        // A producer that takes over from another has its connections ready.
         ("enable.sparse.connections", "false"),
     ];
     for (name, value) in defaults {
@@ -169,7 +175,7 @@ pub(super) fn producer(config: &KafkaConfig) -> Result<ClientConfig> {
         .set("enable.idempotence", "true")
         // A gap stops the producer instead of letting later records through.
         .set("enable.gapless.guarantee", "true")
-        // Records do not time out one by one: the whole producer is given up (see `Generation`).
+        // Records do not time out individually: the whole producer is replaced (see `Generation`).
         .set("message.timeout.ms", "0")
         .set(
             "linger.ms",
@@ -177,7 +183,7 @@ pub(super) fn producer(config: &KafkaConfig) -> Result<ClientConfig> {
         )
         .set("message.max.bytes", batch_bytes_max(config).to_string())
         .set("queue.buffering.max.messages", "0")
-        // The real bound is ours, and lower.
+        // The effective bound is ours, and lower.
         .set(
             "queue.buffering.max.kbytes",
             kbytes(producer.buffer_bytes.saturating_mul(2)),
@@ -185,11 +191,12 @@ pub(super) fn producer(config: &KafkaConfig) -> Result<ClientConfig> {
     Ok(settings)
 }
 
-/// For a consumer that is told what to read, or whose group is `group` on the brokers.
+/// Settings of a consumer that is assigned its partitions by hand, or whose group on the brokers is
+/// `group`.
 pub(super) fn reader(config: &KafkaConfig, group: &str) -> Result<ClientConfig> {
     let mut settings = client(config)?;
     set_default(&mut settings, "check.crcs", "true");
-    // How long a partition rests whose records wait unread: not the second that is the default.
+    // Pause before fetching more for a partition with a full queue; the default is a second.
     set_default(&mut settings, "fetch.queue.backoff.ms", "20");
     let consumer = &config.consumer;
     settings
@@ -210,7 +217,7 @@ pub(super) fn reader(config: &KafkaConfig, group: &str) -> Result<ClientConfig> 
     Ok(settings)
 }
 
-/// For a member of a group.
+/// Settings of a member of a group.
 pub(super) fn member(config: &KafkaConfig, group: &str) -> Result<ClientConfig> {
     let mut settings = reader(config, group)?;
     let consumer = &config.consumer;
@@ -241,7 +248,7 @@ fn millis(duration: Duration) -> String {
 }
 
 fn kbytes(bytes: usize) -> String {
-    // The largest that librdkafka takes for either queue.
+    // Maximum that librdkafka accepts for either queue.
     const MOST: usize = 2_097_151;
     (bytes >> 10).clamp(1, MOST).to_string()
 }
@@ -327,7 +334,7 @@ mod tests {
         let settings = with(true, true);
         assert_eq!(settings.get("sasl.mechanism"), Some("SCRAM-SHA-512"));
         assert_eq!(settings.get("sasl.password"), Some("s3 cret"));
-        // The OpenSSL that is linked takes it all.
+        // The linked OpenSSL accepts all of it.
         settings.create_native_config().unwrap();
         assert!(!format!("{settings:?}").contains("s3 cret"), "{settings:?}");
     }

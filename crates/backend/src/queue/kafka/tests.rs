@@ -30,7 +30,8 @@ pub(super) fn numbered(partition: Partition, range: std::ops::Range<usize>) -> V
     range.map(record).collect()
 }
 
-/// What a partition has. The broker that is asked first may be the one that is away: then another is.
+/// Reads a partition's values. The first broker asked may be the one that is down; the next try
+/// then reaches another.
 async fn values(queue: &KafkaQueue, partition: Partition) -> Vec<usize> {
     let records = loop {
         match queue.read(partition, 0, 10_000).await {
@@ -42,7 +43,7 @@ async fn values(queue: &KafkaQueue, partition: Partition) -> Vec<usize> {
     records.iter().map(value).collect()
 }
 
-/// For an installation that nobody else has: four partitions, and no patience. Played brokers come as one text.
+/// Configures a new installation of four partitions. Mock brokers come as one string.
 fn config(brokers: Vec<String>) -> KafkaConfig {
     let brokers = brokers.iter().flat_map(|brokers| brokers.split(','));
     KafkaConfig {
@@ -57,7 +58,7 @@ fn config(brokers: Vec<String>) -> KafkaConfig {
     }
 }
 
-/// Polls until something else than records comes.
+/// Polls until something other than records comes.
 async fn next_change(consumer: &mut dyn Consumer) -> Polled {
     let change = async {
         loop {
@@ -72,7 +73,7 @@ async fn next_change(consumer: &mut dyn Consumer) -> Polled {
     change.expect("the group decides")
 }
 
-/// Polls until so many records came.
+/// Polls until `count` records came.
 async fn receive(consumer: &mut dyn Consumer, count: usize) -> Vec<Record> {
     let mut records = Vec::new();
     let all = async {

@@ -1,7 +1,7 @@
-//! The topics of an installation: what they should be, what they are, and making them so.
+//! Topics of an installation: their wanted and actual state, and the changes between them.
 //!
-//! Nothing is ever deleted or made smaller here, and no topic gets another number of partitions: a
-//! conversation would get a second writer.
+//! Nothing is ever deleted or shrunk here, and no topic changes its number of partitions, because
+//! that would give a conversation a second writer.
 
 mod difference;
 mod wanted;
@@ -20,7 +20,7 @@ use rdkafka::types::RDKafkaRespErr;
 use tokio::time::{Instant, sleep};
 
 pub use self::difference::{Change, Difference};
-use self::wanted::{Wanted, wanted};
+use self::wanted::{TopicSpec, wanted};
 use super::config::KafkaConfig;
 use super::layout::Layout;
 use super::reader::{self, Client};
@@ -28,29 +28,29 @@ use super::report::{Reporter, blocking, failed};
 use super::{SEAM, epoch, settings};
 use crate::{Error, Result};
 
-/// A topic as the brokers have it.
-struct Found {
+/// State of a topic on the brokers.
+struct TopicState {
     partitions: u32,
-    /// The smallest number of replicas of a partition.
+    /// Smallest replica count among the partitions.
     replicas: u32,
     led: bool,
 }
 
-/// A setting of a topic as the brokers have it.
+/// Value of a topic's setting on the brokers.
 struct Setting {
     value: String,
-    /// Set for this topic, and not a default.
+    /// Set on this topic rather than inherited from a default.
     own: bool,
 }
 
-/// What `packetboat topics apply` would have to look at: topics that are missing, and what is different
-/// about the others.
+/// Lists what `packetboat topics apply` would look at: missing topics, and differences in the
+/// others.
 pub async fn check(config: &KafkaConfig) -> Result<Vec<Difference>> {
     Admin::connect(config).await?.check().await
 }
 
-/// Creates what is missing and sets what may be set; answers what was done, and what was left alone.
-/// May be repeated at any time, also after it failed half-way.
+/// Creates missing topics and applies the settings that may be set; returns the changes made and
+/// the differences left alone. May be repeated at any time, even after it failed halfway.
 pub async fn apply(config: &KafkaConfig) -> Result<Vec<Change>> {
     Admin::connect(config).await?.apply().await
 }
@@ -71,7 +71,7 @@ impl Admin {
         let (settings, shared) = (settings::client(&config)?, config.clone());
         let (client, admin) = blocking(move || {
             let admin = match shared.sasl.by_token() {
-                // Nobody asks it for a token.
+                // An administrator's client is never polled for a token.
                 true => None,
                 false => Some(
                     settings
@@ -131,13 +131,14 @@ impl Admin {
     async fn apply(&self) -> Result<Vec<Change>> {
         let mut changes = Vec::new();
         let wanted = wanted(&self.config, &self.layout);
-        let (meta, topics): (Vec<Wanted>, Vec<Wanted>) = wanted
+        let (meta, topics): (Vec<TopicSpec>, Vec<TopicSpec>) = wanted
             .into_iter()
             .partition(|wanted| wanted.name == self.layout.meta());
         for wanted in &meta {
             changes.extend(self.make(wanted).await?);
         }
-        // Before topic `message` is made: a crash in between costs an epoch, and never repeats one.
+        // Raise the epoch before topic `message` is created: a crash in between skips an epoch but
+        // never reuses one.
         changes.extend(self.raise_epoch().await?);
         for wanted in &topics {
             changes.extend(self.make(wanted).await?);
@@ -148,7 +149,7 @@ impl Admin {
         Ok(changes)
     }
 
-    /// A log that is made anew gets a new epoch.
+    /// Raises the epoch if the log is about to be created anew, or is below the configured minimum.
     async fn raise_epoch(&self) -> Result<Option<Change>> {
         let message = self.layout.name(protocol::keys::Topic::Message);
         let exists = self.find(message).await?.is_some();
@@ -182,7 +183,7 @@ impl Admin {
         blocking(move || epoch::read(&client, &meta, patience)).await
     }
 
-    async fn find(&self, topic: &str) -> Result<Option<Found>> {
+    async fn find(&self, topic: &str) -> Result<Option<TopicState>> {
         let (client, topic) = (self.client.clone(), topic.to_owned());
         let patience = self.config.request_timeout;
         blocking(move || {
@@ -192,7 +193,7 @@ impl Admin {
         .await
     }
 
-    async fn make(&self, wanted: &Wanted) -> Result<Vec<Change>> {
+    async fn make(&self, wanted: &TopicSpec) -> Result<Vec<Change>> {
         match self.find(&wanted.name).await? {
             None => {
                 let created = self.create(wanted).await?;
@@ -208,7 +209,7 @@ impl Admin {
         }
     }
 
-    async fn create(&self, wanted: &Wanted) -> Result<Option<Change>> {
+    async fn create(&self, wanted: &TopicSpec) -> Result<Option<Change>> {
         let creating = |error| failed(format!("creating topic {}", wanted.name), error);
         let replicas = i32::try_from(wanted.replicas).unwrap_or(i32::MAX);
         let partitions = i32::try_from(wanted.partitions).unwrap_or(i32::MAX);
@@ -275,8 +276,8 @@ impl Admin {
         Ok(settings)
     }
 
-    /// Sets what differs, except where that would let records go sooner than now.
-    async fn set(&self, wanted: &Wanted) -> Result<Vec<Change>> {
+    /// Applies the differing settings, except those that would remove records earlier than now.
+    async fn set(&self, wanted: &TopicSpec) -> Result<Vec<Change>> {
         let found = self.settings(&wanted.name).await?;
         let differences = in_settings(wanted, &found);
         let (set, left): (Vec<_>, Vec<_>) =
@@ -287,7 +288,8 @@ impl Admin {
         }
         let resource = ResourceSpecifier::Topic(&wanted.name);
         let mut altered = AlterConfig::new(resource);
-        // The request replaces all settings of the topic: those of others are sent along.
+        // The request replaces all settings of the topic, so settings made by others are sent
+        // along.
         for (name, setting) in found.iter().filter(|(_, setting)| setting.own) {
             altered = altered.set(name, &setting.value);
         }
@@ -309,15 +311,15 @@ impl Admin {
 impl Drop for Admin {
     fn drop(&mut self) {
         let (client, admin) = (self.client.clone(), self.admin.take());
-        // Without a thread to spare they are closed here.
+        // Dropped on this thread if none can be spawned.
         let _ = std::thread::Builder::new()
             .name("kafka-topics-end".into())
             .spawn(move || drop((client, admin)));
     }
 }
 
-/// The topic as the brokers have it; `None` when they have not. Blocks.
-fn find(client: &Client, topic: &str, patience: Duration) -> Result<Option<Found>> {
+/// State of the topic on the brokers; `None` if it does not exist. Blocks.
+fn find(client: &Client, topic: &str, patience: Duration) -> Result<Option<TopicState>> {
     let asking = |error| failed(format!("asking for topic {topic}"), error);
     let answer = client
         .fetch_metadata(Some(topic), patience)
@@ -332,7 +334,7 @@ fn find(client: &Client, topic: &str, patience: Duration) -> Result<Option<Found
             | RDKafkaRespErr::RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC
             | RDKafkaRespErr::RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION,
         ) => return Ok(None),
-        // It is there, and being made.
+        // The topic exists, and is still being created.
         Some(RDKafkaRespErr::RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE) => {}
         Some(code) => {
             return Err(asking(rdkafka::error::KafkaError::MetadataFetch(
@@ -344,14 +346,14 @@ fn find(client: &Client, topic: &str, patience: Duration) -> Result<Option<Found
     let replicas = partitions
         .iter()
         .map(|partition| partition.replicas().len());
-    Ok(Some(Found {
+    Ok(Some(TopicState {
         partitions: u32::try_from(partitions.len()).unwrap_or(u32::MAX),
         replicas: u32::try_from(replicas.min().unwrap_or_default()).unwrap_or(u32::MAX),
         led: !partitions.is_empty() && partitions.iter().all(|partition| partition.leader() >= 0),
     }))
 }
 
-fn in_shape(wanted: &Wanted, found: &Found) -> Vec<Difference> {
+fn in_shape(wanted: &TopicSpec, found: &TopicState) -> Vec<Difference> {
     let mut differences = Vec::new();
     if found.partitions != wanted.partitions {
         differences.push(Difference::Partitions {
@@ -370,7 +372,7 @@ fn in_shape(wanted: &Wanted, found: &Found) -> Vec<Difference> {
     differences
 }
 
-fn in_settings(wanted: &Wanted, found: &BTreeMap<String, Setting>) -> Vec<Difference> {
+fn in_settings(wanted: &TopicSpec, found: &BTreeMap<String, Setting>) -> Vec<Difference> {
     let settings = wanted.settings.iter().filter_map(|(name, value)| {
         let found = found.get(*name).map(|setting| setting.value.clone());
         (found.as_ref() != Some(value)).then(|| Difference::Setting {
@@ -383,8 +385,8 @@ fn in_settings(wanted: &Wanted, found: &BTreeMap<String, Setting>) -> Vec<Differ
     settings.collect()
 }
 
-/// Checks at start that the topics are there with the partitions that conversations were placed by, and
-/// answers the log's epoch. Blocks.
+/// Checks at start that the topics have the partition counts by which conversations were placed;
+/// returns the log's epoch. Blocks.
 pub(super) fn check_installed(
     client: &Client,
     layout: &Layout,

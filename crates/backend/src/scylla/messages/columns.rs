@@ -1,4 +1,4 @@
-//! What the columns of a message hold.
+//! Columns of a message.
 
 use bytes::Bytes;
 use protocol::message::Content;
@@ -9,13 +9,14 @@ use scylla::value::CqlVarint;
 use crate::scylla::{SeamCql, write_time};
 use crate::{Error, Result};
 
-/// A server refuses a write of some megabytes for good; nothing near this passes a boat.
+/// Limit of a body: servers refuse writes of some megabytes for good, and nothing near this size
+/// passes a boat.
 const DATA_MAX: usize = 1 << 20;
 
-/// The content of a row to be written. Where there is nothing, zero stands.
+/// Content of a row to be written. Empty fields are zeros.
 #[derive(Clone, Debug, SerializeRow)]
 pub(crate) struct NewContent {
-    /// `kind`, where it fits; else -1.
+    /// `kind` if it fits, else -1.
     mt: i8,
     draf: Bytes,
     pr: CqlVarint,
@@ -28,7 +29,7 @@ pub(crate) struct NewContent {
 }
 
 impl NewContent {
-    /// `Conflict` for what is too large.
+    /// `Conflict` if the content is too large.
     pub(crate) fn of(seam: &'static str, content: &Content) -> Result<NewContent> {
         let bytes = content.data.len();
         if bytes > DATA_MAX {
@@ -48,7 +49,7 @@ impl NewContent {
     }
 }
 
-/// The position of a row to be written; `Conflict` where it has none.
+/// Position of a row to be written; `Conflict` if it has none.
 pub(crate) fn position(seam: &'static str, seq: Seq) -> Result<i64> {
     write_time::of_seq(seam, seq)?.ok_or_else(|| Error::conflict(seam, "a row without a position"))
 }
@@ -62,7 +63,7 @@ pub(crate) fn id(cql: &SeamCql, stored: i64) -> Result<MessageId> {
     MessageId::new(stored).map_err(torn)
 }
 
-/// Zero stands for none.
+/// Zero means none.
 pub(crate) fn optional_id(stored: i64) -> Option<Option<MessageId>> {
     match stored {
         0 => Some(None),
@@ -74,7 +75,7 @@ fn varint(number: i64) -> CqlVarint {
     CqlVarint::from_signed_bytes_be(number.to_be_bytes().to_vec())
 }
 
-/// `None` for what is larger than a bigint; nothing of ours is.
+/// `None` if larger than a bigint; nothing of ours is.
 pub(crate) fn number(varint: &CqlVarint) -> Option<i64> {
     let bytes = varint.as_signed_bytes_be_slice();
     let sign = if bytes.first()? & 0x80 == 0 { 0 } else { 0xff };
@@ -88,7 +89,7 @@ pub(crate) fn number(varint: &CqlVarint) -> Option<i64> {
 mod tests {
     use super::*;
 
-    /// The kind where the column holds it; the whole of it stands beside.
+    /// The column holds small kinds; another column holds every kind.
     #[test]
     fn small_kinds_are_types_of_the_specification() {
         for (kind, mt) in [(0, 0), (1, 1), (127, 127), (128, -1), (1000, -1)] {

@@ -1,4 +1,4 @@
-//! Whose positions a table holds.
+//! Keys of tables of positions.
 
 use std::hash::Hash;
 
@@ -6,14 +6,14 @@ use scylla::serialize::SerializationError;
 use scylla::serialize::row::{RowSerializationContext, SerializeRow};
 use scylla::serialize::writers::RowWriter;
 
-/// The columns that tables of positions begin with: a conversation, or what else has positions.
+/// Leading columns of tables of positions: a conversation, or another owner of positions.
 pub(crate) trait Key: SerializeRow + Copy + Ord + Hash + Send + Sync {
     const COLUMNS: &'static [&'static str];
-    /// The table that says which message stands where.
+    /// Table of the messages at positions.
     const ENTRIES: &'static str;
-    /// The table that says which blocks of positions there are.
+    /// Table of the blocks in use.
     const BLOCKS: &'static str;
-    /// A partition covers two to the power of this positions.
+    /// Size of a partition: two to the power of this, in positions.
     const BLOCK_BITS: u32;
 
     fn block_of(seq: i64) -> i64 {
@@ -28,13 +28,13 @@ pub(crate) trait Key: SerializeRow + Copy + Ord + Hash + Send + Sync {
         Self::first_of(block) + ((1 << Self::BLOCK_BITS) - 1)
     }
 
-    /// A condition that holds for one key.
+    /// Condition that selects one key.
     fn is() -> String {
         format!("{} = ?", Self::COLUMNS.join(" = ? AND "))
     }
 }
 
-/// A key and what follows it, as the values of a statement.
+/// A key and the values after it, as the values of a statement.
 pub(crate) struct Keyed<K, V>(pub(crate) K, pub(crate) V);
 
 impl<K: Key, V: SerializeRow> SerializeRow for Keyed<K, V> {

@@ -1,18 +1,19 @@
-//! What the tables of messages have in common, whether two users talk or a group.
+//! Tables of messages, common to private conversations and groups.
 //!
 //! | what | table | partition | row |
 //! | --- | --- | --- | --- |
-//! | `Rows` | `pchat`, `gchat` | whose they are, 28-day window of the id | id |
-//! | `Windows` | `pchat_bucket`, `gchat_bucket` | whose they are | window |
+//! | `Rows` | `pchat`, `gchat` | owner, 28-day window of the id | id |
+//! | `Windows` | `pchat_bucket`, `gchat_bucket` | owner | window |
 //! | `Entries` | `pchat_seq`, `gchat_seq`, `gchat_own` | key, block of positions | seq |
 //! | | `pchat_block`, `gchat_block`, `gchat_own_block` | key | block |
 //! | `Sends` | `pchat_send`, `gchat_send` | send_id | sender, receiver, id |
 //!
-//! `Positions` reads what `Entries` writes, where every position of a conversation has one.
+//! `Positions` reads entries of `Entries`, in tables where every position of a conversation has
+//! one.
 
 pub(crate) mod columns;
-mod entries;
 mod key;
+mod position_entries;
 mod positions;
 mod rows;
 mod sends;
@@ -20,17 +21,17 @@ pub(crate) mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(crate) use self::entries::{Entries, Standing, Standings};
 pub(crate) use self::key::{Key, Keyed};
+pub(crate) use self::position_entries::{Entries, PositionEntries, PositionEntry};
 pub(crate) use self::positions::Positions;
 pub(crate) use self::rows::{Rows, Stored, by_ids, select};
-pub(crate) use self::sends::{Sends, Sent};
+pub(crate) use self::sends::{Sends, StoredSend};
 pub(crate) use self::windows::Owner;
 
-/// A server takes at most so many keys in one question.
+/// Largest number of keys that a server takes in one query.
 const KEYS_MAX: usize = 100;
 
-/// The rows of each partition, each once, as many as one question may have.
+/// Groups rows by partition, each row once, into queries of at most `KEYS_MAX` keys.
 fn by_partition<P: Copy + Ord>(keys: impl Iterator<Item = (P, i64)>) -> Vec<(P, Vec<i64>)> {
     let mut of_partitions: BTreeMap<P, BTreeSet<i64>> = BTreeMap::new();
     for (partition, row) in keys {

@@ -1,4 +1,4 @@
-//! Which message stands where: the reading. `Entries` says what a reader may rely on.
+//! Messages by position: the reading. `Entries` says what a reader may rely on.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -7,11 +7,11 @@ use protocol::frame::HistoryRange;
 use protocol::history::Order;
 use protocol::{MessageId, Seq};
 
-use super::{Entries, Key, Keyed, Standings, by_partition, columns};
+use super::{Entries, Key, Keyed, PositionEntries, by_partition, columns};
 use crate::scylla::{SeamCql, Statement, write_time};
 use crate::{Error, Result};
 
-/// Positions of conversations, dense in each. A key is shown as errors name it.
+/// Positions of conversations, dense in each. Errors show the key.
 pub(crate) struct Positions<K: Key> {
     entries: Entries<K>,
     upward: Statement,
@@ -43,11 +43,11 @@ impl<K: Key + Display> Positions<K> {
         }
     }
 
-    pub(crate) async fn save(&self, cql: &SeamCql, standings: Standings<K>) -> Result<()> {
+    pub(crate) async fn save(&self, cql: &SeamCql, standings: PositionEntries<K>) -> Result<()> {
         self.entries.save(cql, standings).await
     }
 
-    /// Which message stands at each of these positions, in order of the question.
+    /// Ids of the messages at these positions, in request order.
     pub(crate) async fn ids(
         &self,
         cql: &SeamCql,
@@ -72,7 +72,7 @@ impl<K: Key + Display> Positions<K> {
             .collect()
     }
 
-    /// Positions one after the other, in the order of `range`; `Corrupt` where a hole comes first.
+    /// Consecutive positions, in the order of `range`; `Corrupt` if a hole comes first.
     pub(crate) async fn page(
         &self,
         cql: &SeamCql,
@@ -109,7 +109,7 @@ impl<K: Key + Display> Positions<K> {
         if !found.is_empty() || !self.goes_on_after(cql, key, first).await? {
             return Ok(found);
         }
-        // A writer may have gone on from here into a later block since.
+        // A writer may have moved on from here into a later block since.
         let found = self.dense(cql, key, first, limit).await?;
         match found.is_empty() {
             true => Err(hole(cql, key, first)),
@@ -117,8 +117,8 @@ impl<K: Key + Display> Positions<K> {
         }
     }
 
-    /// Everything from `first` up to a hole or the end. `Corrupt` where later ones are in its block, and it is
-    /// not.
+    /// Positions from `first` up to a hole or the end. `Corrupt` if its block has later ones but
+    /// not `first`.
     async fn dense(
         &self,
         cql: &SeamCql,
@@ -159,7 +159,7 @@ impl<K: Key + Display> Positions<K> {
         let mut found: Vec<(i64, i64)> = Vec::new();
         while next > 0 && found.len() < limit {
             if found.is_empty() {
-                // From where nothing is yet, down to where something may be.
+                // Skips empty blocks, down to the newest block with positions.
                 let Some(block) = self.newest_block(cql, key, K::block_of(next)).await? else {
                     break;
                 };
@@ -218,7 +218,7 @@ impl<K: Key + Display> Positions<K> {
     }
 }
 
-/// `None` where no message can stand.
+/// `None` if no message can have this position.
 fn position(cql: &SeamCql, seq: Seq) -> Option<i64> {
     write_time::of_seq(cql.seam(), seq).ok().flatten()
 }

@@ -14,31 +14,31 @@ use super::windows::{self, Ids, Owner, Windows};
 use crate::scylla::{SeamCql, Statement};
 use crate::{Error, Result};
 
-/// Rows in one answer: bodies have up to 64 KiB.
+/// Rows per answer: bodies have up to 64 KiB.
 const PAGE_MAX: usize = 128;
 
-/// A row as it was read. Where only a register was written so far, all but the id are missing.
+/// Row as read. All columns but the id are missing if only a register was written so far.
 pub(crate) trait Stored: for<'frame, 'metadata> Decode<'frame, 'metadata> + Send {
     type Owner: Owner;
-    /// What it means.
+    /// Decoded row.
     type Row: Clone + Send;
 
-    /// The columns that are read.
+    /// Columns to be read.
     const COLUMNS: &'static str;
-    /// The columns that are written.
+    /// Columns to be written.
     const NEW: &'static str;
 
     fn id(&self) -> i64;
 
     fn was_written(&self) -> bool;
 
-    /// `None` where the columns mean nothing.
+    /// `None` if the columns make no sense.
     fn whole(self, owner: Self::Owner) -> Option<Self::Row>;
 
     fn seq(row: &Self::Row) -> Seq;
 }
 
-/// The rows of one table, and the windows that they lie in.
+/// Rows of one table, and their windows.
 pub(crate) struct Rows<R: Stored> {
     windows: Windows<R::Owner>,
     insert: Statement,
@@ -66,7 +66,7 @@ impl<R: Stored> Rows<R> {
         }
     }
 
-    /// Rows may be saved under these ids from now on.
+    /// Prepares the windows of these ids, so that rows may be saved there.
     pub(crate) async fn open(
         &self,
         cql: &SeamCql,
@@ -76,7 +76,7 @@ impl<R: Stored> Rows<R> {
         self.windows.open(cql, windows.collect()).await
     }
 
-    /// `rows` have a field for each column, and `written`, the time of the write.
+    /// Saves rows. Each has a field per column, and `written`, the time of the write.
     pub(crate) async fn save(
         &self,
         cql: &SeamCql,
@@ -86,7 +86,7 @@ impl<R: Stored> Rows<R> {
         cql.all(writes.collect()).await.map(drop)
     }
 
-    /// Each of these rows, in order of the question.
+    /// Rows of these keys, in request order.
     pub(crate) async fn whole(
         &self,
         cql: &SeamCql,
@@ -98,7 +98,7 @@ impl<R: Stored> Rows<R> {
         .await
     }
 
-    /// The rows that stand at these positions; `Corrupt` where one does not.
+    /// Rows at these positions; `Corrupt` if one is missing.
     pub(crate) async fn standing(
         &self,
         cql: &SeamCql,
@@ -180,7 +180,7 @@ pub(crate) fn select<O: Owner>(columns: &str, which: &str) -> Statement {
     ))
 }
 
-/// `None` for a row that was never written; `Corrupt` for one that means nothing.
+/// `None` for a row that was never written, `Corrupt` for one that makes no sense.
 fn decoded<R: Stored>(cql: &SeamCql, owner: R::Owner, row: R) -> Result<Option<R::Row>> {
     if !row.was_written() {
         return Ok(None);
@@ -194,8 +194,8 @@ fn decoded<R: Stored>(cql: &SeamCql, owner: R::Owner, row: R) -> Result<Option<R
     row.map(Some)
 }
 
-/// What `read` makes of each of these rows, beside its id, in order of the question; nothing of those that are
-/// not there. One question for each partition.
+/// Reads rows by id. `read` turns each into its id and value; values come in request order,
+/// the default for a missing row. One query per partition.
 pub(crate) async fn by_ids<O: Owner, R, T>(
     cql: &SeamCql,
     statement: &Statement,
@@ -223,7 +223,7 @@ where
     Ok(keys.iter().map(|key| of(key).unwrap_or_default()).collect())
 }
 
-/// The ids of each partition.
+/// Groups ids by partition.
 fn by_window<O: Owner>(keys: &[(O, MessageId)]) -> Vec<((O, i16), Vec<i64>)> {
     let in_window = |&(owner, id)| ((owner, windows::of(id)), id.get());
     by_partition(keys.iter().map(in_window))

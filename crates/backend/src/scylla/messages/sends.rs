@@ -1,5 +1,5 @@
-//! Which messages were sent under a send_id. Rows are only added: a repeat that became a message of its own
-//! stands beside the first.
+//! Messages by send_id. Rows are only added: a repeat that became a message of its own lies beside
+//! the first.
 
 use protocol::id::Uuid;
 use protocol::{MessageId, SendId, UserId};
@@ -8,19 +8,19 @@ use super::columns;
 use crate::scylla::{SeamCql, Statement};
 use crate::{Error, Result};
 
-/// A message as it was sent.
+/// Message under its send_id.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sent {
+pub(crate) struct StoredSend {
     pub(crate) send_id: SendId,
     pub(crate) from: UserId,
-    /// A user or a group.
+    /// User or group.
     pub(crate) to: i64,
     pub(crate) id: MessageId,
 }
 
-impl Sent {
+impl StoredSend {
     fn values(self) -> (Uuid, i64, i64, i64) {
-        let Sent { from, to, id, .. } = self;
+        let StoredSend { from, to, id, .. } = self;
         (uuid(self.send_id), from.get(), to, id.get())
     }
 }
@@ -32,7 +32,7 @@ pub(crate) struct Sends {
 }
 
 impl Sends {
-    /// In a table of `send_id`, these columns, `id`.
+    /// `table` has the columns `send_id`, these two, and `id`.
     pub(crate) fn new(table: &str, from: &str, to: &str) -> Sends {
         Sends {
             insert: Statement::new(format!(
@@ -41,20 +41,24 @@ impl Sends {
             of_sender: Statement::new(format!(
                 "SELECT id FROM {table} WHERE send_id = ? AND {from} = ? AND {to} = ? AND id >= ? LIMIT 16"
             )),
-            // Whoever chooses a send_id that thousands chose is not told of all of them.
+            // Bounded: a send_id shared by thousands of messages returns only some of them.
             all: Statement::new(format!(
                 "SELECT {from}, id FROM {table} WHERE send_id = ? LIMIT 256"
             )),
         }
     }
 
-    pub(crate) async fn save(&self, cql: &SeamCql, sent: impl Iterator<Item = Sent>) -> Result<()> {
+    pub(crate) async fn save(
+        &self,
+        cql: &SeamCql,
+        sent: impl Iterator<Item = StoredSend>,
+    ) -> Result<()> {
         let writes = sent.map(|sent| cql.write(&self.insert, sent.values()));
         cql.all(writes.collect()).await.map(drop)
     }
 
-    /// Ids of what was sent like this, from this id on, the first ones.
-    pub(crate) async fn find(&self, cql: &SeamCql, since: Sent) -> Result<Vec<MessageId>> {
+    /// Ids of the first matching sends, from the id of `since` on.
+    pub(crate) async fn find(&self, cql: &SeamCql, since: StoredSend) -> Result<Vec<MessageId>> {
         let found: Vec<(i64,)> = cql.rows(&self.of_sender, since.values()).await?;
         found
             .into_iter()

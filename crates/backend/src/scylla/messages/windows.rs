@@ -1,4 +1,4 @@
-//! Windows of 28 days: a partition of messages holds those of one owner in one of them.
+//! Windows of 28 days: a partition holds the messages of one owner in one window.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -9,28 +9,28 @@ use protocol::history::{IdRange, Order};
 use protocol::id::snowflake::EPOCH;
 
 use crate::Result;
-use crate::scylla::{Known, SeamCql, Statement};
+use crate::scylla::{SeamCql, Statement, WrittenCache};
 
 const WINDOW_MILLIS: i64 = 28 * 86_400 * 1_000;
 
-/// The number of the window of an id: ids of 139 years have 1818.
+/// Number of the window of an id: ids of 139 years have 1818.
 pub(crate) fn of(id: MessageId) -> i16 {
     ((id.timestamp().millis() - EPOCH.millis()) / WINDOW_MILLIS) as i16
 }
 
-/// Whose messages lie together.
+/// Owner of a partition of messages.
 pub(crate) trait Owner: Copy + Display + Ord + Hash + Send + Sync {
-    /// The column that names it in both tables.
+    /// Column of the owner in both tables.
     const COLUMN: &'static str;
-    /// The table of rows.
+    /// Table of rows.
     const ROWS: &'static str;
-    /// The table that says which windows there are.
+    /// Table of the windows in use.
     const WINDOWS: &'static str;
 
     fn number(self) -> i64;
 }
 
-/// Both ends inclusive.
+/// Range of ids, both ends included.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ids {
     pub(super) first: MessageId,
@@ -38,7 +38,7 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    /// `None` where no id lies within.
+    /// `None` if the range holds no id.
     pub(super) fn within(range: IdRange) -> Option<Ids> {
         let first = match range.after {
             Some(after) => after.get().checked_add(1)?,
@@ -56,13 +56,13 @@ impl Ids {
     }
 }
 
-/// Which windows an owner has rows in. A window is written before its first row; that an owner lacks one is
-/// asked each time.
+/// Windows in which owners have rows. A window is written before its first row; absence is not
+/// remembered but queried each time.
 pub(super) struct Windows<O: Owner> {
     insert: Statement,
     upward: Statement,
     downward: Statement,
-    known: Known<(O, i16)>,
+    known: WrittenCache<(O, i16)>,
 }
 
 impl<O: Owner> Windows<O> {
@@ -77,11 +77,11 @@ impl<O: Owner> Windows<O> {
             insert: Statement::new(format!("INSERT INTO {table} ({owner}, pk) VALUES (?, ?)")),
             upward: range("ASC"),
             downward: range("DESC"),
-            known: Known::default(),
+            known: WrittenCache::default(),
         }
     }
 
-    /// Rows may be written there from now on.
+    /// Writes the windows, so that rows may be written there.
     pub(super) async fn open(&self, cql: &SeamCql, all: BTreeSet<(O, i16)>) -> Result<()> {
         let unknown = all.into_iter().filter(|window| !self.known.has(window));
         let writes = unknown.map(|(owner, pk)| async move {
@@ -92,7 +92,7 @@ impl<O: Owner> Windows<O> {
         cql.all(writes.collect()).await.map(drop)
     }
 
-    /// The windows where these ids may be, in order.
+    /// Windows that may hold these ids, in order.
     pub(super) async fn of(
         &self,
         cql: &SeamCql,
@@ -115,7 +115,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::fresh::at;
+    use crate::test_ids::at;
 
     #[test]
     fn a_window_is_28_days() {

@@ -34,7 +34,7 @@ fn the_script_names_keyspace_tables_and_migrations() {
     assert_eq!(added_column(adds), Some(("head", "from_low")));
 }
 
-/// The columns of a table, with their types, and its primary key; all migrations together.
+/// Columns of a table, with their types, and its primary key; all migrations together.
 fn table(name: &str) -> (BTreeMap<String, String>, String) {
     let mut columns = BTreeMap::new();
     let mut key = String::new();
@@ -143,7 +143,7 @@ fn an_id_is_the_last_column_of_its_key() {
     assert_eq!(table("user_group").1, "(uid, gid)");
 }
 
-/// One keyspace more a run would make the server slow in the end.
+/// Drops the keyspace: one more per run would slow the server in the end.
 async fn drop_keyspace(config: &ScyllaConfig) {
     let session = open(config).await.expect("connects");
     let mut drop = Statement::new(format!("DROP KEYSPACE IF EXISTS {}", config.keyspace));
@@ -151,7 +151,8 @@ async fn drop_keyspace(config: &ScyllaConfig) {
     session.query_unpaged(drop, ()).await.expect("drops");
 }
 
-/// Before: an error that says what to do. Two at once make the tables, and a third finds them.
+/// Before the tables exist, the error names the remedy. Two concurrent runs make the tables, and a
+/// third finds them.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn applying_at_once_and_again_makes_the_tables_once() {
@@ -172,7 +173,7 @@ async fn applying_at_once_and_again_makes_the_tables_once() {
     assert!(again.iter().all(|one| !one.new), "{again:?}");
     Cql::connect(&config).await.expect("connects");
 
-    // One that was broken off is run again.
+    // An interrupted migration is run again.
     let session = open(&config).await.expect("connects");
     let keyspace = &config.keyspace;
     let forget = format!("DELETE FROM {keyspace}.schema_migration WHERE number = 3");

@@ -1,7 +1,7 @@
 use bytes::Bytes;
 
 use super::*;
-use crate::fresh::Fresh;
+use crate::test_ids::TestIds;
 use crate::timeline::contract::{self, count, entry, latest, push};
 
 /// Each check in a memory of its own.
@@ -10,20 +10,20 @@ macro_rules! in_memory {
         $(
             #[tokio::test]
             async fn $check() {
-                contract::$check(&$open(), &Fresh::new(1)).await;
+                contract::$check(&$open(), &TestIds::new(1)).await;
             }
         )*
 
         #[tokio::test]
         async fn all_of_them_in_one() {
-            let (line, fresh) = ($open(), Fresh::new(1));
+            let (line, fresh) = ($open(), TestIds::new(1));
             $(contract::$check(&line, &fresh).await;)*
-            crate::real::ran("timeline", "embedded");
+            crate::test_servers::ran("timeline", "embedded");
         }
 
         #[tokio::test]
         async fn all_of_them_behind_a_hook() {
-            let (line, fresh) = (crate::timeline::behind_a_hook(std::sync::Arc::new($open())), Fresh::new(1));
+            let (line, fresh) = (crate::timeline::behind_a_hook(std::sync::Arc::new($open())), TestIds::new(1));
             $(contract::$check(&*line, &fresh).await;)*
         }
     };
@@ -45,11 +45,11 @@ fn of_room_for(messages: usize) -> EmbeddedTimeline {
 
 #[tokio::test]
 async fn who_was_not_used_for_longest_makes_room() {
-    let (line, fresh) = (of_room_for(10), Fresh::new(1));
+    let (line, fresh) = (of_room_for(10), TestIds::new(1));
     let [one, other, third] = [(); 3].map(|()| fresh.group());
     push(&line, one, 1..=4).await;
     push(&line, other, 1..=4).await;
-    // It is read again.
+    // A read of `one` counts as use.
     assert_eq!(latest(&line, one, 0, 1).await.len(), 1);
     push(&line, third, 1..=4).await;
     let counts = [
@@ -62,15 +62,15 @@ async fn who_was_not_used_for_longest_makes_room() {
 
 #[tokio::test]
 async fn one_group_alone_keeps_what_has_room() {
-    let (line, fresh) = (of_room_for(10), Fresh::new(1));
+    let (line, fresh) = (of_room_for(10), TestIds::new(1));
     let group = fresh.group();
     push(&line, group, 1..=9).await;
     push(&line, group, 10..=25).await;
     let kept = count(&line, group, 99).await;
     assert!((8..=10).contains(&kept), "{kept}");
     assert_eq!(latest(&line, group, 0, 1).await, [entry(25)]);
-    // Larger than all the room there is.
-    let huge = Entry {
+    // Larger than the whole room.
+    let huge = TimelineEntry {
         body: Bytes::from(vec![0; 1 << 20]),
         ..entry(26)
     };
@@ -83,14 +83,14 @@ async fn one_group_alone_keeps_what_has_room() {
     );
 }
 
-/// What is counted is what is there, whatever is replaced, moved or dropped.
+/// The byte count equals the contents after any replacement, move or drop.
 #[tokio::test]
 async fn bytes_are_counted_right() {
-    let (line, fresh) = (open(), Fresh::new(1));
+    let (line, fresh) = (open(), TestIds::new(1));
     let group = fresh.group();
     push(&line, group, 1..=1200).await;
     push(&line, group, 1000..=1100).await;
-    let moved = Entry {
+    let moved = TimelineEntry {
         seq: Seq(1199),
         ..entry(1000)
     };

@@ -4,12 +4,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::clock::{Entropy, SystemEntropy};
-use crate::fresh::Fresh;
 use crate::mailbox::RedisMode;
+use crate::test_ids::TestIds;
 use crate::timeline::contract::{self, count, entry, latest, push};
 
 fn config(mode: RedisMode, part: &str) -> RedisConfig {
-    let access = crate::real::access("redis");
+    let access = crate::test_servers::access("redis");
     RedisConfig {
         mode,
         username: access.username.clone(),
@@ -17,16 +17,16 @@ fn config(mode: RedisMode, part: &str) -> RedisConfig {
         sentinel_username: access.username,
         sentinel_password_file: access.password_file,
         tls: access.tls,
-        addresses: crate::real::addresses(part),
+        addresses: crate::test_servers::addresses(part),
         key_prefix: format!("test-{:x}", SystemEntropy.next()),
-        // The machine may have more to do.
+        // The machine may be busy.
         deadline: Duration::from_secs(5),
         connect_wait: Duration::from_secs(5),
         ..RedisConfig::default()
     }
 }
 
-/// What a run leaves does not stay.
+/// Short expiry, so that nothing outlives a run for long.
 fn brief() -> TimelineConfig {
     TimelineConfig {
         expire: Duration::from_secs(600),
@@ -42,9 +42,9 @@ async fn open(mode: RedisMode, part: &str, settings: TimelineConfig) -> RedisTim
 /// Runs each check of the contract on one part.
 macro_rules! on_part {
     ($line:ident, $part:ident: $($check:ident),* $(,)?) => {{
-        let fresh = Fresh::new(1);
+        let fresh = TestIds::new(1);
         $(contract::$check(&$line, &fresh).await;)*
-        crate::real::ran("timeline", $part);
+        crate::test_servers::ran("timeline", $part);
     }};
 }
 
@@ -78,15 +78,15 @@ impl RedisTimeline {
     }
 }
 
-/// Bodies of what is no longer kept are gone with it, and what is kept has a time to live.
+/// Bodies go with their dropped messages, and stored keys have a time to live.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn nothing_is_left_behind() {
     let line = open(RedisMode::Cluster, "redis-cluster", brief()).await;
-    let group = Fresh::new(1).group();
+    let group = TestIds::new(1).group();
     push(&line, group, 1..=900).await;
     push(&line, group, 901..=1300).await;
-    let moved = Entry {
+    let moved = TimelineEntry {
         id: entry(5_000).id,
         ..entry(1300)
     };
@@ -113,12 +113,12 @@ async fn nothing_is_left_behind() {
     }
 }
 
-/// A page ends before a body that is gone, and so does the count; what ended with its time makes room.
+/// A page and the count end before a missing body; expired bodies make room.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn a_page_ends_before_a_body_that_is_gone() {
     let line = open(RedisMode::Single, "redis-single", brief()).await;
-    let group = Fresh::new(1).group();
+    let group = TestIds::new(1).group();
     push(&line, group, 1..=9).await;
     let lose = async |seq| {
         line.number(group, "DEL", line.body(group, entry(seq).id))
@@ -135,7 +135,7 @@ async fn a_page_ends_before_a_body_that_is_gone() {
     }
     push(&line, group, [10]).await;
     assert_eq!(line.number(group, "ZCARD", line.timeline(group)).await, 6);
-    // The writer has it again.
+    // The writer pushes the message again.
     push(&line, group, [4]).await;
     assert_eq!(count(&line, group, 99).await, 7);
 }
@@ -148,7 +148,7 @@ async fn what_nobody_pushes_again_goes() {
         ..TimelineConfig::default()
     };
     let line = open(RedisMode::Single, "redis-single", settings).await;
-    let group = Fresh::new(1).group();
+    let group = TestIds::new(1).group();
     push(&line, group, 1..=3).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(count(&line, group, 9).await, 0);
@@ -180,12 +180,12 @@ fn names_are_those_of_the_design() {
 fn calls_hold_many_small_or_few_large_messages() {
     let of = |count: u64, bytes: usize| {
         let entries: Vec<_> = (1..=count)
-            .map(|seq| Entry {
+            .map(|seq| TimelineEntry {
                 body: Bytes::from(vec![0; bytes]),
                 ..entry(seq)
             })
             .collect();
-        let lengths: Vec<usize> = together(&entries).map(<[Entry]>::len).collect();
+        let lengths: Vec<usize> = together(&entries).map(<[TimelineEntry]>::len).collect();
         lengths
     };
     assert!(of(0, 1).is_empty());
@@ -195,7 +195,7 @@ fn calls_hold_many_small_or_few_large_messages() {
 }
 
 proptest! {
-    // Threat 20: no text of a stranger is in a key, and the tag is ours.
+    // Threat 20: keys contain no text of strangers, and the hash tag is ours.
     #[test]
     fn keys_of_a_group_lie_in_its_slot(
         prefix in slots::PREFIXES,

@@ -1,4 +1,4 @@
-//! Services that verify each other: whose certificate is taken, by caller and called alike.
+//! Services that verify each other: both callers and called accept or refuse a certificate.
 
 use protocol::access::{Caller, Role};
 use rcgen::{
@@ -18,7 +18,7 @@ const CARRIER: &str = "spiffe://packetboat/packetboat/carrier/carrier-1";
 
 struct Root(CertifiedIssuer<'static, KeyPair>);
 
-/// Contents of a leaf, right ones or not.
+/// Contents of a leaf, valid or not.
 struct Leaf<'a> {
     uris: &'a [&'a str],
     uses: &'a [ExtendedKeyUsagePurpose],
@@ -73,7 +73,7 @@ fn load(files: &Files, stem: &str, role: Role) -> Result<Identity, IdentityError
     Identity::load(&config, Some(role), Arc::new(SystemClock))
 }
 
-/// `caller` calls a service of `role` at `called`.
+/// Calls a service of `role` at `called` from `caller`.
 fn call(caller: &Identity, called: &Identity, role: Role) -> Result<Pair, rustls::Error> {
     Pair::connect(&called.accepting(), &caller.calling(role), "any")
 }
@@ -124,8 +124,8 @@ fn a_caller_wants_the_role_that_it_calls() {
     );
 }
 
-/// A certificate that `sign` leaves at the place of a good one is taken by nobody: neither by its own process, nor by
-/// those that it calls, nor by those that call it.
+/// A certificate that `sign` leaves in place of a good one is refused by all: its own process, the
+/// services it calls, and its callers.
 #[test]
 fn certificates_that_are_no_services_are_taken_by_nobody() {
     let cases: [(&str, Leaf<'_>); 7] = [
@@ -191,7 +191,7 @@ fn certificates_that_are_no_services_are_taken_by_nobody() {
         let station = load(&files, "station", Role::Station).expect("a station");
         root.sign(&files, "boat", &leaf);
         assert!(load(&files, "boat", Role::Boat).is_err(), "{case}");
-        // One whose own process does not look: as rustls would be set up by somebody else.
+        // A peer that does not check its own certificate, as another setup of rustls.
         let called = Forged::new(&files, "boat");
         let by = call_forged(&station, &called);
         let calls = called.call(&station);
@@ -274,11 +274,11 @@ fn renewals_and_new_roots_end_no_connection() {
     }
     call(&boat, &station, Role::Station).expect("new alone");
     pair.echo(b"stay");
-    // Until somebody looks at it again.
+    // A later look at the old chain refuses it.
     assert!(!station.trusts(&shown) && !station.trusts(&[]));
 }
 
-// A look between the renames of a renewal was counted as a refusal, and an alarm told of it.
+// A look between the renames of a renewal used to count as a refusal, and raised an alarm.
 #[test]
 fn a_look_in_the_middle_of_a_renewal_waits_for_the_rest() {
     let (files, root) = fleet();
@@ -302,7 +302,7 @@ fn a_look_in_the_middle_of_a_renewal_waits_for_the_rest() {
     assert_eq!(renewed.expect("in the end"), Reload::Reloaded);
     let renewed = renew(&new, &[&root, &new], "ca.crt");
     assert_eq!(renewed.expect("in the end"), Reload::Reloaded);
-    // Another's key stays one.
+    // A key of another certificate stays refused.
     let key = std::fs::read_to_string(files.path("station.key")).expect("a key");
     files.write("boat.key", &key);
     let error = boat.reload().expect_err("another's").to_string();
@@ -363,7 +363,7 @@ fn an_identity_has_three_files_and_unlike_roles() {
     assert_eq!(with(Role::Boat, "spiffe://a/ns/b/sa/c"), "");
 }
 
-/// A peer that shows its files whatever is in them, and takes what is of the same roots.
+/// Peer that shows its files whatever they hold, and accepts any certificate.
 struct Forged {
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
@@ -411,7 +411,7 @@ fn call_forged(caller: &Identity, called: &Forged) -> Result<Pair, rustls::Error
     Pair::connect(&called.server, &caller.calling(Role::Boat), "any")
 }
 
-/// Believes every server.
+/// Verifier that accepts every server.
 #[derive(Debug)]
 struct Blind;
 

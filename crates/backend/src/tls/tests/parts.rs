@@ -1,4 +1,4 @@
-//! Credentials for a part: files that change, and handshakes with what they hold at that moment.
+//! Credentials for a part: files that change, and handshakes with their content at that moment.
 
 use secrecy::ExposeSecret;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::Kind;
 use crate::credentials::Credentials;
 
-/// Credentials of section `scylla`, with the password in `password`.
+/// Loads credentials of section `scylla`, with the password in `password`.
 fn load(files: &Files, tls: &ClientTlsConfig) -> crate::Result<Arc<Credentials>> {
     let password = files.path("password");
     Credentials::load("test", "scylla", tls, [("password_file", &*password)])
@@ -71,7 +71,7 @@ fn files_that_cannot_be_used_change_nothing() {
     let mut changes = credentials.changes();
     assert_eq!(credentials.reload().expect("read"), Reload::Unchanged);
 
-    // Half a renewal is none.
+    // Half a renewal changes nothing.
     let key = std::fs::read_to_string(files.path("own.key")).expect("a key");
     files.make("own", &["packetboat"], 2101);
     let renewed = std::fs::read_to_string(files.path("own.key")).expect("a key");
@@ -119,7 +119,7 @@ fn a_node_is_known_by_its_address_or_by_its_root_alone() {
     assert!(reason(&foreign).contains("scylla.tls.ca_file"), "{foreign}");
 }
 
-// A renewal of the root needs no new connection to be told of it.
+// A renewed root takes effect once it is reread, without a new client.
 #[test]
 fn a_handshake_takes_what_the_files_hold_at_that_moment() {
     let files = Files::new();

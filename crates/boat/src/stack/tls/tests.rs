@@ -1,4 +1,5 @@
-//! Both ends in one thread: rustls as the client, and the adapter, whose bytes arrive in pieces of every size.
+//! Both ends in one thread: rustls as the client, and the adapter, whose bytes arrive in pieces of
+//! every size.
 
 mod contract;
 
@@ -37,7 +38,7 @@ static IDENTITY: LazyLock<Identity> = LazyLock::new(|| {
     }
 });
 
-/// No store of sessions, but tickets: one after a handshake.
+/// A server without a session store, but with tickets: one after a handshake.
 fn server_config() -> ServerConfig {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
@@ -78,11 +79,11 @@ fn client(config: impl Into<Arc<ClientConfig>>) -> ClientConnection {
 struct Pair {
     client: ClientConnection,
     tls: Tls,
-    /// Words of the client, as the adapter decrypted them.
+    /// Plaintext from the client, as the adapter decrypted it.
     plain: BytesMut,
-    /// Words of the adapter, as the client decrypted them.
+    /// Plaintext from the adapter, as the client decrypted it.
     answers: Vec<u8>,
-    /// Ciphertext of the client so far.
+    /// Ciphertext bytes of the client so far.
     sent: usize,
 }
 
@@ -114,8 +115,8 @@ impl Pair {
         self.client.writer().write_all(bytes).expect("room");
     }
 
-    /// Moves what both have to say until both are silent. The adapter gets as many bytes at once as `piece` says of the
-    /// place in the client's stream, and at least one.
+    /// Moves bytes both ways until both sides are silent. `piece` gives the number of bytes, at
+    /// least one, that the adapter gets at each offset of the client's stream.
     fn run(&mut self, mut piece: impl FnMut(usize) -> usize) -> Result<(), TlsError> {
         loop {
             let mut ciphertext = Vec::new();
@@ -137,7 +138,7 @@ impl Pair {
         }
     }
 
-    /// The client reads all that the adapter has for it.
+    /// Has the client read all that the adapter has for it.
     fn hear(&mut self) -> bool {
         let said = self.tls.unwritten().to_vec();
         self.tls.wrote(said.len());
@@ -165,7 +166,7 @@ impl Pair {
         assert_eq!(capacities, (0, 0));
     }
 
-    /// Both ways, and back.
+    /// Sends `bytes` to the adapter and back.
     fn echo(&mut self, bytes: &[u8], mut piece: impl FnMut(usize) -> usize) {
         self.send(bytes);
         self.run(&mut piece).expect("good bytes");
@@ -239,7 +240,7 @@ fn keys_are_renewed_from_both_sides_views() {
         pair.echo(&[round; 300], |_| 11);
         pair.assert_idle();
     }
-    // Requests without data in between are somebody's idleness, or an attack.
+    // Key updates without data in between are an idle client's, or an attack.
     let mut refreshes = 0;
     let error = loop {
         pair.client.refresh_traffic_keys().expect("TLS 1.3");
@@ -249,7 +250,7 @@ fn keys_are_renewed_from_both_sides_views() {
         }
     };
     assert!((30..=33).contains(&refreshes), "{refreshes}: {error}");
-    assert_eq!(error.fault(), Fault::Client);
+    assert_eq!(error.fault(), FaultSide::Client);
 }
 
 #[test]
@@ -281,7 +282,7 @@ fn another_protocol_is_refused_with_an_alert() {
             error,
             TlsError::Failed(Error::NoApplicationProtocol)
         ));
-        assert_eq!(error.fault(), Fault::Client);
+        assert_eq!(error.fault(), FaultSide::Client);
         let mut alert = pair.tls.unwritten();
         pair.client.read_tls(&mut alert).expect("a slice");
         let heard = pair.client.process_new_packets();
@@ -304,7 +305,7 @@ fn a_long_handshake_is_refused_before_it_is_held() {
         let mut pair = Pair::new(config.clone());
         let error = pair.run(|_| piece).expect_err("a refusal");
         assert!(matches!(error, TlsError::HandshakeTooLarge), "{error}");
-        assert_eq!(error.fault(), Fault::Client);
+        assert_eq!(error.fault(), FaultSide::Client);
     }
     let mut config = client_config(&TLS13);
     config.max_fragment_size = Some(64);
@@ -415,7 +416,7 @@ fn an_idle_connection_holds_no_buffer() {
         pair.assert_idle();
     }
     assert!(size_of::<Tls>() <= 96, "{}", size_of::<Tls>());
-    // On the heap, beside keys.
+    // On the heap, besides the keys.
     let boxed = size_of::<UnbufferedServerConnection>();
     assert!(boxed <= 1088, "{boxed}");
 }
@@ -430,7 +431,7 @@ fn records_of_the_greatest_size_come_whole_and_in_pieces() {
     }
 }
 
-/// Sizes of what is said, and of the pieces in which it comes.
+/// Sizes of the writes, and of the pieces in which they arrive.
 fn talk() -> impl Strategy<Value = (Vec<usize>, Vec<usize>)> {
     let sizes = prop_oneof![1..50usize, 1..20_000usize, 15_000..300_000usize];
     let pieces = prop_oneof![1..8usize, 1..600usize, 1..20_000usize];
@@ -471,7 +472,7 @@ proptest! {
         at in 0..4usize,
         piece in 1..5000usize,
     ) {
-        // Behind a head that may pass, at a time that may be right.
+        // Garbage behind a head that may pass, at a time that may be right.
         let mut pair = match at {
             0 => Pair::of(&TLS13),
             1 => Pair::of(&TLS12),
@@ -502,7 +503,8 @@ proptest! {
     }
 }
 
-/// Not a test but a measurement: `cargo test -p boat --release -- --ignored connections_come --nocapture`.
+/// A measurement rather than a test:
+/// `cargo test -p boat --release -- --ignored connections_come --nocapture`.
 #[test]
 #[ignore = "a measurement of some seconds"]
 #[expect(clippy::print_stdout, reason = "the figures are what it is for")]

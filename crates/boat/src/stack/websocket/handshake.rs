@@ -1,4 +1,4 @@
-//! The handshake of a WebSocket (RFC 6455, 4.2): what a request must say, and the key that answers it.
+//! WebSocket handshake (RFC 6455, 4.2): checks the request, and computes the key that answers it.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -11,10 +11,10 @@ use sha1::{Digest, Sha1};
 /// Appended to the client's key.
 const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// The version that there is.
+/// The only version there is.
 pub const VERSION: &str = "13";
 
-/// Why a request does not become a WebSocket.
+/// Refusal of a request to become a WebSocket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     pub status: StatusCode,
@@ -30,11 +30,11 @@ impl Rejection {
     }
 }
 
-/// The value of `Sec-WebSocket-Accept` for a request that asks for `subprotocol`.
+/// Returns the value of `Sec-WebSocket-Accept` for a request that asks for `subprotocol`.
 ///
 /// # Errors
-/// A [`Rejection`]: 405 for another method than GET, 426 for what asks for no upgrade or another version, 400 for the
-/// rest.
+/// A [`Rejection`]: 405 for a method other than GET, 426 for a request without an upgrade or with
+/// another version, 400 otherwise.
 pub fn accept(
     method: &Method,
     headers: &HeaderMap,
@@ -83,7 +83,7 @@ fn lists(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     tokens(headers, name).any(|it| it.eq_ignore_ascii_case(token))
 }
 
-/// Names of subprotocols have a case.
+/// True if the header lists `token`; names of subprotocols are case-sensitive.
 fn lists_exactly(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     tokens(headers, name).any(|it| it == token)
 }

@@ -1,6 +1,6 @@
-//! The mask of RFC 6455, 5.3: each byte of a payload with the one of four whose turn it is.
+//! Masking of RFC 6455, 5.3: each payload byte XOR one of the four mask bytes in turn.
 
-/// Takes the mask off, or puts it on. `at`: how far into the payload the bytes begin.
+/// Applies or removes the mask. `at` is the offset of `bytes` in the payload.
 pub(super) fn unmask(bytes: &mut [u8], mask: [u8; 4], at: usize) {
     let mask: [u8; 4] = std::array::from_fn(|turn| mask[(at + turn) % 4]);
     let word = u64::from_ne_bytes(std::array::from_fn(|turn| mask[turn % 4]));

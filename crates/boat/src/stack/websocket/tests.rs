@@ -12,7 +12,7 @@ const RULES: Rules = Rules {
     takes_text: true,
 };
 
-/// A frame as a client sends it, with a length of the shortest form.
+/// A client's frame, with a length of the shortest form.
 fn frame(first: u8, payload: &[u8], mask: [u8; 4]) -> Vec<u8> {
     let mut bytes = BytesMut::new();
     put_head(Opcode::Binary, payload.len(), &mut bytes);
@@ -27,7 +27,7 @@ fn frame(first: u8, payload: &[u8], mask: [u8; 4]) -> Vec<u8> {
     bytes.to_vec()
 }
 
-/// All events of these bytes, in pieces that end at each of `cuts`.
+/// All events of `bytes`, read in pieces that end at each of `cuts`.
 fn read(bytes: &[u8], cuts: &[usize], rules: &Rules) -> Result<Vec<Event>, Violation> {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
     cuts.extend([0, bytes.len()]);
@@ -43,7 +43,7 @@ fn read(bytes: &[u8], cuts: &[usize], rules: &Rules) -> Result<Vec<Event>, Viola
     Ok(events)
 }
 
-/// Every cut into two, and a byte at a time.
+/// Reads `bytes` with every cut into two, and a byte at a time.
 fn read_everyhow(bytes: &[u8], rules: &Rules) -> Result<Vec<Event>, Violation> {
     let whole = read(bytes, &[], rules);
     for cut in 1..bytes.len().min(600) {
@@ -140,7 +140,7 @@ fn what_no_client_may_send_has_its_code_at_every_split() {
         (masked(FIN | 1, b"\xf0\x9f"), 1007),
         ([masked(1, b"\xf0\x9f"), masked(FIN, b"x")].concat(), 1007),
         (masked(FIN | 2, &[0; 65_537]), 1009),
-        // Only a claim: nothing of it has come.
+        // The length is only a claim: no payload has come.
         (head(&[0x82, 0xff, 0x7f, 0, 0, 0, 0, 0, 0, 0]), 1009),
         (
             [masked(2, &[0; 40_000]), masked(0, &[0; 30_000])].concat(),
@@ -158,7 +158,7 @@ fn what_no_client_may_send_has_its_code_at_every_split() {
     assert_eq!(refused, Err(Violation::Text));
 }
 
-// Autobahn 6.4: a client hears of it before it has sent the rest.
+// Autobahn 6.4: the client gets the refusal before it has sent the rest.
 #[test]
 fn a_text_is_refused_at_its_first_bad_byte() {
     let bytes = masked(FIN | 1, b"\xce\xba\xf4\x90\x80\x80 and so on");
@@ -210,7 +210,7 @@ proptest! {
         prop_assert_eq!(read(&bytes, &cuts, &RULES), whole);
     }
 
-    /// Another implementation writes what is read here, and reads what is written here.
+    /// Interoperates with another implementation in both directions.
     #[test]
     fn another_implementation_agrees(
         payloads in vec(vec(any::<u8>(), 0..400), 1..6),

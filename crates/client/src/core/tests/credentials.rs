@@ -5,7 +5,7 @@ use protocol::ticket::{RESUME_LIFE, RESUME_TICKET_BYTES, ResumeTicket};
 use protocol::{Code, Refusal};
 
 use super::device::{Device, SERVER_AHEAD};
-use crate::core::{Action, State};
+use crate::core::{Action, ConnectionState};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -83,7 +83,7 @@ fn a_boat_that_leaves_is_followed_by_a_ticket_in_place_of_the_token() {
     device.leaves_with_ticket();
     let hello = device.hello();
     assert_eq!((hello.token.as_str(), hello.resume), ("", Some(ticket())));
-    // The connection fails before the welcome: it is still good.
+    // The connection fails before the welcome: the ticket is still good.
     device.lose(0);
     device.wait(0);
     assert_eq!(device.hello().resume, Some(ticket()));
@@ -108,7 +108,10 @@ fn a_ticket_that_is_not_good_ends_nothing_with_a_token_at_hand() {
         let hello = device.hello();
         assert_eq!((hello.token.as_str(), hello.resume), ("token", None));
         device.refused(code);
-        assert!(matches!(device.core.state(), State::Closed(_)), "the token");
+        assert!(
+            matches!(device.core.state(), ConnectionState::Closed(_)),
+            "the token"
+        );
     }
     let mut device = Device::ready();
     device.leaves_with_ticket();
@@ -125,11 +128,11 @@ fn a_full_boat_does_not_take_the_ticket() {
     assert_eq!(device.hello().resume, Some(ticket()));
 }
 
-// After four fifths of its life, give or take a tenth of that.
+// Refreshed after four fifths of its life, give or take a tenth of that.
 #[test]
 fn a_token_is_refreshed_before_it_ends() {
     let mut device = Device::renewing("token");
-    // The number of the session is what chance adds.
+    // The session's number stands in for chance.
     device.sign_in_for(1, HOUR);
     let earliest = 2_592_000;
     device.live(earliest);
@@ -184,7 +187,7 @@ fn a_token_that_has_ended_is_renewed_before_the_next_hello() {
     assert_eq!(device.hello().token, "second");
     device.refused(Code::TokenExpired);
     device.fetched(Err(Code::Forbidden));
-    assert!(matches!(device.core.state(), State::Closed(_)));
+    assert!(matches!(device.core.state(), ConnectionState::Closed(_)));
 }
 
 #[test]
@@ -203,10 +206,10 @@ fn without_a_source_nothing_is_refreshed() {
     device.live(3_500_000);
     assert_eq!(device.fetches(), 0);
     device.refused(Code::TokenExpired);
-    assert!(matches!(device.core.state(), State::Closed(_)));
+    assert!(matches!(device.core.state(), ConnectionState::Closed(_)));
 }
 
-// The provider may have retired the key of a token that a device kept for long.
+// The provider may have retired the key of a token that the device kept for long.
 #[test]
 fn a_token_that_is_refused_is_replaced_once() {
     let mut device = Device::renewing("token");
@@ -216,7 +219,10 @@ fn a_token_that_is_refused_is_replaced_once() {
     device.fetched(Ok("second"));
     assert_eq!(device.hello().token, "second");
     device.refused(Code::Unauthenticated);
-    assert!(matches!(device.core.state(), State::Closed(_)), "no loop");
+    assert!(
+        matches!(device.core.state(), ConnectionState::Closed(_)),
+        "no loop"
+    );
 
     let mut device = Device::renewing("token");
     device.sign_in_for(1, HOUR);
@@ -232,7 +238,7 @@ fn a_token_that_is_refused_is_replaced_once() {
     assert_eq!(device.hello().token, "second");
 }
 
-// The token is as good as the one before, for all that is known, and its source may be away.
+// As far as is known, the token is as good as the one before, and its source may be away.
 #[test]
 fn a_refresh_whose_answer_is_lost_waits_for_no_source() {
     let mut device = Device::renewing("token");
@@ -249,7 +255,7 @@ fn a_refresh_whose_answer_is_lost_waits_for_no_source() {
     assert_eq!(device.hello().token, "third");
 }
 
-// An older one takes the frame for garbage.
+// An older boat takes the frame for garbage.
 #[test]
 fn a_boat_that_knows_of_no_refresh_gets_none() {
     let mut device = Device::renewing("token");

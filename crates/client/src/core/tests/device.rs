@@ -1,10 +1,10 @@
-//! One core in a test's hand: time stands still until the test moves it, the store obeys when told.
+//! One core in a test's hand: time stands still until the test moves it, and the store obeys.
 
 use std::time::Duration;
 
 use std::collections::BTreeMap;
 
-use protocol::change::Changed;
+use protocol::change::OrderedChange;
 use protocol::frame::{
     Accepted, ClientFrame, HistoryPage, ListPage, Send, ServerFrame, Summary, SyncAnswer, SyncPage,
     SyncQuery, Welcome,
@@ -17,7 +17,7 @@ use protocol::{
 
 use super::world::START;
 use crate::core::{
-    Action, CatchUp, Change, Core, Limits, Saved, SendStatus, Settings, Shown, State,
+    Action, CatchUp, Change, ConnectionState, Core, Limits, SendStatus, Settings, Shown, Snapshot,
 };
 
 pub(super) fn user(number: i64) -> UserId {
@@ -36,12 +36,12 @@ pub(super) fn to(number: i64) -> Recipient {
     Recipient::User(user(number))
 }
 
-/// The conversation of user 1, who is always us, with this peer.
+/// Conversation of user 1, who is always us, with this peer.
 pub(super) fn with(peer: i64) -> ConversationId {
     ConversationId::private(user(1), user(peer)).expect("two users")
 }
 
-/// The message at `seq` of the conversation with 2, sent by 2. Its id is 100 + seq.
+/// Message at `seq` of the conversation with 2, sent by 2. Its id is 100 + seq.
 pub(super) fn message(seq: u64) -> Placed {
     message_of(2, 2, "far", seq)
 }
@@ -107,7 +107,7 @@ fn welcome(cluster: u64, send_window: u32) -> Welcome {
 
 pub(super) struct Device {
     pub(super) core: Core,
-    pub(super) saved: Saved,
+    pub(super) saved: Snapshot,
     pub(super) now: Timestamp,
     /// The store confirms at once.
     pub(super) stores: bool,
@@ -116,21 +116,21 @@ pub(super) struct Device {
     pub(super) waiting_store: Option<(u64, Vec<Change>)>,
     pub(super) sent: Vec<ClientFrame>,
     pub(super) shown: Vec<Shown>,
-    pub(super) changed: Vec<(ConversationId, Changed)>,
+    pub(super) changed: Vec<(ConversationId, OrderedChange)>,
     pub(super) hidden: Vec<(ConversationId, Seq)>,
     pub(super) rows: Vec<Summary>,
     pub(super) statuses: Vec<(SendId, SendStatus)>,
-    /// Gaps, resets and the like.
+    /// Gaps, resets and other actions.
     pub(super) told: Vec<Action>,
     pub(super) connects: usize,
 }
 
 impl Device {
     pub(super) fn new() -> Device {
-        Device::with(CatchUp::Everything, Limits::default(), Saved::default())
+        Device::with(CatchUp::Everything, Limits::default(), Snapshot::default())
     }
 
-    pub(super) fn with(catch_up: CatchUp, limits: Limits, saved: Saved) -> Device {
+    pub(super) fn with(catch_up: CatchUp, limits: Limits, saved: Snapshot) -> Device {
         let settings = Settings {
             token: "token".into(),
             renews_token: false,
@@ -143,7 +143,7 @@ impl Device {
         Device::of(settings, saved)
     }
 
-    pub(super) fn of(settings: Settings, saved: Saved) -> Device {
+    pub(super) fn of(settings: Settings, saved: Snapshot) -> Device {
         let mut device = Device {
             core: Core::new(settings, saved.clone()),
             saved,
@@ -165,7 +165,7 @@ impl Device {
         device
     }
 
-    /// With somebody who has new tokens.
+    /// Device whose driver has new tokens.
     pub(super) fn renewing(token: &str) -> Device {
         let settings = Settings {
             token: token.into(),
@@ -176,10 +176,10 @@ impl Device {
             catch_up: CatchUp::Everything,
             limits: Limits::default(),
         };
-        Device::of(settings, Saved::default())
+        Device::of(settings, Snapshot::default())
     }
 
-    /// Connected, welcomed and told an empty list.
+    /// Device that is connected, welcomed and has got an empty list.
     pub(super) fn ready() -> Device {
         let mut device = Device::new();
         device.sign_in();
@@ -187,7 +187,7 @@ impl Device {
         device
     }
 
-    /// The process dies; another one starts from what is stored.
+    /// Kills the process; another one starts from what is stored.
     pub(super) fn crash(&mut self) {
         let fresh = Device::with(CatchUp::Everything, Limits::default(), self.saved.clone());
         *self = Device {
@@ -209,7 +209,7 @@ impl Device {
         }));
     }
 
-    /// Welcomed where the hello is sent already.
+    /// Welcomes a hello that is sent already.
     pub(super) fn sign_in_again(&mut self) {
         let server_time = self.now;
         self.hear(ServerFrame::Welcome(Welcome {
@@ -218,13 +218,13 @@ impl Device {
         }));
     }
 
-    /// Welcomed to a session whose token lasts for so long.
+    /// Connects, and welcomes to a session whose token lasts for `life`.
     pub(super) fn sign_in_for(&mut self, session: i64, life: Duration) {
         self.core.handle_connected(self.now);
         self.drain();
         self.hear(ServerFrame::Welcome(Welcome {
             session: SessionId::new(session).expect("positive"),
-            // Its clock is another one.
+            // The server has a clock of its own.
             server_time: self.now + SERVER_AHEAD,
             expires_at: Some(self.now + SERVER_AHEAD + life),
             ..welcome(7, 8)
@@ -286,7 +286,7 @@ impl Device {
         });
     }
 
-    /// Answers the list question that is open.
+    /// Answers the open list query.
     pub(super) fn list(&mut self, conversations: Vec<Summary>) {
         let request = self.question(|query| matches!(query, SyncQuery::List { .. }));
         self.answer(
@@ -303,7 +303,7 @@ impl Device {
         self.hear(ServerFrame::Page(SyncPage { request, answer }));
     }
 
-    /// The question about the one that no list named.
+    /// Answers the query for the row that no list named.
     pub(super) fn row(&mut self, row: Option<Summary>) {
         let request = self.question(|query| matches!(query, SyncQuery::Row { .. }));
         self.answer(request, SyncAnswer::Row(row.map(Box::new)));
@@ -322,7 +322,7 @@ impl Device {
         self.answer(request, SyncAnswer::History(page));
     }
 
-    /// The last question of this kind.
+    /// Request number of the last query of this kind.
     pub(super) fn question(&self, is_it: impl Fn(&SyncQuery) -> bool) -> u32 {
         let questions = self.sent.iter().rev().filter_map(|frame| match frame {
             ClientFrame::Sync(request) => Some(request),
@@ -332,7 +332,7 @@ impl Device {
         found.next().expect("it was asked").request
     }
 
-    /// What was transmitted since the last time this was asked.
+    /// Frames transmitted since the last call.
     pub(super) fn take_sent(&mut self) -> Vec<ClientFrame> {
         std::mem::take(&mut self.sent)
     }
@@ -346,7 +346,7 @@ impl Device {
             .collect()
     }
 
-    /// Positions that were acknowledged as received since the last time anything was asked.
+    /// Positions acknowledged as received since the last look at any frames.
     pub(super) fn take_acked(&mut self) -> Vec<u64> {
         (self.take_sent().into_iter())
             .filter_map(|frame| match frame {
@@ -370,10 +370,10 @@ impl Device {
     }
 
     pub(super) fn is_ready(&self) -> bool {
-        *self.core.state() == State::Ready
+        *self.core.state() == ConnectionState::Ready
     }
 
-    /// The store that waits is done.
+    /// Completes the store that waits.
     pub(super) fn store(&mut self) {
         let (batch, changes) = self.waiting_store.take().expect("a store waits");
         changes

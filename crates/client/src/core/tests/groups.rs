@@ -2,22 +2,22 @@ use std::collections::BTreeMap;
 
 use protocol::change::{ChangeKind, ChangeOf};
 use protocol::frame::{
-    Acked, ClientFrame, HistoryPage, HistoryRange, ListDeed, ListWord, MemberPage, ServerFrame,
-    Summary, SyncAnswer, SyncQuery,
+    Acked, ClientFrame, HistoryPage, HistoryRange, ListEvent, ListEventKind, MemberPage,
+    ServerFrame, Summary, SyncAnswer, SyncQuery,
 };
-use protocol::group::{Role, Settings, Wish};
+use protocol::group::{GroupCommand, GroupSettings, Role};
 use protocol::message::Content;
 use protocol::receipt::ReceiptKind;
 use protocol::{ConversationId, GroupId, Placed, Recipient, Seq};
 
 use super::device::{Device, id, message_of, send_id, summary, user};
-use crate::core::{Action, CatchUp, Limits, Saved, SendStatus};
+use crate::core::{Action, CatchUp, Limits, SendStatus, Snapshot};
 
 fn group() -> GroupId {
     GroupId::new(7).expect("positive")
 }
 
-const SETTINGS: Settings = Settings {
+const SETTINGS: GroupSettings = GroupSettings {
     open_history: false,
     open_door: false,
 };
@@ -45,11 +45,11 @@ fn row(seq: u64, unread: u64, role: Option<Role>) -> Summary {
 }
 
 fn word(role: Option<Role>) -> ServerFrame {
-    ServerFrame::Listed(ListWord {
+    ServerFrame::Listed(ListEvent {
         id: id(900),
         send_id: send_id(9),
         conversation: of(),
-        deed: ListDeed::Member(role),
+        deed: ListEventKind::Member(role),
     })
 }
 
@@ -85,14 +85,14 @@ impl Device {
         self.saved.list.get(&of())
     }
 
-    /// The user came into the group, or is something else there now; the server says how it stands.
+    /// Tells the client that the user's membership changed; the server answers with `row`.
     fn learn(&mut self, row: Summary) {
         self.hear(word(row.role));
         self.row(Some(row));
     }
 }
 
-/// Whoever is brought in learns it at once, and asks what there is.
+/// A user brought into a group learns it at once, and asks for the row.
 #[test]
 fn a_group_comes_into_the_list_and_goes_from_it() {
     let mut device = Device::ready();
@@ -114,7 +114,7 @@ fn a_group_comes_into_the_list_and_goes_from_it() {
     assert!(device.group_row().expect("a row").is_on_list());
 }
 
-// Words are tried again: the one of a coming may be heard behind the one of the leaving.
+// Events are retried: that of a join may come behind that of the leave.
 #[test]
 fn an_old_word_behind_a_newer_one_changes_nothing() {
     let mut device = Device::ready();
@@ -124,7 +124,7 @@ fn an_old_word_behind_a_newer_one_changes_nothing() {
     assert_eq!(device.group_row().and_then(|row| row.role), None);
     let asked = device.question(|query| matches!(query, SyncQuery::Row { .. }));
     device.take_sent();
-    // What is answered may be from before this one.
+    // The answer may be older than this event.
     device.hear(word(Some(Role::Admin)));
     assert_eq!(device.take_sent(), [], "one question at a time");
     let left = SyncAnswer::Row(Some(Box::new(row(0, 0, None))));
@@ -157,7 +157,7 @@ fn a_device_that_was_away_learns_of_its_leaving_by_the_list() {
     assert!(device.is_ready());
 }
 
-// Answers may swap: a row that was read before a list does not have the last word.
+// Answers may swap: a row read before a list does not have the last word.
 #[test]
 fn a_row_that_comes_behind_a_list_is_asked_for_again() {
     let mut device = Device::ready();
@@ -183,7 +183,7 @@ fn a_row_that_comes_behind_a_list_is_asked_for_again() {
     assert_eq!((row.unread, row.role), (2, Some(Role::Admin)));
 }
 
-// A gap is known to the application, or told again.
+// The application knows of a gap, or hears of it again.
 #[test]
 fn a_gap_that_was_not_taken_before_the_end_is_told_again() {
     let gaps = |device: &Device| {
@@ -208,7 +208,7 @@ fn a_gap_that_was_not_taken_before_the_end_is_told_again() {
     assert_eq!((gaps(&device), ranges(&device.take_sent())), (0, vec![]));
 }
 
-/// What was before a member came is not shown, and not asked for again and again.
+/// Messages before a member came are not shown, and not requested again and again.
 #[test]
 fn what_was_before_is_a_gap() {
     let mut device = Device::ready();
@@ -233,7 +233,7 @@ fn what_was_before_is_a_gap() {
 // is read from the oldest on.
 #[test]
 fn a_group_is_loaded_backward() {
-    let saved = Saved::default();
+    let saved = Snapshot::default();
     let mut device = Device::with(CatchUp::Recent(2), Limits::default(), saved);
     device.sign_in();
     device.list(vec![row(90, 90, Some(Role::Member))]);
@@ -271,7 +271,7 @@ fn unread_counts_what_others_said() {
 #[test]
 fn a_wish_is_done_when_its_asker_is_told() {
     let mut device = Device::ready();
-    let wish = Wish::Create {
+    let wish = GroupCommand::Create {
         settings: SETTINGS,
         members: vec![user(2)],
     };

@@ -1,12 +1,12 @@
 use protocol::frame::{
-    ClientFrame, HiddenPage, ListDeed, ListWord, ServerFrame, Summary, SyncAnswer, SyncQuery,
+    ClientFrame, HiddenPage, ListEvent, ListEventKind, ServerFrame, Summary, SyncAnswer, SyncQuery,
 };
 use protocol::{Code, Refusal, Seq};
 
 use super::device::{Device, id, message, send_id, summary, with};
-use crate::core::{CatchUp, Cursor, Kept, Limits, Saved};
+use crate::core::{CatchUp, Cursor, Kept, Limits, Snapshot};
 
-/// A conversation of so many messages, hidden as far as this.
+/// Row of a conversation with `seq` messages and hidings up to `hidden`.
 fn row(seq: u64, hidden: u64) -> Summary {
     Summary {
         hidden,
@@ -50,15 +50,15 @@ fn fetch(device: &mut Device, first: u64, last: u64) {
 }
 
 fn hides(seq: u64) -> ServerFrame {
-    ServerFrame::Listed(ListWord {
+    ServerFrame::Listed(ListEvent {
         id: id(900),
         send_id: send_id(9),
         conversation: with(2),
-        deed: ListDeed::Hidden(Seq(seq)),
+        deed: ListEventKind::Hidden(Seq(seq)),
     })
 }
 
-/// What is shown, each with whether it is hidden.
+/// Positions shown, each with a flag: true if hidden.
 fn shown(device: &Device) -> Vec<(u64, bool)> {
     let shown = device.shown.iter().map(|shown| {
         let is_hidden = shown.marks.as_ref().is_some_and(|marks| marks.hidden);
@@ -73,9 +73,9 @@ fn hidden(device: &Device) -> Vec<u64> {
     device.hidden.iter().map(|(_, seq)| seq.0).collect()
 }
 
-/// Three messages were shown, and what is hidden is known as far as 5.
+/// Device that showed three messages and knows hidings up to 5.
 fn back() -> Device {
-    let mut saved = Saved::default();
+    let mut saved = Snapshot::default();
     let cursor = Cursor {
         seq: Seq(3),
         id: Some(id(103)),
@@ -143,7 +143,7 @@ fn what_was_hidden_meanwhile_is_told_once() {
     device.hear(hides(1));
     assert_eq!(hidden(&device), [1, 3]);
     device.reconnect();
-    // The word may have overtaken another: they are asked for from the last page on.
+    // The event may have overtaken another: hidings are requested from the last page on.
     device.list(vec![row(3, 12)]);
     tell(&mut device, &[3], 12, false);
     assert_eq!(asks_hidden(&mut device), [9]);
@@ -151,7 +151,8 @@ fn what_was_hidden_meanwhile_is_told_once() {
     assert_eq!(device.saved.conversations[&with(2)].hidden, 12);
 }
 
-/// The server was put back: what it hides is learnt anew, and other messages stand behind its end.
+/// The server was rolled back: its hidings are learnt anew, and other messages stand behind its
+/// end.
 #[test]
 fn what_was_hidden_behind_the_end_is_forgotten() {
     let mut device = back();
@@ -170,7 +171,7 @@ fn what_was_hidden_behind_the_end_is_forgotten() {
     assert_eq!(device.saved.hidden[&with(2)].len(), 1);
 }
 
-/// The server was put back while its answer was on its way.
+/// The server was rolled back while its answer was under way.
 #[test]
 fn an_answer_to_what_is_asked_anew_is_passed_over() {
     let mut device = back();
@@ -191,7 +192,7 @@ fn an_answer_to_what_is_asked_anew_is_passed_over() {
     assert_eq!(device.saved.conversations[&with(2)].hidden, 4);
 }
 
-/// More may be hidden behind what the answer was read with.
+/// More may be hidden than the answer was read with.
 #[test]
 fn what_the_list_names_while_an_answer_is_on_its_way_is_asked_for() {
     let mut device = back();
@@ -219,7 +220,8 @@ fn what_the_application_did_not_take_is_told_again() {
     assert_eq!(device.saved.hidden[&with(2)].len(), 1);
 }
 
-/// It was taken from the list before this device had one, and goes on: the list did not name it.
+/// The conversation was taken from the list before this device had one, and goes on: the list did
+/// not name it.
 #[test]
 fn what_the_list_does_not_name_is_asked_about_once() {
     let mut device = Device::ready();

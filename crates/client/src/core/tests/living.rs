@@ -4,7 +4,7 @@ use protocol::frame::{ClientFrame, ServerFrame};
 use protocol::{Code, Refusal};
 
 use super::device::Device;
-use crate::core::{Action, State};
+use crate::core::{Action, ConnectionState};
 
 #[test]
 fn hello_comes_first_and_carries_the_marker_of_the_last_welcome() {
@@ -28,7 +28,10 @@ fn closing_frame(refusal: Refusal) -> ServerFrame {
 fn connects_again_after_a_random_pause_that_the_server_may_widen() {
     let mut device = Device::ready();
     device.lose(300);
-    assert!(matches!(device.core.state(), State::Reconnecting { .. }));
+    assert!(matches!(
+        device.core.state(),
+        ConnectionState::Reconnecting { .. }
+    ));
     device.wait(299);
     assert_eq!(device.connects, 1);
     device.wait(1);
@@ -56,13 +59,13 @@ fn terminal_codes_end_it() {
         device.hear(closing_frame(Refusal::new(code, "for good")));
         device.lose(1);
         device.wait(3_600_000);
-        assert!(matches!(device.core.state(), State::Closed(why) if why.code == code));
+        assert!(matches!(device.core.state(), ConnectionState::Closed(why) if why.code == code));
         assert_eq!(device.connects, 1);
         assert_eq!(device.core.poll_timeout(), None);
     }
 }
 
-// A sign-in that comes earlier is refused, too, and takes from what the user's other devices have.
+// An earlier sign-in is refused, too, and uses up what the user's other devices have.
 #[test]
 fn who_did_too_much_waits_as_long_as_the_server_says() {
     for code in [Code::RateLimited, Code::TooManySessions] {
@@ -86,13 +89,16 @@ fn replaced(device: &mut Device) {
     device.lose(0);
 }
 
-// An own connection that was given up may be admitted after the one that is held.
+// An abandoned connection of the device may be admitted after the current one.
 #[test]
 fn a_connection_that_the_device_itself_replaced_comes_again() {
     let mut device = Device::ready();
     for connects in 2..20 {
         replaced(&mut device);
-        assert!(matches!(device.core.state(), State::Reconnecting { .. }));
+        assert!(matches!(
+            device.core.state(),
+            ConnectionState::Reconnecting { .. }
+        ));
         device.wait(0);
         assert_eq!(device.connects, connects);
         device.sign_in();
@@ -112,12 +118,17 @@ fn two_programs_under_one_devices_name_do_not_fight_for_ever() {
     let mut device = Device::ready();
     for _ in 0..4 {
         replaced(&mut device);
-        assert!(matches!(device.core.state(), State::Reconnecting { .. }));
+        assert!(matches!(
+            device.core.state(),
+            ConnectionState::Reconnecting { .. }
+        ));
         device.wait(0);
         device.sign_in();
     }
     replaced(&mut device);
-    assert!(matches!(device.core.state(), State::Closed(why) if why.code == Code::Displaced));
+    assert!(
+        matches!(device.core.state(), ConnectionState::Closed(why) if why.code == Code::Displaced)
+    );
     assert_eq!(device.core.poll_timeout(), None);
 }
 
@@ -142,7 +153,7 @@ fn a_silent_client_pings_and_a_silent_server_is_left() {
     );
 }
 
-/// Found by the random worlds: acks that were repeated into a dead connection kept it alive.
+/// Found by random worlds: acks repeated into a dead connection kept it alive.
 #[test]
 fn who_only_sends_notices_a_dead_connection_too() {
     let mut device = Device::ready();

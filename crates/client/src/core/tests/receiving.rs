@@ -3,13 +3,13 @@ use std::time::Duration;
 use protocol::frame::{
     Ack, AckItem, Acked, ClientFrame, HistoryRange, ServerFrame, SyncAnswer, SyncQuery,
 };
-use protocol::loaded::Older;
+use protocol::loaded_ranges::OlderRange;
 use protocol::receipt::ReceiptKind;
 use protocol::{Code, Platform, Refusal, Seq};
 
 use super::device::{Device, id, message, message_of, summary, with};
 use super::world::START;
-use crate::core::{Action, CatchUp, Cursor, Kept, Limits, Origin, Reset, Saved, Settings};
+use crate::core::{Action, CatchUp, Cursor, Kept, Limits, Origin, Reset, Settings, Snapshot};
 
 fn is_history(query: &SyncQuery) -> bool {
     matches!(query, SyncQuery::History { .. })
@@ -33,10 +33,10 @@ fn forward(after: u64) -> HistoryRange {
 }
 
 /// A device that has seen the conversation with 2 up to `seq`, at `START`.
-fn seen(seq: u64) -> Saved {
-    let mut saved = Saved {
+fn seen(seq: u64) -> Snapshot {
+    let mut saved = Snapshot {
         list_version: START,
-        ..Saved::default()
+        ..Snapshot::default()
     };
     let kept = Kept {
         cursor: Cursor {
@@ -134,7 +134,7 @@ fn a_slow_application_is_shown_no_more_than_it_can_take_and_then_the_rest() {
         held_max: 1,
         ..Limits::default()
     };
-    let mut device = Device::with(CatchUp::Everything, limits, Saved::default());
+    let mut device = Device::with(CatchUp::Everything, limits, Snapshot::default());
     device.sign_in();
     device.list(vec![]);
     device.takes = false;
@@ -244,7 +244,7 @@ fn a_read_is_told_until_the_server_has_recorded_it() {
     assert!(reads(&mut device).is_empty());
 }
 
-// A machine that died whole may have lost what it confirmed: it is told again.
+// A machine that died may have lost a read it confirmed: the client sends it again.
 #[test]
 fn a_read_that_the_server_forgot_is_told_again() {
     let mut device = Device::ready();
@@ -397,7 +397,7 @@ fn a_long_absence_is_caught_up_backward() {
     );
 }
 
-// Whatever the application took of a gap: what was left out is not loaded after an end.
+// Messages left out are not loaded after a restart, even if the application never took the gap.
 #[test]
 fn what_was_left_out_stays_so_after_an_end() {
     let mut device = Device::with(CatchUp::Recent(2), Limits::default(), seen(3));
@@ -419,7 +419,7 @@ fn what_was_left_out_stays_so_after_an_end() {
     assert_eq!(device.take_shown(), [8, 9], "they were not taken");
 }
 
-// Where no more is missing than is to be shown, it is loaded forward however long the absence was.
+// With no more missing than is to be shown, messages are loaded forward however long the absence.
 #[test]
 fn a_little_that_was_missed_long_ago_is_loaded_forward() {
     let mut device = Device::with(CatchUp::Recent(5), Limits::default(), seen(3));
@@ -436,7 +436,7 @@ fn a_little_that_was_missed_long_ago_is_loaded_forward() {
 // proves S0-23: a new device of an existing user loads the newest backward and knows what it left out.
 #[test]
 fn a_fresh_device_begins_with_the_newest_or_with_the_first() {
-    let mut device = Device::with(CatchUp::Recent(1), Limits::default(), Saved::default());
+    let mut device = Device::with(CatchUp::Recent(1), Limits::default(), Snapshot::default());
     device.sign_in();
     device.push(message_of(3, 3, "far", 1));
     assert!(device.shown.is_empty(), "the list decides");
@@ -456,7 +456,7 @@ fn a_fresh_device_begins_with_the_newest_or_with_the_first() {
 
 #[test]
 fn from_now_on_shows_what_was_pushed_since_the_connection() {
-    let mut device = Device::with(CatchUp::Recent(0), Limits::default(), Saved::default());
+    let mut device = Device::with(CatchUp::Recent(0), Limits::default(), Snapshot::default());
     device.sign_in();
     device.push(message(9));
     device.list(vec![summary(2, 9)]);
@@ -553,7 +553,7 @@ fn what_can_never_be_fetched_is_told_as_a_gap() {
     ));
 }
 
-// A server that was put back: said honestly, and what is new there is shown.
+// A server that was rolled back is reported, and its new messages are shown.
 #[test]
 fn a_server_behind_the_client_is_told_and_followed() {
     let mut device = Device::with(CatchUp::Everything, Limits::default(), seen(8));
@@ -582,7 +582,7 @@ fn a_list_that_is_only_late_is_no_reset() {
     device.sign_in();
     device.push(message(1));
     device.push(message(2));
-    // The answer was made before the second message was there.
+    // The answer was made before the second message existed.
     device.list(vec![summary(2, 1)]);
     let request = device.question(is_history);
     device.history(request, vec![], 2);
@@ -591,7 +591,7 @@ fn a_list_that_is_only_late_is_no_reset() {
     assert!(device.is_ready());
 }
 
-// One station of many answers under another number: nothing is reset, shown or lost for it.
+// One station of many answers with another installation's id: nothing is reset, shown or lost.
 #[test]
 fn another_installation_that_answers_once_changes_nothing() {
     let mut device = Device::ready();
@@ -611,7 +611,7 @@ fn another_installation_that_answers_once_changes_nothing() {
     device.reconnect();
     assert_eq!(device.take_sends().len(), 1, "what waits is sent again");
     assert!(device.take_shown().is_empty());
-    // Long after, it answers once more: that is the first time again.
+    // Long after, it answers once more: that counts as the first time again.
     device.wait(3_600_000);
     device.told.clear();
     device.lose(0);
@@ -656,7 +656,7 @@ fn without_acks_messages_are_shown_and_nothing_else() {
         catch_up: CatchUp::Everything,
         limits: Limits::default(),
     };
-    let mut device = Device::of(settings, Saved::default());
+    let mut device = Device::of(settings, Snapshot::default());
     device.sign_in();
     device.list(vec![]);
     device.take_sent();
@@ -681,13 +681,13 @@ fn an_edge_is_kept_and_goes_when_it_is_passed() {
     device.history(newest, vec![message(9), message(8)], 9);
     assert_eq!(device.take_shown(), [8, 9]);
     assert_eq!(device.core.edges(with(2)), [Seq(7)]);
-    assert_eq!(device.core.older(with(2), Seq(9)), Older::Here);
+    assert_eq!(device.core.older(with(2), Seq(9)), OlderRange::Here);
     device.crash();
     assert_eq!(device.core.edges(with(2)), [Seq(7)], "it is kept");
     device.sign_in();
     assert_eq!(
         device.core.older(with(2), Seq(8)),
-        Older::ToBeLoaded(Seq(8))
+        OlderRange::ToBeLoaded(Seq(8))
     );
     for (before, page, edges) in [(8, 4..=7, vec![Seq(3)]), (4, 1..=3, vec![])] {
         device
@@ -701,5 +701,5 @@ fn an_edge_is_kept_and_goes_when_it_is_passed() {
         device.history(asked, page.rev().map(message).collect(), 9);
         assert_eq!(device.core.edges(with(2)), edges);
     }
-    assert_eq!(device.core.older(with(2), Seq(1)), Older::Nothing);
+    assert_eq!(device.core.older(with(2), Seq(1)), OlderRange::Nothing);
 }

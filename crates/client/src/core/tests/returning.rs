@@ -1,4 +1,4 @@
-//! What coming back costs.
+//! Costs of coming back, in rounds of queries.
 
 use protocol::frame::{ClientFrame, HistoryPage, HistoryRange, ListPage, SyncAnswer, SyncQuery};
 use protocol::id::Uuid;
@@ -8,14 +8,15 @@ use super::device::{Device, message, summary, with};
 
 const PAGE: u64 = 100;
 
-/// A message whose name no other has.
+/// Message with an id of its own.
 fn named(seq: u64) -> Placed {
     let mut placed = message(seq);
     placed.message.send_id = SendId::from_uuid(Uuid::from_u64_pair(9, seq));
     placed
 }
 
-/// Answers every question about a conversation of so many messages; answers how many rounds of questions that took.
+/// Answers every query about a conversation of `last` messages. Returns the number of rounds it
+/// took.
 fn rounds(device: &mut Device, last: u64) -> usize {
     let all: Vec<Placed> = (1..=last).map(named).collect();
     for round in 0.. {

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use protocol::change::{Asked, Change, ChangeKind, ChangeOf, Changed};
+use protocol::change::{ChangeKind, ChangeOf, ChangeRequest, MessageChange, OrderedChange};
 use protocol::frame::{
     ClientFrame, MessageStatus, PlacedEcho, ServerFrame, Summary, SyncAnswer, SyncQuery,
 };
@@ -9,7 +9,7 @@ use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::{Code, Message, Placed, Position, Seq};
 
 use super::device::{Device, id, message, message_of, send_id, summary, to, user, with};
-use crate::core::{CatchUp, Limits, Origin, Saved, SendError, SendStatus};
+use crate::core::{CatchUp, Limits, Origin, SendError, SendStatus, Snapshot};
 
 fn numbers(sends: &[protocol::frame::Send]) -> Vec<u8> {
     sends
@@ -225,7 +225,7 @@ fn what_can_never_be_accepted_fails_at_once_and_holds_up_nothing() {
     assert!(device.take_sends().is_empty());
 }
 
-/// The writer refuses what the door let in, and is heard before the door.
+/// The carrier's writer refuses a send that the station accepted, and is heard first.
 #[test]
 fn a_last_word_that_overtakes_accepted_stays_the_last() {
     let mut device = Device::ready();
@@ -237,7 +237,7 @@ fn a_last_word_that_overtakes_accepted_stays_the_last() {
         matches!(&status, Some(SendStatus::Failed(why)) if why.code == Code::Forbidden),
         "{status:?}"
     );
-    // Tried again, it is a send as any other.
+    // Retried, it is a send like any other.
     assert!(device.core.retry(send_id(1), device.now));
     device.drain();
     assert_eq!(numbers(&device.take_sends()), [1, 1]);
@@ -254,7 +254,7 @@ fn a_full_outbox_refuses() {
         outbox_max: 2,
         ..Limits::default()
     };
-    let mut device = Device::with(CatchUp::Everything, limits, Saved::default());
+    let mut device = Device::with(CatchUp::Everything, limits, Snapshot::default());
     device.send(to(2), 1);
     device.send(to(2), 2);
     let third = device
@@ -283,7 +283,7 @@ fn the_status_only_moves_forward() {
     assert_eq!(ranks, [0, 2, 3, 4, 5]);
 }
 
-// A message whose echo was lost, and that was read soon: its own device shows it all the same.
+// The echo was lost, and the message was read soon: its own device shows it all the same.
 #[test]
 fn a_receipt_tells_of_a_place_that_no_echo_told() {
     let mut device = Device::ready();
@@ -304,7 +304,8 @@ fn a_receipt_tells_of_a_place_that_no_echo_told() {
     assert_eq!(device.take_shown(), [1]);
 }
 
-// The boat holds back what follows a send that was refused: also where its change was told before it was resent.
+// The boat holds back sends behind a refused one, even if the refused change was reported done
+// before a resend.
 #[test]
 fn a_change_that_is_done_after_a_refusal_is_not_waited_for() {
     let mut device = Device::ready();
@@ -323,16 +324,16 @@ fn a_change_that_is_done_after_a_refusal_is_not_waited_for() {
     device.take_sent();
     device.hear(ServerFrame::Changed {
         conversation: with(2),
-        changed: Changed {
+        changed: OrderedChange {
             rev: 1,
             seq: Seq(1),
-            asked: Asked {
+            asked: ChangeRequest {
                 id: id(7),
                 send_id: send_id(1),
                 subject: id(101),
                 by: user(1),
                 at: device.now,
-                change: Change::Recall,
+                change: MessageChange::Recall,
             },
         },
     });
@@ -375,7 +376,7 @@ fn missed_receipts_are_asked_for_after_a_reconnect() {
     );
 }
 
-// A boat that had no room for what it should push says so.
+// A boat without room for its pushes sends a resync.
 #[test]
 fn missed_receipts_are_asked_for_after_a_resync() {
     let mut device = Device::ready();
@@ -405,7 +406,7 @@ fn own_messages_are_shown_in_their_place() {
     assert!(device.told.is_empty());
 }
 
-// An echo that is lost costs nothing: the conversation is looked at when the place does not come.
+// A lost echo costs nothing: the conversation is checked if the position does not come.
 #[test]
 fn a_lost_echo_is_made_up_for() {
     let mut device = Device::ready();
@@ -432,7 +433,7 @@ fn sends_keep_below_the_rate() {
         sends_per_second: 3,
         ..Limits::default()
     };
-    let mut device = Device::with(CatchUp::Everything, limits, Saved::default());
+    let mut device = Device::with(CatchUp::Everything, limits, Snapshot::default());
     device.sign_in();
     for number in 1..=5 {
         device.send(to(2), number);
@@ -450,8 +451,9 @@ fn sends_keep_below_the_rate() {
     assert_eq!(numbers(&device.take_sends()), [4, 5]);
 }
 
-/// Seed 8584: it stood in a place long before the resend was answered, and somebody had reacted to it. The list says that
-/// there is a change, and that counts as known, for what is fetched bears it; the place alone would not.
+/// Seed 8584: the message had its position long before the resend was answered, and somebody had
+/// reacted to it. The list says that there is a change, which counts as known, since fetched
+/// messages carry it; the position alone would not.
 #[test]
 fn an_own_message_that_may_have_changed_meanwhile_is_fetched() {
     let mut device = Device::new();
@@ -478,7 +480,8 @@ fn an_own_message_that_may_have_changed_meanwhile_is_fetched() {
     assert_eq!(device.take_shown(), [1, 2]);
 }
 
-/// Seed 11205: the list told of a change and was kept, and the program died before it had asked for that.
+/// Seed 11205: the list with a change was stored, and the program died before it requested the
+/// change.
 #[test]
 fn a_change_that_a_kept_list_told_of_is_asked_for_after_a_restart() {
     let mut device = Device::ready();

@@ -1,37 +1,38 @@
-//! What the services together do, as a value: accepts in order, knows a send again, gives positions,
-//! keeps what is missed, answers questions.
+//! The services together, as a value: accept in order, recognise a resend, give positions, keep
+//! missed messages, answer queries.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use protocol::change::{
-    Altered, Asked, ChangeKind, Changed, Marks, Rules, Subject, Verdict, judge,
+    ChangeKind, ChangeRequest, ChangeRules, ChangeSubject, ChangeVerdict, MessageMarks,
+    OrderedChange, Overlay, judge,
 };
 use protocol::frame::{
-    Accepted, ChangePage, HiddenPage, HistoryPage, HistoryRange, ListDeed, ListPage, ListWord,
-    MessageStatus, Send, Summary, SyncAnswer, SyncQuery,
+    Accepted, ChangePage, HiddenPage, HistoryPage, HistoryRange, ListEvent, ListEventKind,
+    ListPage, MessageStatus, Send, Summary, SyncAnswer, SyncQuery,
 };
 use protocol::history::Version;
+use protocol::reading::{check_cursor, check_rev, list_from};
 use protocol::receipt::{Receipt, ReceiptKind};
-use protocol::sync::{check_cursor, check_rev, list_from};
 use protocol::{
     ConversationId, DeviceId, Message, MessageId, Placed, Platform, Position, Refusal, SendId, Seq,
     Timestamp, UserId,
 };
 
-/// Pages are small, so that there are many.
+/// Size of a page: small, so that there are many.
 const PAGE: usize = 4;
 
 const LIST_PAGE: usize = 2;
 
 const LOOK_BACK: Duration = Duration::from_secs(5);
 
-/// What becomes of a send.
+/// Outcome of a send.
 pub(crate) enum Told {
     Placed(Placed),
-    Changed(ConversationId, Changed),
-    Hidden(UserId, ListWord),
-    /// A change that is none.
+    Changed(ConversationId, OrderedChange),
+    Hidden(UserId, ListEvent),
+    /// A change without effect.
     Nothing,
 }
 
@@ -43,19 +44,23 @@ pub(crate) struct Server {
     /// Sends under one `send_id` beyond the first.
     pub(crate) repeats: usize,
     receipts: BTreeMap<MessageId, ReceiptKind>,
-    /// Every change that was made, by conversation.
-    pub(crate) changes: BTreeMap<ConversationId, Vec<Changed>>,
-    altered: BTreeMap<(ConversationId, Seq), Altered>,
+    /// Every change made, by conversation.
+    pub(crate) changes: BTreeMap<ConversationId, Vec<OrderedChange>>,
+    altered: BTreeMap<(ConversationId, Seq), Overlay>,
     reads: BTreeMap<(UserId, ConversationId), (Seq, Timestamp)>,
-    /// In the order in which they were hidden, and when the last was.
+    /// Hidden messages in the order of hiding, and the time of the last hiding.
     pub(crate) hidden: BTreeMap<(UserId, ConversationId), (Vec<Seq>, Timestamp)>,
     pub(crate) mail: BTreeMap<(UserId, Platform), BTreeMap<MessageId, Placed>>,
     last_id: i64,
 }
 
 impl Server {
-    /// Makes a change; `None`: it comes to nothing.
-    fn change(&mut self, asked: Asked, conversation: ConversationId) -> Option<Changed> {
+    /// Makes a change; `None`: it has no effect.
+    fn change(
+        &mut self,
+        asked: ChangeRequest,
+        conversation: ConversationId,
+    ) -> Option<OrderedChange> {
         let changes = self.changes.entry(conversation).or_default();
         let version = Version {
             epoch: 1,
@@ -65,17 +70,24 @@ impl Server {
             .find(|placed| placed.message.id == asked.subject)?;
         let key = (conversation, subject.position.seq);
         let altered = self.altered.entry(key).or_default();
-        let of_message = Subject {
+        let of_message = ChangeSubject {
+            seq: subject.position.seq,
             from: subject.message.from,
             accepted_at: subject.message.accepted_at,
             content: &subject.message.content,
             altered,
         };
-        let verdict = judge(version, &asked, Some(of_message), None, &Rules::default());
-        if verdict != Ok(Verdict::Change) {
+        let verdict = judge(
+            version,
+            &asked,
+            Some(of_message),
+            None,
+            &ChangeRules::default(),
+        );
+        if verdict != Ok(ChangeVerdict::Change) {
             return None;
         }
-        let changed = Changed {
+        let changed = OrderedChange {
             rev: changes.len() as u64 + 1,
             seq: key.1,
             asked,
@@ -110,17 +122,17 @@ impl Server {
         *at = now;
         Some(Told::Hidden(
             message.from,
-            ListWord {
+            ListEvent {
                 id: message.id,
                 send_id: message.send_id,
                 conversation,
-                deed: ListDeed::Hidden(seq),
+                deed: ListEventKind::Hidden(seq),
             },
         ))
     }
 
-    /// A message as it is now.
-    pub(crate) fn now(&self, placed: &Placed) -> (Placed, Option<Marks>) {
+    /// Message as it is now.
+    pub(crate) fn now(&self, placed: &Placed) -> (Placed, Option<MessageMarks>) {
         let mut placed = placed.clone();
         let key = (placed.conversation, placed.position.seq);
         let Some(altered) = self.altered.get(&key) else {
@@ -136,7 +148,7 @@ impl Server {
             .map_or(0, |all| all.len() as u64)
     }
 
-    /// The list's row, counted message by message.
+    /// Row of the list, counted message by message.
     pub(crate) fn summary(&self, user: UserId, conversation: ConversationId) -> Summary {
         let log = &self.logs[&conversation];
         let read = self
@@ -174,7 +186,7 @@ impl Server {
         }
     }
 
-    /// The user has read up to here, on any device.
+    /// Marks the user as having read up to here, on any device.
     pub(crate) fn read(
         &mut self,
         user: UserId,
@@ -188,7 +200,7 @@ impl Server {
         }
     }
 
-    /// Accepts a send: at once in its place.
+    /// Accepts a send and places it at once.
     pub(crate) fn accept(
         &mut self,
         from: UserId,
@@ -221,7 +233,7 @@ impl Server {
         if let Some(told) = self.hide(&message, conversation, now) {
             return (accepted, Some(told));
         }
-        if let Some(asked) = Asked::of(&message) {
+        if let Some(asked) = ChangeRequest::of(&message) {
             let Some(changed) = self.change(asked, conversation) else {
                 return (accepted, Some(Told::Nothing));
             };
@@ -299,7 +311,7 @@ impl Server {
                     .get(&conversation)
                     .map_or(&[][..], Vec::as_slice);
                 let page = all[after as usize..].iter().take(PAGE.min(limit as usize));
-                let changes: Vec<Changed> = page.cloned().collect();
+                let changes: Vec<OrderedChange> = page.cloned().collect();
                 let more = after + (changes.len() as u64) < last_rev;
                 Ok(SyncAnswer::Changes(ChangePage {
                     conversation,
@@ -388,7 +400,7 @@ impl Server {
         }
     }
 
-    /// A receipt that tells the sender something new, and who that is.
+    /// Receipt that is news for the sender, with that sender.
     pub(crate) fn receipt(
         &mut self,
         kind: ReceiptKind,

@@ -1,5 +1,5 @@
-//! Clients and real server sessions over a wire that delays, goes silent and breaks, among crashes; a
-//! clock that jumps to whatever comes next. Everything follows from one seed.
+//! Clients and real server sessions over a wire that delays, goes silent and breaks, among crashes;
+//! the clock jumps to the next event. Everything follows from one seed.
 
 mod boats;
 mod ends;
@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::codec::{decode_server, encode_message};
-use protocol::change::{Change as MessageChange, ChangeKind, ChangeOf, Changed, Marks};
+use protocol::change::{ChangeKind, ChangeOf, MessageChange, MessageMarks, OrderedChange};
 use protocol::frame::{
-    Ack, AckItem, Acked, ClientFrame, ListWord, PlacedEcho, Send, ServerFrame, Summary, SyncPage,
+    Ack, AckItem, Acked, ClientFrame, ListEvent, PlacedEcho, Send, ServerFrame, Summary, SyncPage,
 };
 use protocol::message::Content;
-use protocol::receipt::{Receipt, ReceiptKind, Status};
+use protocol::receipt::{Receipt, ReceiptKind, ReceiptStatus};
 use protocol::session::{self, Admission, Outcome, Outgoing, Page, PageItem, Push, Session, Token};
 use protocol::{
     Code, ConversationId, DeviceId, MessageId, Placed, Platform, Recipient, Refusal, SendId, Seq,
@@ -26,22 +26,22 @@ use rand::{Rng, SeedableRng};
 
 use super::server::{Server, Told};
 use crate::core::{
-    Action, CatchUp, Change, Core, Limits, Saved, SendStatus, Settings, Shown, State,
+    Action, CatchUp, Change, ConnectionState, Core, Limits, SendStatus, Settings, Shown, Snapshot,
 };
 
 pub(super) const START: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 
-/// How hard the world is.
+/// Severity of a world.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weather {
-    /// For how long things break; then they stop breaking.
+    /// Time during which things break.
     pub(super) storm: Duration,
     pub(super) sends: usize,
     pub(super) cuts: usize,
     pub(super) crashes: usize,
     pub(super) changes: usize,
     pub(super) reads: usize,
-    /// Of 100 submits: refused though some were accepted, refused, answered late.
+    /// Percentage of submits that fail: refused, or refused though some sends were accepted.
     pub(super) refusals: u32,
 }
 
@@ -50,17 +50,17 @@ struct End {
     device: DeviceId,
     platform: Platform,
     core: Core,
-    saved: Saved,
-    /// What the application has taken; a crash takes back what was not stored.
-    shown: BTreeMap<ConversationId, Vec<(Placed, Option<Marks>)>>,
-    /// Each with the number of messages that were there before it.
-    changed: BTreeMap<ConversationId, Vec<Changed>>,
+    saved: Snapshot,
+    /// Messages the application has taken; a crash takes back those not stored.
+    shown: BTreeMap<ConversationId, Vec<(Placed, Option<MessageMarks>)>>,
+    /// Changes taken, each with the number of messages that were there before it.
+    changed: BTreeMap<ConversationId, Vec<OrderedChange>>,
     hidden: BTreeMap<ConversationId, BTreeSet<Seq>>,
-    /// The conversation list, as the application is told.
+    /// Conversation list, as the application sees it.
     list: BTreeMap<ConversationId, Summary>,
     ranks: BTreeMap<SendId, u8>,
     failed: Vec<(Timestamp, SendId)>,
-    /// All sends in their order that were durable in the outbox at some time.
+    /// All sends, in order, that were durable in the outbox at some time.
     sent: Vec<(SendId, Recipient)>,
     storing: Option<(Timestamp, u64, Vec<Change>)>,
     taking: VecDeque<(Timestamp, Taking)>,
@@ -68,22 +68,22 @@ struct End {
     wire: Option<usize>,
 }
 
-/// What the application is about to take.
+/// Item the application is about to take.
 enum Taking {
     Message(Shown),
-    Change(u64, ConversationId, Changed),
+    Change(u64, ConversationId, OrderedChange),
     Hidden(u64, ConversationId, Vec<Seq>),
 }
 
-/// One connection: in each direction frames arrive in order, or not at all.
+/// One connection: in each direction, frames arrive in order or not at all.
 struct Wire {
     end: usize,
     session: Session,
     up: VecDeque<(Timestamp, ClientFrame)>,
     down: VecDeque<(Timestamp, Down)>,
-    /// The boat's questions to the station and their answers, each at its time.
+    /// The boat's queries to the station and their answers, each with its time.
     answers: Vec<(Timestamp, Answer)>,
-    /// Nothing comes through any more, and nobody knows yet.
+    /// Nothing comes through any more, and neither side knows yet.
     silent: bool,
     /// The client has noticed the end.
     gone: bool,
@@ -106,7 +106,7 @@ enum Answer {
 enum Trouble {
     None,
     Refused,
-    /// The log has some, but the answer says no.
+    /// The log has some of the sends, but the answer is a refusal.
     Unknown,
 }
 
@@ -115,10 +115,10 @@ enum Event {
     Send,
     Cut,
     Crash,
-    /// Somebody recalls, edits or reacts to what they have.
+    /// A user recalls, edits or reacts to a message they have.
     Change,
     Read,
-    /// Everybody comes back once more: what was only told, and lost, is learnt by then.
+    /// All clients reconnect once more: news that was only pushed, and lost, is learnt by then.
     CutAll,
 }
 
@@ -191,13 +191,13 @@ impl World {
         };
         for (number, platform) in devices {
             let device = DeviceId::new(&format!("{number}-{platform}")).expect("short");
-            let core = begin(&device, platform, Saved::default());
+            let core = begin(&device, platform, Snapshot::default());
             world.ends.push(End {
                 user: user(number),
                 device,
                 platform,
                 core,
-                saved: Saved::default(),
+                saved: Snapshot::default(),
                 shown: BTreeMap::new(),
                 changed: BTreeMap::new(),
                 hidden: BTreeMap::new(),
@@ -217,7 +217,7 @@ impl World {
         world
     }
 
-    /// Runs until nothing is owed any more, then judges.
+    /// Runs until nothing is pending, then judges.
     pub(super) fn run(mut self) -> World {
         let limit = self.storm_until + Duration::from_secs(3600);
         while !self.is_quiet() {
@@ -243,7 +243,7 @@ impl World {
                 && end.core.unsettled() == 0
                 && end.core.is_flushed()
                 && end.core.untaken() == 0
-                && *end.core.state() == State::Ready
+                && *end.core.state() == ConnectionState::Ready
                 && end.core.questions.is_quiet()
                 && end.core.outbox.sent.all_placed()
         };
@@ -256,7 +256,7 @@ impl World {
             })
     }
 
-    /// What is missing to rest.
+    /// Describes what keeps the world from rest.
     fn owed(&self) -> String {
         let ends = self.ends.iter().map(|end| {
             let core = &end.core;
@@ -345,7 +345,7 @@ impl World {
     }
 }
 
-fn ids_shown(shown: &[(Placed, Option<Marks>)]) -> Vec<MessageId> {
+fn ids_shown(shown: &[(Placed, Option<MessageMarks>)]) -> Vec<MessageId> {
     shown.iter().map(|(placed, _)| placed.message.id).collect()
 }
 
@@ -353,7 +353,7 @@ fn ids(placed: &[Placed]) -> Vec<MessageId> {
     placed.iter().map(|placed| placed.message.id).collect()
 }
 
-fn begin(device: &DeviceId, platform: Platform, saved: Saved) -> Core {
+fn begin(device: &DeviceId, platform: Platform, saved: Snapshot) -> Core {
     let settings = Settings {
         token: "token".into(),
         renews_token: false,

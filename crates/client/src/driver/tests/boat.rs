@@ -1,4 +1,4 @@
-//! A server in a test: real sockets and frames, and the services as a value behind them.
+//! Server in a test: real sockets and frames, with the services behind them as a value.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,10 +24,10 @@ use crate::core::tests::server::{Server, Told};
 
 const FRAME_MAX: usize = 64 * 1024;
 
-/// Tells a connection what to do.
+/// Order to a connection.
 enum Order {
     Write(Bytes),
-    /// Close with this code, on WebSocket without a frame before it.
+    /// Closes with this code, on WebSocket without a frame before it.
     Close(Code),
     Drop,
 }
@@ -38,7 +38,7 @@ struct Inside {
     connections: BTreeMap<u64, (Option<UserId>, mpsc::UnboundedSender<Order>)>,
     last: u64,
     cluster: u64,
-    /// Messages are accepted, but nobody is told.
+    /// Messages are accepted, but neither answered nor delivered.
     mute: bool,
     acked: Vec<MessageId>,
     hellos: Vec<Hello>,
@@ -86,6 +86,7 @@ impl Boat {
     async fn serve(self, websocket: TcpListener, tcp: TcpListener) {
         loop {
             tokio::select! {
+                biased;
                 Ok((socket, _)) = websocket.accept() => {
                     let boat = self.clone();
                     match &self.doors {
@@ -181,6 +182,27 @@ impl Boat {
         let mut hello: Option<Hello> = None;
         loop {
             tokio::select! {
+                biased;
+                order = orders.recv() => match order {
+                    Some(Order::Write(bytes)) => {
+                        if sink.send(bytes).await.is_err() {
+                            break;
+                        }
+                    }
+                    Some(Order::Close(code)) => {
+                        // The code goes into a close frame, or the last frame on transports without
+                        // one.
+                        let refusal = Refusal::new(code, code.name());
+                        let last = encode_server(&ServerFrame::Closing {
+                            refusal,
+                            resume: None,
+                        });
+                        close(code);
+                        let _ = sink.send(last).await;
+                        break;
+                    }
+                    Some(Order::Drop) | None => break,
+                },
                 frame = stream.next() => {
                     let Some(bytes) = frame else { break };
                     let frame = decode_client(bytes, FRAME_MAX).expect("a frame");
@@ -195,25 +217,6 @@ impl Boat {
                         }
                     }
                 }
-                order = orders.recv() => match order {
-                    Some(Order::Write(bytes)) => {
-                        if sink.send(bytes).await.is_err() {
-                            break;
-                        }
-                    }
-                    Some(Order::Close(code)) => {
-                        // As a close frame, or as the last frame where there are none.
-                        let refusal = Refusal::new(code, code.name());
-                        let last = encode_server(&ServerFrame::Closing {
-                            refusal,
-                            resume: None,
-                        });
-                        close(code);
-                        let _ = sink.send(last).await;
-                        break;
-                    }
-                    Some(Order::Drop) | None => break,
-                },
             }
         }
         self.lock().connections.remove(&number);
@@ -333,7 +336,7 @@ impl Boat {
         }
     }
 
-    // What tests do and see.
+    // Actions and observations of tests.
 
     pub(super) fn drop_connections(&self) {
         self.order_all(|| Order::Drop);
@@ -353,7 +356,7 @@ impl Boat {
         self.lock().mute = mute;
     }
 
-    /// All data is new and belongs to another installation.
+    /// Replaces all data: the installation is another one.
     pub(super) fn replace(&self) {
         let mut inside = self.lock();
         inside.server = Server::default();
@@ -366,7 +369,7 @@ impl Boat {
         ids.len()
     }
 
-    /// Messages that were accepted, without repeats.
+    /// Number of messages accepted, without repeats.
     pub(super) fn messages(&self) -> usize {
         self.lock().server.accepted.len()
     }

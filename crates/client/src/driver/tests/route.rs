@@ -1,4 +1,4 @@
-//! Edges, the list of them that is kept, and the ways without one.
+//! Edges, their stored list, and routes without one.
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -7,7 +7,7 @@ use protocol::edges::Edge;
 
 use super::*;
 
-/// Answers as the test says. `None`: it never answers.
+/// Source that answers as the test says. `None`: it never answers.
 struct Station(Mutex<Option<Result<Vec<Edge>, Refusal>>>);
 
 #[async_trait]
@@ -37,7 +37,7 @@ fn edge(boat: &Boat, zone: &str, weight: u64) -> Edge {
     }
 }
 
-/// A client of the zone `west` without an address of its own.
+/// Client of the zone `west` without an address of its own.
 fn over(source: Arc<Station>, user: i64) -> ClientConfig {
     let zone = Some("west".to_owned());
     ClientConfig {
@@ -58,7 +58,7 @@ async fn an_edge_that_sends_a_client_away_is_left_for_another() {
     let station = station(Some(Ok(list)));
     let (client, _events) = start(over(station, 1)).await;
     assert_eq!((near.hellos(), far.hellos()), (1, 0));
-    // A socket that breaks says nothing of the boat.
+    // A broken socket says nothing about the boat.
     near.drop_connections();
     until("it comes back", || near.hellos() == 2).await;
     timeout(PATIENCE, client.ready())
@@ -91,14 +91,14 @@ async fn the_list_outlives_its_process() {
     assert!(reason(lost).await.contains("no station names"));
 }
 
-/// The reason of a connection that does not come about.
+/// Reason of a connection that did not come about.
 async fn reason(config: ClientConfig) -> String {
     let (client, _events) = Client::connect(config).await.expect("started");
     let mut state = client.state();
-    let failed = state.wait_for(|state| matches!(state, State::Reconnecting { .. }));
+    let failed = state.wait_for(|state| matches!(state, ConnectionState::Reconnecting { .. }));
     let failed = timeout(PATIENCE, failed).await.expect("in time");
     match &*failed.expect("the client lives") {
-        State::Reconnecting { why, .. } => why.text.clone(),
+        ConnectionState::Reconnecting { why, .. } => why.text.clone(),
         state => panic!("{state:?}"),
     }
 }
@@ -116,7 +116,7 @@ async fn an_own_address_is_for_a_client_without_a_list() {
         client.close().await;
     }
     assert!(reason(over(away(), 1)).await.contains("no station names"));
-    // Boats have moved, and no station says so.
+    // The boats have moved, and no station says so.
     let gone = Edge {
         url: "ws://127.0.0.1:9".to_owned(),
         zone: None,
@@ -129,7 +129,7 @@ async fn an_own_address_is_for_a_client_without_a_list() {
     start(config).await;
 }
 
-// A list that somebody changed on its way could ask for tokens in the clear.
+// A list tampered with on its way could ask for tokens in the clear.
 #[tokio::test]
 async fn no_edge_takes_tls_away() {
     let boat = Boat::start().await;

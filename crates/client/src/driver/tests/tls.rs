@@ -1,4 +1,4 @@
-//! TLS with a server of rustls's own, and what a user reads where it fails.
+//! TLS against a rustls server, and the texts users read when it fails.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use tokio_rustls::TlsAcceptor;
 use super::boat::Doors;
 use super::*;
 
-/// A certificate that is its own signer.
+/// Self-signed certificate.
 struct Identity {
     certificate: CertificateDer<'static>,
     key: PrivateKeyDer<'static>,
@@ -86,14 +86,14 @@ fn tls(boat: &Boat) -> String {
     format!("tls://{}", boat.tcp)
 }
 
-/// Why there is no connection.
+/// Reason for there being no connection.
 async fn woe(config: ClientConfig) -> String {
     let (client, _events) = Client::connect(config).await.expect("started");
     let mut state = client.state();
-    let failed = state.wait_for(|state| matches!(state, State::Reconnecting { .. }));
+    let failed = state.wait_for(|state| matches!(state, ConnectionState::Reconnecting { .. }));
     let failed = timeout(PATIENCE, failed).await.expect("in time");
     match &*failed.expect("the client lives") {
-        State::Reconnecting { why, .. } => {
+        ConnectionState::Reconnecting { why, .. } => {
             assert_eq!(why.code, Code::Unavailable);
             why.text.clone()
         }
@@ -186,7 +186,8 @@ async fn the_other_port_is_told_from_the_right_one() {
     }
 }
 
-/// A listener that answers each connection with these bytes and keeps it, or ends it without any.
+/// Listener that answers each connection with these bytes and keeps it open, or ends it without
+/// any.
 async fn listener(answer: Option<&'static [u8]>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");

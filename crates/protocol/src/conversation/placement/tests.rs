@@ -13,8 +13,8 @@ fn at(offset: u64) -> Version {
     Version { epoch: 1, offset }
 }
 
-fn standing(offset: u64, seq: u64, prev: Option<i64>) -> Standing {
-    Standing {
+fn standing(offset: u64, seq: u64, prev: Option<i64>) -> StoredPosition {
+    StoredPosition {
         version: at(offset),
         position: Position {
             seq: Seq(seq),
@@ -58,7 +58,10 @@ fn a_redelivery_keeps_its_position() {
     let head = skewed();
     assert_eq!(head.place(at(10), id(500)), Placement::Redelivery);
     let row = standing(10, 1, None);
-    assert_eq!(head.compare(at(10), Some(row)), Ruling::Keep(row.position));
+    assert_eq!(
+        head.compare(at(10), Some(row)),
+        PlaceRuling::Keep(row.position)
+    );
 }
 
 #[test]
@@ -68,31 +71,34 @@ fn an_id_behind_the_largest_is_compared_with_its_row() {
     // No row: a clock was behind.
     assert_eq!(
         head.compare(at(12), None),
-        Ruling::Place(head.next_position())
+        PlaceRuling::Place(head.next_position())
     );
-    // The same record: its rows were written, the head was not.
+    // The same record: rows written, head not.
     let half = standing(12, 3, Some(300));
     assert_eq!(
         head.compare(at(12), Some(half)),
-        Ruling::Place(half.position)
+        PlaceRuling::Place(half.position)
     );
     // An earlier record: published twice.
     let first = standing(10, 1, None);
     assert_eq!(
         head.compare(at(12), Some(first)),
-        Ruling::Repeat(first.position)
+        PlaceRuling::Repeat(first.position)
     );
 }
 
 #[test]
 fn what_was_handled_and_left_no_row_gets_no_position_later() {
-    assert_eq!(skewed().compare(at(9), None), Ruling::Unplaced);
+    assert_eq!(skewed().compare(at(9), None), PlaceRuling::Unplaced);
 }
 
 #[test]
 fn a_row_where_the_head_cannot_have_put_it_means_another_writer() {
     let elsewhere = standing(12, 7, Some(300));
-    assert_eq!(skewed().compare(at(12), Some(elsewhere)), Ruling::Overtaken);
+    assert_eq!(
+        skewed().compare(at(12), Some(elsewhere)),
+        PlaceRuling::Overtaken
+    );
 }
 
 #[test]
@@ -101,11 +107,11 @@ fn a_refused_record_is_a_repeat_once_its_id_was_placed_later() {
     let placed_later = standing(11, 2, Some(500));
     assert_eq!(
         head.compare(at(9), Some(placed_later)),
-        Ruling::Repeat(placed_later.position)
+        PlaceRuling::Repeat(placed_later.position)
     );
-    // Its head is not saved yet, or was read before.
+    // The head of that row is not saved yet, or this one was read before.
     for beyond in [standing(12, 3, Some(300)), standing(11, 3, Some(300))] {
-        assert_eq!(head.compare(at(9), Some(beyond)), Ruling::PlacedLater);
+        assert_eq!(head.compare(at(9), Some(beyond)), PlaceRuling::PlacedLater);
     }
 }
 
@@ -122,21 +128,21 @@ fn a_new_epoch_begins_again_at_offset_zero() {
     );
 }
 
-/// What is wrong with a writer; the twin that must be found out.
+/// Planted bug of a writer; the search must find each one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bug {
     None,
-    /// Commits before the head is saved: after a crash the next record takes a seq again.
+    /// Commits before the head is saved: after a crash the next record takes a seq twice.
     CommitBeforeHead,
     /// Gives every record the next position, redelivered or not.
     PlacesRedeliveries,
-    /// Believes that an id behind the largest is a clock's doing.
+    /// Takes every id behind the largest for a clock's doing.
     PlacesRepeats,
     /// Takes the row of an id that was refused first for another writer's.
     LaterRowsOvertake,
 }
 
-/// A record: its id, and whether the rules of its conversation refuse it a place.
+/// A record's id, and the verdict of its conversation's rules on it.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     id: MessageId,
@@ -146,19 +152,19 @@ struct Sent {
 /// One conversation's store, as a crash leaves it.
 #[derive(Default)]
 struct World {
-    rows: BTreeMap<MessageId, Standing>,
+    rows: BTreeMap<MessageId, StoredPosition>,
     head: Head,
     committed: usize,
-    /// Every position that each id was ever told: what receivers saw.
+    /// Every position that receivers ever saw of each id.
     shown: BTreeMap<MessageId, Vec<Position>>,
 }
 
-/// One life of the writer: it ends after so many effects, wherever that is.
+/// One life of the writer. It ends after so many effects, at any point.
 #[derive(Clone, Copy, Debug)]
 struct Life {
     batch: usize,
     effects: usize,
-    /// Commits come later than what they commit.
+    /// Batches per commit: commits lag behind the effects.
     batches_a_commit: usize,
 }
 
@@ -172,8 +178,8 @@ fn lives() -> impl Strategy<Value = Vec<Life>> {
     proptest::collection::vec(life, 0..8)
 }
 
-/// Records in the order of the log: clocks differ, some ids were published more than once, and some were
-/// refused at one place of the log and are welcome at another.
+/// Records in the order of the log: clocks differ, some ids were published more than once, and some
+/// were refused at one place of the log and accepted at another.
 fn log() -> impl Strategy<Value = Vec<Sent>> {
     let sent = (1..40i64, proptest::bool::weighted(0.15)).prop_map(|(number, refused)| Sent {
         id: id(number),
@@ -202,24 +208,24 @@ impl World {
             let next = first + records.len();
             for (offset, &Sent { id, refused }) in (first as u64..).zip(records) {
                 let ruling = self.ruling(&head, at(offset), id, bug);
-                // Of an id that is new to the head, no row is read.
+                // A new id's row is never read.
                 let is_new = matches!(head.place(at(offset), id), Placement::New(_));
                 let is_unplaced = match self.rows.get(&id) {
-                    Some(_) if !is_new => ruling == Ruling::PlacedLater,
+                    Some(_) if !is_new => ruling == PlaceRuling::PlacedLater,
                     _ => true,
                 };
                 if refused && is_unplaced {
                     continue;
                 }
                 match ruling {
-                    Ruling::Place(position) => {
+                    PlaceRuling::Place(position) => {
                         if dies() {
                             return Ok(());
                         }
                         let version = at(offset);
                         self.rows.insert(
                             id,
-                            Standing {
+                            StoredPosition {
                                 version,
                                 position,
                                 sent: 0,
@@ -228,9 +234,11 @@ impl World {
                         self.shown.entry(id).or_default().push(position);
                         head = moved(&head, version, id, bug);
                     }
-                    Ruling::Keep(position) => self.shown.entry(id).or_default().push(position),
-                    Ruling::Repeat(_) => {}
-                    lost @ (Ruling::Unplaced | Ruling::PlacedLater | Ruling::Overtaken) => {
+                    PlaceRuling::Keep(position) => self.shown.entry(id).or_default().push(position),
+                    PlaceRuling::Repeat(_) => {}
+                    lost @ (PlaceRuling::Unplaced
+                    | PlaceRuling::PlacedLater
+                    | PlaceRuling::Overtaken) => {
                         return Err(format!("{lost:?}: {id} of record {offset}"));
                     }
                 }
@@ -253,23 +261,23 @@ impl World {
         Ok(())
     }
 
-    fn ruling(&self, head: &Head, record: Version, id: MessageId, bug: Bug) -> Ruling {
+    fn ruling(&self, head: &Head, record: Version, id: MessageId, bug: Bug) -> PlaceRuling {
         match (head.place(record, id), bug) {
-            (Placement::New(position), _) => Ruling::Place(position),
+            (Placement::New(position), _) => PlaceRuling::Place(position),
             (Placement::Redelivery, Bug::PlacesRedeliveries)
-            | (Placement::CheckRow, Bug::PlacesRepeats) => Ruling::Place(head.next_position()),
+            | (Placement::CheckRow, Bug::PlacesRepeats) => PlaceRuling::Place(head.next_position()),
             (Placement::Redelivery | Placement::CheckRow, bug) => {
                 let row = self.rows.get(&id).copied();
                 match row.is_some_and(|row| row.version > record) {
-                    true if bug == Bug::LaterRowsOvertake => Ruling::Overtaken,
+                    true if bug == Bug::LaterRowsOvertake => PlaceRuling::Overtaken,
                     _ => head.compare(record, row),
                 }
             }
         }
     }
 
-    /// Every id of the log stands once, in the order in which it first came, and was never told
-    /// another place.
+    /// Every id of the log has exactly one position, in the order of first appearance, and was
+    /// never shown at another.
     fn check(&self, log: &[Sent]) -> Result<(), String> {
         let mut prev = None;
         let mut seq = Seq::ZERO;
@@ -309,7 +317,7 @@ fn moved(head: &Head, version: Version, id: MessageId, bug: Bug) -> Head {
     }
 }
 
-/// Lives and dies as told, then lives for good.
+/// Lives and dies as given, then lives for good.
 fn history_of(log: &[Sent], lives: &[Life], bug: Bug) -> Result<(), String> {
     let last = Life {
         batch: 3,
@@ -339,8 +347,8 @@ proptest! {
     }
 }
 
-/// A refused id is placed later, and the rows of that batch are there without the head: the id is new to the head then,
-/// and refused again.
+/// A refused id is placed later, and the rows of that batch exist without the head: the id is new
+/// to the head then, and refused again.
 #[test]
 fn what_is_refused_is_refused_again_where_only_the_row_is_there() {
     let log = [(1, false), (35, true), (2, false), (35, false)].map(|(number, refused)| Sent {

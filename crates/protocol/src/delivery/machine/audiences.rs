@@ -1,5 +1,5 @@
-//! Large groups, a few members at a time: a message to 100,000 is no more work at once than one to a thousand, and
-//! whoever writes to one person does not wait behind it.
+//! Large groups, a few members at a time: a message to 100,000 members takes no more work at once
+//! than one to a thousand, and does not delay messages between two people.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,21 +7,21 @@ use super::{Delivery, RouteKind};
 use crate::delivery::arena::Key;
 use crate::{ConversationId, Moment};
 
-/// Members of all audiences whose sessions are asked for at a time: one call to the mailbox.
+/// Members of all audiences that are looked up at a time: one call to the mailbox.
 const ROUTES_MAX: usize = 1024;
-/// Pushes of all kinds above which no further member is asked for.
+/// Pushes of all kinds above which no further member is looked up.
 const PUSHES_MAX: usize = 8192;
-/// Members of one audience before it is another's turn.
+/// Members of one audience before the next audience's turn.
 const TURN: usize = 64;
 
-/// Records whose audiences are not reached whole.
+/// Records with members of their audience left to look up.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Audiences {
-    /// Of each conversation, oldest first: one after the other.
+    /// Records per conversation, oldest first: one after the other.
     waiting: BTreeMap<ConversationId, VecDeque<Key>>,
-    /// Whose turn it is.
+    /// Conversations in the order of their turns.
     turns: VecDeque<ConversationId>,
-    /// Open ones, of members.
+    /// Open routes of members.
     pub(super) routes: usize,
 }
 
@@ -34,14 +34,14 @@ impl Audiences {
         waiting.push_back(record);
     }
 
-    /// The record whose turn it is.
+    /// Record whose turn it is.
     fn next(&mut self) -> Option<(ConversationId, Key)> {
         let conversation = *self.turns.front()?;
         let record = self.waiting.get(&conversation)?.front()?;
         Some((conversation, *record))
     }
 
-    /// The turn of the one that was next is over, and with `ended` its record.
+    /// Ends the turn of the front conversation, and with `ended` also its record.
     fn turn(&mut self, ended: bool) {
         let Some(conversation) = self.turns.pop_front() else {
             return;
@@ -77,13 +77,13 @@ impl Delivery {
         if record.task.audience.is_none() {
             return;
         }
-        // One for those who are not asked for yet.
+        // One for the members still to look up.
         record.open += 1;
         self.audiences.add(record.task.placed.conversation, key);
         self.reach_audiences(now);
     }
 
-    /// Asks for further members, as many as there is room for.
+    /// Looks up as many further members as there is room for.
     pub(super) fn reach_audiences(&mut self, now: Moment) {
         while self.audiences.routes < ROUTES_MAX && self.pushes.len() < PUSHES_MAX {
             let Some((_, key)) = self.audiences.next() else {
@@ -109,7 +109,7 @@ impl Delivery {
         }
     }
 
-    /// The next members of a record's audience, but its sender, and whether they are the last.
+    /// Next members of a record's audience without its sender; true if they are the last.
     fn next_members(&mut self, key: Key, room: usize) -> (Vec<crate::UserId>, bool) {
         let Some(record) = self.records.get_mut(key) else {
             return (Vec::new(), true);

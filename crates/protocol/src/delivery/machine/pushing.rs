@@ -1,4 +1,4 @@
-//! Lanes, pushes, and what boats answered.
+//! Lanes, pushes, and the answers of boats.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use super::{Delivery, OpenPush, RouteKind};
 use crate::code::{Code, Refusal};
 use crate::delivery::arena::Key;
 use crate::delivery::lanes::{LegKey, Waiting};
-use crate::delivery::settle::Failure;
-use crate::delivery::{Action, Notice, Outcome, Push, PushToken, Word};
-use crate::ledger::{Event, FailureCause, LedgerEntry};
+use crate::delivery::settle::PartFailure;
+use crate::delivery::{Action, Notice, Push, PushOutcome, PushToken, SessionEvent};
+use crate::ledger::{FailureCause, LedgerEntry, LedgerEvent};
 use crate::message::Target;
 use crate::presence::{BoatLife, SessionEntry};
 use crate::{Moment, Options, SessionId};
@@ -36,7 +36,7 @@ impl Delivery {
         })
     }
 
-    /// A leg comes to its lane: it is pushed, waits, or finds no room.
+    /// Enters a leg into its lane: pushes it, queues it, or fails it for lack of room.
     pub(super) fn enter_lane(&mut self, now: Moment, key: LegKey) {
         let Some(leg) = self.leg(key.record, key.leg) else {
             return;
@@ -53,7 +53,7 @@ impl Delivery {
                 life: newest.life,
             });
         } else {
-            self.session_failed(now, key, Outcome::Full);
+            self.session_failed(now, key, PushOutcome::Full);
         }
     }
 
@@ -63,7 +63,7 @@ impl Delivery {
         }
     }
 
-    /// Writes towards all sessions of the leg; the newest decides.
+    /// Pushes to all sessions of the leg; the newest decides.
     pub(super) fn push(&mut self, now: Moment, key: LegKey) {
         let Some(record) = self.records.get_mut(key.record) else {
             return;
@@ -98,20 +98,20 @@ impl Delivery {
                 message: message.id,
                 at: now.wall,
                 target: Some(target),
-                event: Event::Pushed {
+                event: LedgerEvent::Pushed {
                     session: entry.session,
                     life: entry.life.clone(),
                     attempt,
                 },
             });
         }
-        // The leg itself is open already; each further session is one thing more.
+        // The leg itself is counted already; each further session counts as one more.
         record.open += leg.sessions.len() - 1;
         self.lanes.of(target).outstanding += 1;
         self.forget_old_deadlines();
     }
 
-    /// Answered pushes leave their deadlines behind; they are swept before they outweigh the rest.
+    /// Sweeps the deadlines that answered pushes leave behind, before they outnumber the open ones.
     fn forget_old_deadlines(&mut self) {
         if self.deadlines.len() > 2 * self.pushes.len() + 1024 {
             let pushes = &self.pushes;
@@ -120,7 +120,8 @@ impl Delivery {
         }
     }
 
-    /// How long the device took to acknowledge, where it was asked to.
+    /// Ends a push that was taken. Returns the device's acknowledgement latency, if one was
+    /// requested.
     pub(super) fn push_done(&mut self, now: Moment, push: &OpenPush) -> Option<Duration> {
         let record = self.records.get_mut(push.leg.record)?;
         let session = push.session.session;
@@ -129,9 +130,9 @@ impl Delivery {
         let event = match latency {
             Some(latency) => {
                 self.budget.acked(now.timer, latency);
-                Event::Acked { session }
+                LedgerEvent::Acked { session }
             }
-            None => Event::Written { session },
+            None => LedgerEvent::Written { session },
         };
         if push.decides {
             record.note(now, Some(push.target), event);
@@ -140,41 +141,54 @@ impl Delivery {
         latency
     }
 
-    /// A session that does not decide: it is put right, and nothing is owed.
-    pub(super) fn further_push_failed(&mut self, now: Moment, push: &OpenPush, outcome: Outcome) {
+    /// Handles the failure of a session that does not decide: cleans it up, and owes it nothing.
+    pub(super) fn further_push_failed(
+        &mut self,
+        now: Moment,
+        push: &OpenPush,
+        outcome: PushOutcome,
+    ) {
         let session = &push.session;
         match outcome {
-            Outcome::NoSession => self.actions.push_back(Action::Forget(session.clone())),
-            Outcome::NoAck | Outcome::Full => self.close(session.life.clone(), session.session),
-            Outcome::Done | Outcome::Unreachable => {}
+            PushOutcome::NoSession => self.actions.push_back(Action::Forget(session.clone())),
+            PushOutcome::NoAck | PushOutcome::Full => {
+                self.close(session.life.clone(), session.session)
+            }
+            PushOutcome::Done | PushOutcome::Unreachable => {}
         }
         self.close_one(now, push.leg.record);
     }
 
-    pub(super) fn deciding_push_failed(&mut self, now: Moment, push: &OpenPush, outcome: Outcome) {
+    pub(super) fn deciding_push_failed(
+        &mut self,
+        now: Moment,
+        push: &OpenPush,
+        outcome: PushOutcome,
+    ) {
         let session = &push.session;
         match outcome {
-            Outcome::NoSession => self.actions.push_back(Action::Forget(session.clone())),
-            Outcome::NoAck => self.close_once(push),
-            Outcome::Done | Outcome::Full | Outcome::Unreachable => {}
+            PushOutcome::NoSession => self.actions.push_back(Action::Forget(session.clone())),
+            PushOutcome::NoAck => self.close_once(push),
+            PushOutcome::Done | PushOutcome::Full | PushOutcome::Unreachable => {}
         }
         self.session_failed(now, push.leg, outcome);
-        // What happened to the session happens to all that wait for it.
+        // The session's failure applies to all legs that wait for it.
         let waiting = self
             .lanes
             .take_waiting(push.target, |waiting| match outcome {
-                Outcome::Unreachable => waiting.life == session.life,
-                Outcome::Done | Outcome::NoAck | Outcome::NoSession | Outcome::Full => {
-                    waiting.session == session.session
-                }
+                PushOutcome::Unreachable => waiting.life == session.life,
+                PushOutcome::Done
+                | PushOutcome::NoAck
+                | PushOutcome::NoSession
+                | PushOutcome::Full => waiting.session == session.session,
             });
         for key in waiting {
             self.session_failed(now, key, outcome);
         }
     }
 
-    /// The session that decides on this leg did not take the message.
-    pub(super) fn session_failed(&mut self, now: Moment, key: LegKey, outcome: Outcome) {
+    /// Handles the failure of the deciding session.
+    pub(super) fn session_failed(&mut self, now: Moment, key: LegKey, outcome: PushOutcome) {
         let reroutes_max = self.limits.reroutes_max;
         let Some(record) = self.records.get_mut(key.record) else {
             return;
@@ -183,18 +197,18 @@ impl Delivery {
         let leg = &mut record.legs[key.leg as usize];
         let target = leg.target;
         let cause = match outcome {
-            Outcome::Done => return,
-            Outcome::NoAck => FailureCause::NoAck,
-            Outcome::NoSession => FailureCause::NoSession,
-            Outcome::Full => FailureCause::SessionFull,
-            Outcome::Unreachable => FailureCause::BoatUnreachable,
+            PushOutcome::Done => return,
+            PushOutcome::NoAck => FailureCause::NoAck,
+            PushOutcome::NoSession => FailureCause::NoSession,
+            PushOutcome::Full => FailureCause::SessionFull,
+            PushOutcome::Unreachable => FailureCause::BoatUnreachable,
         };
         if leg.mirror {
             return self.mirror_failed(now, key, cause);
         }
         let stores = options.has(Options::STORE_OFFLINE) && target.platform.keeps_mail();
         match outcome {
-            Outcome::NoSession if leg.reroutes < reroutes_max => {
+            PushOutcome::NoSession if leg.reroutes < reroutes_max => {
                 leg.reroutes += 1;
                 let mail = stores.then(|| mail(&record.task));
                 record.note_failed(now, Some(target), cause);
@@ -203,7 +217,7 @@ impl Delivery {
                 let platforms = keeping_mail(&[target.platform]);
                 self.route(key.record, again, target.user, platforms, Vec::new(), mail);
             }
-            Outcome::Full if stores => {
+            PushOutcome::Full if stores => {
                 let mail = Some(mail(&record.task));
                 record.note_failed(now, Some(target), cause);
                 let platforms = vec![target.platform];
@@ -216,16 +230,16 @@ impl Delivery {
                     mail,
                 );
             }
-            Outcome::Done
-            | Outcome::NoAck
-            | Outcome::NoSession
-            | Outcome::Full
-            | Outcome::Unreachable => self.fail_leg(now, key.record, target, cause),
+            PushOutcome::Done
+            | PushOutcome::NoAck
+            | PushOutcome::NoSession
+            | PushOutcome::Full
+            | PushOutcome::Unreachable => self.fail_leg(now, key.record, target, cause),
         }
     }
 
-    /// A session of the sender missed it: it is ended, so that it syncs; or its boat is out of reach, and
-    /// that must be tried again.
+    /// Handles a failed push to the sender's other session: closes it, so that it syncs; or keeps
+    /// the obligation for a retry, if the boat is unreachable.
     fn mirror_failed(&mut self, now: Moment, key: LegKey, cause: FailureCause) {
         let Some(record) = self.records.get_mut(key.record) else {
             return;
@@ -234,7 +248,7 @@ impl Delivery {
         let (target, newest) = (leg.target, leg.sessions[0].clone());
         record.note_failed(now, Some(target), cause);
         match cause {
-            FailureCause::BoatUnreachable => record.failures.push(Failure {
+            FailureCause::BoatUnreachable => record.failures.push(PartFailure {
                 user: target.user,
                 platform: None,
                 cause,
@@ -244,8 +258,8 @@ impl Delivery {
             | FailureCause::SessionFull
             | FailureCause::MailboxUnavailable
             | FailureCause::MailboxRefused => {
-                record.note(now, Some(target), Event::ReachableBySync);
-                // A session that gave no ack was told already.
+                record.note(now, Some(target), LedgerEvent::ReachableBySync);
+                // A session that gave no ack is closed already.
                 if cause == FailureCause::SessionFull {
                     self.close(newest.life, newest.session);
                 }
@@ -271,7 +285,7 @@ pub(super) fn close(life: BoatLife, session: SessionId) -> Action {
     Action::Notice(Notice {
         life,
         session,
-        word: Word::Close(Refusal::new(
+        word: SessionEvent::Close(Refusal::new(
             Code::Reconnect,
             "a delivery was not acknowledged in time",
         )),

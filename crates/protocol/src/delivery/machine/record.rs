@@ -1,8 +1,8 @@
-//! A record in flight: what became of it so far.
+//! A record in flight, with its state so far.
 
-use crate::delivery::settle::{Failure, insists};
-use crate::delivery::{Owed, RouteFailure, Source, Task};
-use crate::ledger::{Event, FailureCause, LedgerEntry};
+use crate::delivery::settle::{PartFailure, insists};
+use crate::delivery::{DeliveryTask, Obligation, RouteFailure, Source};
+use crate::ledger::{FailureCause, LedgerEntry, LedgerEvent};
 use crate::mailbox::Mail;
 use crate::message::Target;
 use crate::notify::{Notification, wants_notification};
@@ -12,15 +12,15 @@ use crate::{Moment, Options, Platform, UserId};
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     pub(super) source: Source,
-    pub(super) task: Task,
+    pub(super) task: DeliveryTask,
     pub(super) legs: Vec<Leg>,
-    /// Routes, legs and further pushes without an end.
+    /// Routes, legs and further pushes that have not ended.
     pub(super) open: usize,
-    /// The member of the audience that was asked for last.
+    /// Member of the audience that was looked up last.
     pub(super) reached: Option<UserId>,
-    /// It is noted already that somebody has it by sync alone.
+    /// True once the ledger says that some recipient gets the message by sync alone.
     pub(super) synced: bool,
-    pub(super) failures: Vec<Failure>,
+    pub(super) failures: Vec<PartFailure>,
     pub(super) notifications: Vec<Notification>,
     pub(super) ledger: Vec<LedgerEntry>,
 }
@@ -28,9 +28,10 @@ pub(super) struct Record {
 #[derive(Clone, Debug)]
 pub(super) struct Leg {
     pub(super) target: Target,
-    /// To the sender's own other sessions: never stored, at most told to begin anew.
+    /// True for a leg to the sender's own other sessions: never stored, at most closed to start
+    /// anew.
     pub(super) mirror: bool,
-    /// Of its platform, newest first; the first one decides.
+    /// Sessions of the platform, newest first; the first one decides.
     pub(super) sessions: Vec<SessionEntry>,
     pub(super) reroutes: u8,
 }
@@ -41,7 +42,7 @@ impl Record {
         options.has(Options::STORE_OFFLINE) && target.platform.keeps_mail()
     }
 
-    pub(super) fn note(&mut self, now: Moment, target: Option<Target>, event: Event) {
+    pub(super) fn note(&mut self, now: Moment, target: Option<Target>, event: LedgerEvent) {
         self.ledger.push(LedgerEntry {
             message: self.task.placed.message.id,
             at: now.wall,
@@ -51,21 +52,22 @@ impl Record {
     }
 
     pub(super) fn note_stored(&mut self, now: Moment, target: Target) {
-        self.note(now, Some(target), Event::StoredOffline);
+        self.note(now, Some(target), LedgerEvent::StoredOffline);
         self.notify(now, target);
     }
 
-    /// A device acknowledged it a short while ago; the ledger has that from whoever took the ack.
+    /// Notes that a device acknowledged it a short while ago; the ledger has that from the receiver
+    /// of the ack.
     pub(super) fn note_had(&mut self, now: Moment, target: Target) {
-        self.note(now, Some(target), Event::ReachableBySync);
+        self.note(now, Some(target), LedgerEvent::ReachableBySync);
     }
 
-    /// Nobody is there, and the options ask for no storing.
+    /// Notes that no session lives, and that the options ask for no storing.
     pub(super) fn note_absent(&mut self, now: Moment, target: Target) {
         let event = if insists(self.task.placed.message.options) {
-            Event::ReachableBySync
+            LedgerEvent::ReachableBySync
         } else {
-            Event::Dropped
+            LedgerEvent::Dropped
         };
         self.note(now, Some(target), event);
         self.notify(now, target);
@@ -81,27 +83,27 @@ impl Record {
                 conversation: self.task.placed.conversation,
                 accepted_at: message.accepted_at,
             });
-            self.note(now, Some(target), Event::Notified);
+            self.note(now, Some(target), LedgerEvent::Notified);
         }
     }
 
     pub(super) fn note_failed(&mut self, now: Moment, target: Option<Target>, cause: FailureCause) {
         let attempt = self.task.retry_count;
-        self.note(now, target, Event::Failed { cause, attempt });
+        self.note(now, target, LedgerEvent::Failed { cause, attempt });
     }
 
-    /// The attempt at the target came to nothing; it stays owed if anybody insists, and where it was no
-    /// attempt at all.
+    /// Notes a failed attempt at the target. The obligation stays if the sender insists, or if it
+    /// was no attempt at all.
     pub(super) fn fail(&mut self, now: Moment, target: Target, cause: FailureCause) {
         self.note_failed(now, Some(target), cause);
         if self.stays_owed(cause) {
-            self.failures.push(Failure {
+            self.failures.push(PartFailure {
                 user: target.user,
                 platform: Some(target.platform),
                 cause,
             });
         } else {
-            self.note(now, Some(target), Event::Dropped);
+            self.note(now, Some(target), LedgerEvent::Dropped);
         }
     }
 
@@ -109,8 +111,8 @@ impl Record {
         cause == FailureCause::MailboxUnavailable || insists(self.task.placed.message.options)
     }
 
-    /// The user could not be routed at all.
-    pub(super) fn fail_all(&mut self, now: Moment, owed: &Owed, failure: RouteFailure) {
+    /// Notes that the user could not be routed at all.
+    pub(super) fn fail_all(&mut self, now: Moment, owed: &Obligation, failure: RouteFailure) {
         let cause = cause_of(failure);
         for target in targets(owed.user, &owed.platforms) {
             self.fail(now, target, cause);
@@ -120,7 +122,7 @@ impl Record {
         }
         let mirror = self.task.is_only_told(owed.user);
         if owed.live && (mirror || self.stays_owed(cause)) {
-            self.failures.push(Failure {
+            self.failures.push(PartFailure {
                 user: owed.user,
                 platform: None,
                 cause,
@@ -142,7 +144,7 @@ pub(super) fn keeping_mail(platforms: &[Platform]) -> Vec<Platform> {
     platforms.filter(|platform| platform.keeps_mail()).collect()
 }
 
-pub(super) fn mail(task: &Task) -> Mail {
+pub(super) fn mail(task: &DeliveryTask) -> Mail {
     Mail {
         id: task.placed.message.id,
         accepted_at: task.placed.message.accepted_at,

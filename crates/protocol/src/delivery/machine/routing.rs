@@ -1,4 +1,4 @@
-//! What the mailbox answered, and what follows from it.
+//! The mailbox's answers, and their consequences.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,8 @@ use super::record::{cause_of, targets};
 use super::{Delivery, pushing};
 use crate::delivery::arena::Key;
 use crate::delivery::lanes::LegKey;
-use crate::delivery::{Action, Notice, Owed, RouteFailure, Word, told};
-use crate::ledger::{Event, FailureCause};
+use crate::delivery::{Action, Notice, Obligation, RouteFailure, SessionEvent, live_only};
+use crate::ledger::{FailureCause, LedgerEvent};
 use crate::mailbox::RouteAnswer;
 use crate::message::Target;
 use crate::presence::SessionEntry;
@@ -28,7 +28,7 @@ impl Delivery {
         self.routed(now, key, &owed, answer);
     }
 
-    /// One of the audience.
+    /// Takes the answer for a member of the audience.
     pub(super) fn routed_member(
         &mut self,
         now: Moment,
@@ -36,14 +36,14 @@ impl Delivery {
         user: UserId,
         answer: Result<RouteAnswer, RouteFailure>,
     ) {
-        self.routed(now, key, &told(user), answer);
+        self.routed(now, key, &live_only(user), answer);
     }
 
     fn routed(
         &mut self,
         now: Moment,
         key: Key,
-        owed: &Owed,
+        owed: &Obligation,
         answer: Result<RouteAnswer, RouteFailure>,
     ) {
         let Some(record) = self.records.get_mut(key) else {
@@ -58,21 +58,21 @@ impl Delivery {
             answer.live.retain(|entry| entry.session != origin.session);
         }
         let nobody = owed.platforms.is_empty() && answer.live.is_empty();
-        // Said once of a whole audience: it names nobody.
+        // Noted once for a whole audience: the entry names no user.
         let is_said = record.task.audience.is_some() && record.synced;
         if nobody && !mirror && !is_said {
             record.synced = true;
-            record.note(now, None, Event::ReachableBySync);
+            record.note(now, None, LedgerEvent::ReachableBySync);
         }
         self.start_legs(now, key, owed, &answer, mirror);
     }
 
-    /// Starts a leg for each platform that has sessions, and ends the others.
+    /// Starts a leg for each platform with sessions, and ends the others.
     fn start_legs(
         &mut self,
         now: Moment,
         key: Key,
-        owed: &Owed,
+        owed: &Obligation,
         answer: &RouteAnswer,
         mirror: bool,
     ) {
@@ -96,7 +96,7 @@ impl Delivery {
         }
     }
 
-    /// The mailbox's answer ends what is owed to the target, unless a session lives there.
+    /// Notes the end that the mailbox's answer gives a target, unless a session lives there.
     fn note_end(&mut self, now: Moment, key: Key, target: Target, answered: Answered) {
         let Some(record) = self.records.get_mut(key) else {
             return;
@@ -105,7 +105,7 @@ impl Delivery {
             Answered::Live(_) => {}
             Answered::Stored => record.note_stored(now, target),
             Answered::Acknowledged => record.note_had(now, target),
-            // It was asked to store, and says neither that it did nor that somebody lives.
+            // The mailbox was asked to store, and reports neither a stored copy nor a live session.
             Answered::Nobody if record.stores_for(target) => {
                 record.fail(now, target, FailureCause::MailboxRefused);
             }
@@ -135,7 +135,7 @@ impl Delivery {
                 record.note_absent(now, target);
             }
         }
-        // Sessions on platforms that nothing was stored for.
+        // Sessions on platforms without stored mail.
         let rest = RouteAnswer {
             live: (answer.live.iter())
                 .filter(|entry| !owed.platforms.contains(&entry.platform))
@@ -169,7 +169,7 @@ impl Delivery {
                 user: owed.user,
                 platform: entry.platform,
             };
-            record.note(now, Some(target), Event::ReachableBySync);
+            record.note(now, Some(target), LedgerEvent::ReachableBySync);
             self.actions
                 .push_back(pushing::close(entry.life, entry.session));
         }
@@ -222,7 +222,7 @@ impl Delivery {
         }
     }
 
-    /// The mailbox was told to store: it has, or the device had it already, or it refuses.
+    /// Takes the answer to a forced store: stored, already acknowledged by the device, or refused.
     fn after_forced_store(&mut self, now: Moment, key: Key, target: Target, answer: &RouteAnswer) {
         let Some(record) = self.records.get_mut(key) else {
             return;
@@ -234,7 +234,7 @@ impl Delivery {
                 self.actions.push_back(Action::Notice(Notice {
                     life: entry.life.clone(),
                     session: entry.session,
-                    word: Word::Hint,
+                    word: SessionEvent::Hint,
                 }));
             }
         } else if answer.acknowledged.contains(&target.platform) {
@@ -245,7 +245,7 @@ impl Delivery {
     }
 }
 
-/// What the mailbox's answer says of one platform.
+/// The mailbox's answer for one platform.
 enum Answered {
     /// The sessions, newest first.
     Live(Vec<SessionEntry>),

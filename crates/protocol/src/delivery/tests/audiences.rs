@@ -1,4 +1,5 @@
-//! holes 4: large groups are reached a few members at a time, and private chats do not wait behind them.
+//! holes 4: large groups are reached a few members at a time, and private chats do not wait for
+//! them.
 
 use std::sync::Arc;
 
@@ -6,12 +7,12 @@ use std::collections::VecDeque;
 
 use super::*;
 use crate::GroupId;
-use crate::group::{Audience, Group, Member, Role, Settings};
+use crate::group::{Audience, Group, GroupSettings, Member, Role};
 use crate::history::Version;
 
 const OWNER: i64 = 1;
 
-/// Members that are asked for at once, and pushes that may be open at once: what memory is reckoned with.
+/// Bounds of members looked up at once and of open pushes, on which the memory budget rests.
 const ROUTES_MAX: usize = 1024;
 const PUSHES_MAX: usize = 8192;
 
@@ -31,7 +32,7 @@ fn group(members: i64) -> Arc<Group> {
         version: made,
     };
     Arc::new(Group {
-        settings: Settings {
+        settings: GroupSettings {
             open_history: false,
             open_door: false,
         },
@@ -42,7 +43,7 @@ fn group(members: i64) -> Arc<Group> {
     })
 }
 
-fn task(group: &Arc<Group>, number: i64, n: i64) -> Task {
+fn task(group: &Arc<Group>, number: i64, n: i64) -> DeliveryTask {
     let of = GroupId::new(number).expect("a group");
     let mut placed = placed(n, BOB, Options::CHAT);
     placed.message.to = Recipient::Group(of);
@@ -51,9 +52,9 @@ fn task(group: &Arc<Group>, number: i64, n: i64) -> Task {
         epoch: 1,
         offset: 100,
     };
-    Task {
+    DeliveryTask {
         rev: 0,
-        owed: vec![told(user(OWNER))],
+        owed: vec![live_only(user(OWNER))],
         audience: Some(Audience::of_message(
             group.clone(),
             version,
@@ -71,7 +72,7 @@ fn task(group: &Arc<Group>, number: i64, n: i64) -> Task {
     }
 }
 
-/// The machine, and the routes that it waits for.
+/// The machine, and its open routes.
 struct Asked {
     delivery: Delivery,
     routes: VecDeque<Route>,
@@ -82,14 +83,14 @@ struct Asked {
 impl Asked {
     fn new() -> Asked {
         Asked {
-            delivery: Delivery::new(Limits::default()),
+            delivery: Delivery::new(DeliveryLimits::default()),
             routes: VecDeque::new(),
             settled: 0,
             ledger: 0,
         }
     }
 
-    fn submit(&mut self, offset: u64, task: Task) {
+    fn submit(&mut self, offset: u64, task: DeliveryTask) {
         let now = Timestamp::from_millis(1);
         self.delivery
             .handle_task(now, at(offset), task)
@@ -134,7 +135,7 @@ fn each_member_is_asked_for_once_and_few_at_a_time() {
     }
     let mut times: BTreeMap<UserId, usize> = BTreeMap::new();
     while !asked.routes.is_empty() {
-        // Beside them the sender's other sessions, once a message.
+        // In addition, one route a message for the sender's other sessions.
         assert!(
             asked.routes.len() <= ROUTES_MAX + 3,
             "{}",
@@ -163,8 +164,8 @@ fn a_private_message_waits_behind_one_call_at_most() {
         asked.submit(n as u64, task(&group, 7, n));
     }
     let placed = placed(1_000, BOB, Options::CHAT);
-    let private = Task {
-        owed: owed(&placed, vec![Platform::Web]),
+    let private = DeliveryTask {
+        owed: obligations(&placed, vec![Platform::Web]),
         audience: None,
         placed,
         ..task(&group, 7, 1_000)
@@ -217,8 +218,8 @@ fn pushes_that_are_open_hold_back_further_members() {
         (PUSHES_MAX..=PUSHES_MAX + ROUTES_MAX + 1).contains(&answered),
         "{answered}"
     );
-    // What boats never answer ends, and the next are asked for.
-    let late = Timestamp::from_millis(1) + Limits::default().push_deadline();
+    // Unanswered pushes time out, and further members are looked up.
+    let late = Timestamp::from_millis(1) + DeliveryLimits::default().push_deadline();
     asked.delivery.handle_timeout(late);
     asked.drain();
     assert!(!asked.routes.is_empty());

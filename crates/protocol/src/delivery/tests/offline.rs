@@ -22,7 +22,7 @@ fn whom_nobody_knows_finds_it_by_sync() {
     world.send(1, BOB, &[], Options::CHAT);
     assert!(world.stored.is_empty());
     let settlement = world.only_settlement();
-    assert_eq!(ends(settlement), [(None, &Event::ReachableBySync)]);
+    assert_eq!(ends(settlement), [(None, &LedgerEvent::ReachableBySync)]);
     assert_eq!(settlement.notifications, []);
 }
 
@@ -31,9 +31,9 @@ fn what_the_device_acknowledged_before_is_neither_pushed_nor_told() {
     let mut world = World::new();
     world.sign_in(BOB, Platform::Web, 20);
     let placed = placed(1, BOB, Options::CHAT);
-    let task = Task {
+    let task = DeliveryTask {
         rev: 0,
-        owed: vec![Owed {
+        owed: vec![Obligation {
             user: user(BOB),
             platforms: vec![Platform::Web],
             live: false,
@@ -74,7 +74,7 @@ fn after_three_retries_the_receiver_counts_as_offline() {
     world.send(1, BOB, &[Platform::Web], Options::CHAT);
     for retry_count in 1..=3 {
         assert_eq!(world.pushed_to(), [20]);
-        world.answer(20, Outcome::NoAck);
+        world.answer(20, PushOutcome::NoAck);
         assert_eq!(
             world.only_settlement().retries[0].retry_count,
             retry_count,
@@ -92,7 +92,7 @@ fn after_three_retries_the_receiver_counts_as_offline() {
     assert!(matches!(
         &world.notices[..],
         [Notice {
-            word: Word::Hint,
+            word: SessionEvent::Hint,
             ..
         }]
     ));
@@ -161,48 +161,48 @@ fn all_eight_options_do_what_they_name() {
             options.has(Options::NOTIFY_OFFLINE),
         );
 
-        // Nobody is there.
+        // No live session.
         let mut world = World::new();
         world.send(1, BOB, &[Platform::Web], options);
         assert_eq!(world.is_stored(BOB, Platform::Web, 1), stores, "{bits}");
         let settlement = world.only_settlement();
         assert_eq!(settlement.notifications.len(), usize::from(tells), "{bits}");
         let end = match (stores, acks) {
-            (true, _) => Event::StoredOffline,
-            (false, true) => Event::ReachableBySync,
-            (false, false) => Event::Dropped,
+            (true, _) => LedgerEvent::StoredOffline,
+            (false, true) => LedgerEvent::ReachableBySync,
+            (false, false) => LedgerEvent::Dropped,
         };
         let web = Some(target(BOB, Platform::Web));
         assert_eq!(ends(settlement), [(web, &end)], "{bits}");
 
-        // A session takes it.
+        // A session that acknowledges.
         let mut world = World::new();
         world.sign_in(BOB, Platform::Web, 20);
         world.send(1, BOB, &[Platform::Web], options);
         assert_eq!(world.pushes[0].needs_ack, acks, "{bits}");
-        world.answer(20, Outcome::Done);
+        world.answer(20, PushOutcome::Done);
         let session = session(20);
         let end = if acks {
-            Event::Acked { session }
+            LedgerEvent::Acked { session }
         } else {
-            Event::Written { session }
+            LedgerEvent::Written { session }
         };
         let settlement = world.only_settlement();
         assert_eq!(ends(settlement), [(web, &end)], "{bits}");
         assert_eq!(settlement.notifications, [], "{bits}");
 
-        // A session does not.
+        // A session that is unreachable.
         let mut world = World::new();
         world.sign_in(BOB, Platform::Web, 20);
         world.send(1, BOB, &[Platform::Web], options);
-        world.answer(20, Outcome::Unreachable);
+        world.answer(20, PushOutcome::Unreachable);
         let again = world.only_settlement().retries.len();
         assert_eq!(again, usize::from(acks || stores), "{bits}");
 
-        // And never will: it ends as if nobody were there.
+        // A session that stays unreachable: the message ends as if no session lived.
         for _ in 0..3 {
             world.retry_all();
-            world.answer(20, Outcome::Unreachable);
+            world.answer(20, PushOutcome::Unreachable);
         }
         if acks || stores {
             assert_eq!(world.is_stored(BOB, Platform::Web, 1), stores, "{bits}");
@@ -214,13 +214,17 @@ fn all_eight_options_do_what_they_name() {
 
 #[test]
 fn a_bot_is_pushed_to_and_never_stored_for() {
-    for outcome in [Outcome::NoAck, Outcome::Full, Outcome::NoSession] {
+    for outcome in [
+        PushOutcome::NoAck,
+        PushOutcome::Full,
+        PushOutcome::NoSession,
+    ] {
         let mut world = World::new();
         world.sign_in(BOB, Platform::Bot, 20);
         world.sign_in(BOB, Platform::Bot, 21);
         world.send(1, BOB, &[Platform::Bot, Platform::Web], Options::CHAT);
         assert_eq!(world.pushed_to(), [21, 20], "each run of it gets it");
-        world.answer(20, Outcome::Done);
+        world.answer(20, PushOutcome::Done);
         for _ in 0..4 {
             world.answer(21, outcome);
             world.answer(20, outcome);

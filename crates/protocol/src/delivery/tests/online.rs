@@ -11,9 +11,9 @@ fn a_message_reaches_a_live_session_and_its_sender_learns_its_place() {
         session: session(10),
         life: life("boat-1"),
     };
-    world.submit(Task {
+    world.submit(DeliveryTask {
         rev: 0,
-        owed: owed(&placed, vec![Platform::Web]),
+        owed: obligations(&placed, vec![Platform::Web]),
         placed,
         frame: Bytes::from_static(b"frame"),
         audience: None,
@@ -28,14 +28,14 @@ fn a_message_reaches_a_live_session_and_its_sender_learns_its_place() {
     assert_eq!(world.pushed_to(), [20]);
     assert!(matches!(
         &world.notices[..],
-        [Notice { session, word: Word::Placed(echo), .. }]
+        [Notice { session, word: SessionEvent::Placed(echo), .. }]
             if session.get() == 10 && echo.position.seq == Seq(1)
     ));
     assert_eq!(world.settled, [], "nothing is settled before the ack");
-    world.answer(20, Outcome::Done);
+    world.answer(20, PushOutcome::Done);
     let web = Some(target(BOB, Platform::Web));
     let settlement = world.only_settlement();
-    let acked = Event::Acked {
+    let acked = LedgerEvent::Acked {
         session: session(20),
     };
     assert_eq!(ends(settlement), [(web, &acked)]);
@@ -43,7 +43,7 @@ fn a_message_reaches_a_live_session_and_its_sender_learns_its_place() {
     assert_eq!(settlement.notifications, []);
     assert!(matches!(
         settlement.ledger.last().expect("entries").event,
-        Event::Settled
+        LedgerEvent::Settled
     ));
     assert!(world.delivery.is_idle());
 }
@@ -57,8 +57,8 @@ fn only_the_platform_that_did_not_acknowledge_is_tried_again() {
     world.sign_in(BOB, Platform::Ios, 21);
     let known = [Platform::Ios, Platform::Web, Platform::Desktop];
     world.send(1, BOB, &known, Options::CHAT);
-    world.answer(20, Outcome::Done);
-    world.answer(21, Outcome::NoAck);
+    world.answer(20, PushOutcome::Done);
+    world.answer(21, PushOutcome::NoAck);
     assert!(world.is_stored(BOB, Platform::Desktop, 1));
     let settlement = world.only_settlement();
     let [retry] = &settlement.retries[..] else {
@@ -66,7 +66,7 @@ fn only_the_platform_that_did_not_acknowledge_is_tried_again() {
     };
     assert_eq!(
         retry.owed,
-        [Owed {
+        [Obligation {
             user: user(BOB),
             platforms: vec![Platform::Ios],
             live: false
@@ -78,7 +78,7 @@ fn only_the_platform_that_did_not_acknowledge_is_tried_again() {
     let [
         Notice {
             session: told,
-            word: Word::Close(refusal),
+            word: SessionEvent::Close(refusal),
             ..
         },
     ] = &world.notices[..]
@@ -91,7 +91,7 @@ fn only_the_platform_that_did_not_acknowledge_is_tried_again() {
 // proves S1-20, S1-21
 #[test]
 fn every_session_of_a_platform_gets_it_and_the_newest_decides() {
-    for (newest, decided) in [(Outcome::Done, true), (Outcome::NoAck, false)] {
+    for (newest, decided) in [(PushOutcome::Done, true), (PushOutcome::NoAck, false)] {
         let mut world = World::new();
         world.sign_in(BOB, Platform::Web, 20);
         world.sign_in(BOB, Platform::Web, 22);
@@ -99,9 +99,9 @@ fn every_session_of_a_platform_gets_it_and_the_newest_decides() {
         world.send(1, BOB, &[Platform::Web], Options::CHAT);
         assert_eq!(world.pushed_to(), [22, 21, 20]);
         let older = if decided {
-            Outcome::NoAck
+            PushOutcome::NoAck
         } else {
-            Outcome::Done
+            PushOutcome::Done
         };
         world.answer(20, older);
         world.answer(21, older);
@@ -118,7 +118,7 @@ fn a_session_that_is_gone_is_forgotten_and_the_platform_routed_again() {
     let mut world = World::new();
     world.sign_in(BOB, Platform::Web, 20);
     world.send(1, BOB, &[Platform::Web], Options::CHAT);
-    world.answer(20, Outcome::NoSession);
+    world.answer(20, PushOutcome::NoSession);
     assert_eq!(world.forgotten.len(), 1);
     assert_eq!(world.forgotten[0].session, session(20));
     assert!(world.is_stored(BOB, Platform::Web, 1));
@@ -132,7 +132,7 @@ fn a_store_that_keeps_naming_a_dead_session_ends_in_a_retry_not_in_a_loop() {
     let mut world = World::new();
     world.sign_in(BOB, Platform::Web, 20);
     world.send(1, BOB, &[Platform::Web], Options::CHAT);
-    for _ in 0..=Limits::default().reroutes_max {
+    for _ in 0..=DeliveryLimits::default().reroutes_max {
         assert_eq!(world.settled, []);
         // The deletion did not hold.
         let entries = world.live.clone();
@@ -140,7 +140,7 @@ fn a_store_that_keeps_naming_a_dead_session_ends_in_a_retry_not_in_a_loop() {
         let push = world.pushes.remove(0);
         world
             .delivery
-            .handle_outcome(world.now, push.token, Outcome::NoSession);
+            .handle_outcome(world.now, push.token, PushOutcome::NoSession);
         while let Some(action) = world.delivery.poll_action() {
             match action {
                 Action::Route(route) => {
@@ -162,11 +162,11 @@ fn a_session_without_room_is_stored_for_and_hinted() {
     let mut world = World::new();
     world.sign_in(BOB, Platform::Web, 20);
     world.send(1, BOB, &[Platform::Web], Options::CHAT);
-    world.answer(20, Outcome::Full);
+    world.answer(20, PushOutcome::Full);
     assert!(world.is_stored(BOB, Platform::Web, 1));
     assert!(matches!(
         &world.notices[..],
-        [Notice { session, word: Word::Hint, .. }] if session.get() == 20
+        [Notice { session, word: SessionEvent::Hint, .. }] if session.get() == 20
     ));
     assert_eq!(world.only_settlement().retries, []);
 }
@@ -184,8 +184,8 @@ fn a_boat_that_does_not_answer_fails_the_push_after_half_as_long_again() {
     let settlement = world.only_settlement().clone();
     assert_eq!(settlement.retries[0].cause, FailureCause::BoatUnreachable);
     assert_eq!(world.delivery.poll_timeout(), None);
-    // Its late answer changes nothing.
-    assert_eq!(world.answer(20, Outcome::Done), 1);
+    // A late answer changes nothing.
+    assert_eq!(world.answer(20, PushOutcome::Done), 1);
     assert_eq!(world.settled, [settlement]);
 }
 
@@ -208,9 +208,9 @@ fn the_senders_other_sessions_get_it_but_not_the_one_that_sent_it() {
     world.sign_in(ALICE, Platform::Ios, 10);
     world.sign_in(ALICE, Platform::Web, 11);
     let placed = placed(1, BOB, Options::CHAT);
-    world.submit(Task {
+    world.submit(DeliveryTask {
         rev: 0,
-        owed: owed(&placed, Vec::new()),
+        owed: obligations(&placed, Vec::new()),
         placed,
         frame: Bytes::from_static(b"frame"),
         audience: None,
@@ -226,13 +226,17 @@ fn the_senders_other_sessions_get_it_but_not_the_one_that_sent_it() {
         noted: Vec::new(),
     });
     assert_eq!(world.pushed_to(), [11]);
-    world.answer(11, Outcome::Done);
+    world.answer(11, PushOutcome::Done);
     assert_eq!(world.only_settlement().retries, []);
 }
 
 #[test]
 fn a_session_of_the_sender_that_misses_it_begins_anew_and_nothing_is_stored() {
-    for outcome in [Outcome::NoAck, Outcome::Full, Outcome::NoSession] {
+    for outcome in [
+        PushOutcome::NoAck,
+        PushOutcome::Full,
+        PushOutcome::NoSession,
+    ] {
         let mut world = World::new();
         world.sign_in(ALICE, Platform::Web, 11);
         world.send(1, BOB, &[], Options::CHAT);
@@ -240,9 +244,9 @@ fn a_session_of_the_sender_that_misses_it_begins_anew_and_nothing_is_stored() {
         assert!(world.stored.is_empty());
         assert_eq!(world.only_settlement().retries, []);
         let closed = world.notices.iter().any(|notice| {
-            matches!(&notice.word, Word::Close(refusal) if refusal.code == Code::Reconnect)
+            matches!(&notice.word, SessionEvent::Close(refusal) if refusal.code == Code::Reconnect)
         });
-        assert_eq!(closed, outcome != Outcome::NoSession, "{outcome:?}");
+        assert_eq!(closed, outcome != PushOutcome::NoSession, "{outcome:?}");
     }
 }
 
@@ -252,21 +256,21 @@ fn a_session_of_the_sender_on_a_boat_out_of_reach_is_ended_later() {
     world.sign_in(ALICE, Platform::Web, 11);
     world.send(1, BOB, &[], Options::CHAT);
     for _ in 0..3 {
-        world.answer(11, Outcome::Unreachable);
+        world.answer(11, PushOutcome::Unreachable);
         world.retry_all();
     }
     assert_eq!(world.only_settlement().retries, []);
     assert!(matches!(
         &world.notices[..],
-        [Notice { session, word: Word::Close(_), .. }] if session.get() == 11
+        [Notice { session, word: SessionEvent::Close(_), .. }] if session.get() == 11
     ));
 }
 
 #[test]
 fn a_lane_keeps_order_and_its_window() {
-    let mut world = World::with(Limits {
+    let mut world = World::with(DeliveryLimits {
         lane_window: 4,
-        ..Limits::default()
+        ..DeliveryLimits::default()
     });
     world.sign_in(BOB, Platform::Web, 20);
     (1..=10).for_each(|n| world.send(n, BOB, &[Platform::Web], Options::CHAT));
@@ -277,14 +281,15 @@ fn a_lane_keeps_order_and_its_window() {
         seen.push(push.message.get());
         world
             .delivery
-            .handle_outcome(world.now, push.token, Outcome::Done);
+            .handle_outcome(world.now, push.token, PushOutcome::Done);
         world.drain();
     }
     assert_eq!(seen, (1..=10).collect::<Vec<i64>>());
     assert_eq!(world.delivery.load().lanes, 0, "idle lanes are forgotten");
 }
 
-// The histogram of acknowledgements counted windows of a hundred milliseconds, not acknowledgements.
+// The histogram of acknowledgements used to count windows of a hundred milliseconds, not
+// acknowledgements.
 #[test]
 fn each_acknowledgement_says_how_long_it_took() {
     let mut world = World::new();
@@ -297,7 +302,7 @@ fn each_acknowledgement_says_how_long_it_took() {
     for push in pushes {
         let mut answer = || {
             let delivery = &mut world.delivery;
-            delivery.handle_outcome(world.now, push.token, Outcome::Done)
+            delivery.handle_outcome(world.now, push.token, PushOutcome::Done)
         };
         assert_eq!(answer(), Some(latency));
         assert_eq!(answer(), None, "a second answer is none");
@@ -306,13 +311,13 @@ fn each_acknowledgement_says_how_long_it_took() {
 
 #[test]
 fn what_waits_behind_a_dead_session_is_not_pushed_to_it() {
-    let mut world = World::with(Limits {
+    let mut world = World::with(DeliveryLimits {
         lane_window: 2,
-        ..Limits::default()
+        ..DeliveryLimits::default()
     });
     world.sign_in(BOB, Platform::Web, 20);
     (1..=6).for_each(|n| world.send(n, BOB, &[Platform::Web], Options::CHAT));
-    assert_eq!(world.answer(20, Outcome::NoAck), 2);
+    assert_eq!(world.answer(20, PushOutcome::NoAck), 2);
     assert_eq!(world.pushes, []);
     assert_eq!(world.settled.len(), 6);
     assert_eq!(world.notices.len(), 1, "told once");
@@ -320,10 +325,10 @@ fn what_waits_behind_a_dead_session_is_not_pushed_to_it() {
 
 #[test]
 fn a_lane_that_is_full_stores_and_hints_instead_of_growing() {
-    let mut world = World::with(Limits {
+    let mut world = World::with(DeliveryLimits {
         lane_window: 2,
         lane_max: 3,
-        ..Limits::default()
+        ..DeliveryLimits::default()
     });
     world.sign_in(BOB, Platform::Web, 20);
     (1..=5).for_each(|n| world.send(n, BOB, &[Platform::Web], Options::CHAT));
@@ -342,7 +347,7 @@ fn dead_clients_do_not_hold_the_lanes_of_the_others() {
         let mut next = 1;
         let mut rounds = 0;
         let mut done = 0;
-        // Each round, everybody is sent a message, and whoever lives acknowledges what is open.
+        // Each round sends every user a message, and live users acknowledge their open pushes.
         while done < (users - dead) * 50 {
             rounds += 1;
             for n in 0..users {
@@ -352,7 +357,7 @@ fn dead_clients_do_not_hold_the_lanes_of_the_others() {
                 }
             }
             for n in dead..users {
-                done += world.answer(100 + n, Outcome::Done) as i64;
+                done += world.answer(100 + n, PushOutcome::Done) as i64;
             }
         }
         rounds
@@ -361,11 +366,11 @@ fn dead_clients_do_not_hold_the_lanes_of_the_others() {
     assert_eq!(rounds_with(10), 50);
 }
 
-fn task_of(n: i64, to: i64) -> Task {
+fn task_of(n: i64, to: i64) -> DeliveryTask {
     let placed = placed(n, to, Options::CHAT);
-    Task {
+    DeliveryTask {
         rev: 0,
-        owed: owed(&placed, Vec::new()),
+        owed: obligations(&placed, Vec::new()),
         placed,
         frame: Bytes::new(),
         audience: None,
@@ -381,10 +386,10 @@ fn task_of(n: i64, to: i64) -> Task {
 
 #[test]
 fn beyond_the_budget_a_task_is_handed_back() {
-    let mut world = World::with(Limits {
+    let mut world = World::with(DeliveryLimits {
         in_flight_min: 2,
         in_flight_max: 2,
-        ..Limits::default()
+        ..DeliveryLimits::default()
     });
     world.sign_in(BOB, Platform::Web, 20);
     world.send(1, BOB, &[Platform::Web], Options::CHAT);
@@ -398,12 +403,12 @@ fn beyond_the_budget_a_task_is_handed_back() {
 // Groups of 500 in all sixteen thousand records would be eight million routes at once.
 #[test]
 fn users_and_bytes_in_flight_are_bounded_and_one_task_always_begins() {
-    let limits = |users, bytes| Limits {
+    let limits = |users, bytes| DeliveryLimits {
         users_in_flight_max: users,
         bytes_in_flight_max: bytes,
-        ..Limits::default()
+        ..DeliveryLimits::default()
     };
-    let defaults = Limits::default();
+    let defaults = DeliveryLimits::default();
     assert_eq!(defaults.users_in_flight_max, 262_144);
     assert_eq!(defaults.bytes_in_flight_max, 64 << 20);
     let users = task_of(1, BOB).owed.len();
@@ -431,9 +436,9 @@ fn users_and_bytes_in_flight_are_bounded_and_one_task_always_begins() {
 
 #[test]
 fn records_of_a_revoked_partition_end_without_a_settlement() {
-    let mut world = World::with(Limits {
+    let mut world = World::with(DeliveryLimits {
         lane_window: 1,
-        ..Limits::default()
+        ..DeliveryLimits::default()
     });
     world.sign_in(BOB, Platform::Web, 20);
     (1..=3).for_each(|n| world.send(n, BOB, &[Platform::Web], Options::CHAT));
@@ -441,27 +446,27 @@ fn records_of_a_revoked_partition_end_without_a_settlement() {
     world.delivery.handle_revoked(world.now, &[gone]);
     world.drain();
     assert!(world.delivery.is_idle());
-    world.answer(20, Outcome::Done);
+    world.answer(20, PushOutcome::Done);
     assert_eq!(world.settled, []);
     let load = world.delivery.load();
     assert_eq!((load.pushes, load.lanes), (0, 0));
 }
 
-// R7: what is routed again is not overtaken by what came after it.
+// R7: later messages do not overtake one that is routed again.
 #[test]
 fn a_message_that_is_routed_again_keeps_its_place_in_the_lane() {
     let mut world = World::new();
     world.sign_in(BOB, Platform::Web, 20);
     world.send(1, BOB, &[Platform::Web], Options::CHAT);
     world.send(2, BOB, &[Platform::Web], Options::CHAT);
-    // The client is back under another session; its old one is gone.
+    // The client reconnected as a new session; its old one is gone.
     world.sign_out(20);
     world.sign_in(BOB, Platform::Web, 21);
     let mut routes = std::collections::VecDeque::new();
     let placed = placed(3, BOB, Options::CHAT);
-    let task = Task {
+    let task = DeliveryTask {
         rev: 0,
-        owed: vec![Owed {
+        owed: vec![Obligation {
             user: user(BOB),
             platforms: vec![Platform::Web],
             live: true,
@@ -482,7 +487,7 @@ fn a_message_that_is_routed_again_keeps_its_place_in_the_lane() {
         .handle_task(world.now, at(9), task)
         .expect("room");
     for push in std::mem::take(&mut world.pushes) {
-        let gone = Outcome::NoSession;
+        let gone = PushOutcome::NoSession;
         world.delivery.handle_outcome(world.now, push.token, gone);
     }
     // The mailbox answers only now, in the order in which it was asked.

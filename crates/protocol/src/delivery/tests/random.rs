@@ -1,10 +1,10 @@
-//! Whatever the mailbox and the boats answer, in whatever order.
+//! Random answers of the mailbox and the boats, in random order.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// One thing that happens; the numbers choose among what is possible then.
+/// One random event; the numbers choose among the possible targets.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Send { to: i64, options: u8 },
@@ -63,11 +63,11 @@ impl Judge {
             Step::Answer { nth, outcome } if !world.pushes.is_empty() => {
                 let push = world.pushes.remove(nth % world.pushes.len());
                 let outcome = match outcome {
-                    0 => Outcome::NoAck,
-                    1 => Outcome::NoSession,
-                    2 => Outcome::Full,
-                    3 => Outcome::Unreachable,
-                    _ => Outcome::Done,
+                    0 => PushOutcome::NoAck,
+                    1 => PushOutcome::NoSession,
+                    2 => PushOutcome::Full,
+                    3 => PushOutcome::Unreachable,
+                    _ => PushOutcome::Done,
                 };
                 world
                     .delivery
@@ -92,7 +92,7 @@ impl Judge {
         self.read();
         let mut due = Vec::new();
         for settlement in self.history.values_mut().flatten() {
-            // Each is handed in once.
+            // Every retry is submitted once.
             for retry in std::mem::take(&mut settlement.retries) {
                 due.push(World::retried(settlement, &retry));
             }
@@ -106,14 +106,14 @@ impl Judge {
             let message = settlement.task.placed.message.id;
             for retry in &settlement.retries {
                 assert!(retry.retry_count >= settlement.task.retry_count);
-                assert!(retry.retry_count <= Limits::default().retry_max);
+                assert!(retry.retry_count <= DeliveryLimits::default().retry_max);
                 assert!(retry.due_at > self.world.now);
             }
             self.history.entry(message).or_default().push(settlement);
         }
     }
 
-    /// The world gets well, and everybody acknowledges.
+    /// Heals the mailbox, and acknowledges every push.
     fn heal(&mut self) {
         self.world.mailbox_fails = None;
         for _ in 0..20 {
@@ -132,7 +132,7 @@ proptest! {
     #[test]
     fn every_obligation_ends_exactly_once(steps in prop::collection::vec(step(), 1..120)) {
         let mut judge = Judge {
-            world: World::with(Limits { lane_window: 2, lane_max: 4, ..Limits::default() }),
+            world: World::with(DeliveryLimits { lane_window: 2, lane_max: 4, ..DeliveryLimits::default() }),
             next_message: 0,
             next_session: 100,
             history: BTreeMap::new(),
@@ -153,13 +153,13 @@ proptest! {
                     *counts.entry(target).or_default() += 1;
                 }
             }
-            // Both known platforms, whoever was there; no other was ever signed in on.
+            // Both known platforms, online or not; no other was ever signed in on.
             prop_assert_eq!(counts.len(), 2, "{:?}: {:?}", message, settlements);
             prop_assert!(counts.values().all(|count| *count == 1), "{:?}: {:#?}", message, settlements);
-            // Who stored it says so, and the other way round.
+            // `StoredOffline` in the ledger if and only if the mailbox has it.
             for target in counts.keys() {
                 let says = settlements.iter().flat_map(ends)
-                    .any(|(t, event)| t == Some(*target) && *event == Event::StoredOffline);
+                    .any(|(t, event)| t == Some(*target) && *event == LedgerEvent::StoredOffline);
                 prop_assert_eq!(says, judge.world.stored.contains(&(*target, *message)));
             }
         }

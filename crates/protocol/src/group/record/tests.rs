@@ -1,39 +1,46 @@
-//! A writer that dies between any two of its effects, against one that never does.
+//! A writer that dies between any two of its effects, compared with one that never does.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
 use crate::Code;
-use crate::group::Settings;
+use crate::group::GroupSettings;
 use crate::group::tests::{CLOSED, any_wish, at, limits, user};
 
 #[derive(Clone, Debug)]
 enum Record {
     Message(UserId),
-    Wish(UserId, Wish),
+    Wish(UserId, GroupCommand),
 }
 
-/// What is kept of a group, and the messages that it has.
+/// Stored state of a group, and its messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Store {
-    settings: Option<(Settings, Version)>,
+    settings: Option<(GroupSettings, Version)>,
     members: BTreeMap<UserId, Member>,
-    /// Which record placed which, and for whom.
+    /// Each message's record and readers.
     rows: Vec<(Version, Vec<UserId>)>,
 }
 
-/// How a record is judged: `rule`, or one that does not know its own work.
-type Rule = fn(Option<&Group>, Version, UserId, &Wish, Seq, &Limits) -> Result<Outcome, Refusal>;
+/// Rule that judges a record: `rule`, or one that does not recognise its own work.
+type Rule = fn(
+    Option<&Group>,
+    Version,
+    UserId,
+    &GroupCommand,
+    Seq,
+    &GroupLimits,
+) -> Result<GroupUpdate, Refusal>;
 
 fn forgetful(
     group: Option<&Group>,
     record: Version,
     by: UserId,
-    wish: &Wish,
+    wish: &GroupCommand,
     end: Seq,
-    limits: &Limits,
-) -> Result<Outcome, Refusal> {
+    limits: &GroupLimits,
+) -> Result<GroupUpdate, Refusal> {
     match group {
         Some(group) => group.judge(record, by, wish, end, limits),
         None => rule(None, record, by, wish, end, limits),
@@ -74,7 +81,7 @@ impl Store {
         if self.rows.last().is_some_and(|(last, _)| *last >= version) {
             let rows = (1..).map(Seq).zip(&self.rows);
             for (seq, (_, then)) in rows.filter(|(_, (row, _))| *row == version) {
-                // The same, but for who left and came back behind it.
+                // The same readers, without those who left and came back behind it.
                 let came_back =
                     |user: &UserId| group.members.get(*user).is_none_or(|it| it.since >= seq);
                 let those = then.iter().filter(|user| !came_back(user)).copied();
@@ -83,13 +90,13 @@ impl Store {
             }
             return;
         }
-        if group.newest() < version && matches!(group.at(version, from), Presence::In(_)) {
+        if group.newest() < version && matches!(group.at(version, from), MembershipAt::In(_)) {
             let readers = group.readers(version, self.end().next()).collect();
             self.rows.push((version, readers));
         }
     }
 
-    fn save(&mut self, outcome: Outcome, effects: usize) {
+    fn save(&mut self, outcome: GroupUpdate, effects: usize) {
         let all = outcome.members.len();
         for (user, member) in outcome.members.into_iter().take(effects) {
             let standing = self.members.entry(user).or_insert(member);
@@ -110,8 +117,8 @@ impl Store {
 
 const ALL: usize = usize::MAX;
 
-/// `crashes`: how far a life of the writer comes, after how many effects of that record it ends, and how far back
-/// the next one begins.
+/// Runs lives of the writer. Each of `crashes` gives the reach of a life, the effects of its last
+/// record before it ends, and how far back the next one starts.
 fn run(records: &[Record], crashes: &[(usize, usize, usize)], rule: Rule) -> Store {
     let mut store = Store::default();
     let mut first = 0;
@@ -121,7 +128,7 @@ fn run(records: &[Record], crashes: &[(usize, usize, usize)], rule: Rule) -> Sto
             let effects = if place == last { *effects } else { ALL };
             store.handle(at(place as u64 + 1), record, effects, rule);
         }
-        // What is committed never comes again.
+        // Committed records are never redelivered.
         first += back % (last - first + 1);
     }
     for (place, record) in records.iter().enumerate().skip(first) {
@@ -132,13 +139,15 @@ fn run(records: &[Record], crashes: &[(usize, usize, usize)], rule: Rule) -> Sto
 
 fn any_record() -> impl Strategy<Value = Record> {
     let create = (any::<(bool, bool)>(), vec((1..9_i64).prop_map(user), 0..4));
-    let create = create.prop_map(|((open_history, open_door), members)| Wish::Create {
-        settings: Settings {
-            open_history,
-            open_door,
+    let create = create.prop_map(
+        |((open_history, open_door), members)| GroupCommand::Create {
+            settings: GroupSettings {
+                open_history,
+                open_door,
+            },
+            members,
         },
-        members,
-    });
+    );
     prop_oneof![
         2 => (1..9_i64).prop_map(|from| Record::Message(user(from))),
         4 => any_wish().prop_map(|(by, wish)| Record::Wish(user(by), wish)),
@@ -146,15 +155,15 @@ fn any_record() -> impl Strategy<Value = Record> {
     ]
 }
 
-/// A group is there early on.
+/// A log in which the group is created first.
 fn any_log() -> impl Strategy<Value = Vec<Record>> {
     vec(any_record(), 1..40).prop_map(|mut records| {
-        let settings = Settings {
+        let settings = GroupSettings {
             open_history: false,
             open_door: true,
         };
         let members = vec![user(2), user(3)];
-        let create = Wish::Create { settings, members };
+        let create = GroupCommand::Create { settings, members };
         records.insert(0, Record::Wish(user(1), create));
         records
     })
@@ -163,7 +172,7 @@ fn any_log() -> impl Strategy<Value = Vec<Record>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Whatever comes again leaves what it left the first time, places and members alike.
+    /// A redelivered record leaves the same state as the first time, positions and members alike.
     #[test]
     fn a_writer_that_dies_leaves_what_one_leaves_that_never_does(
         records in any_log(),
@@ -174,28 +183,29 @@ proptest! {
     }
 }
 
-/// The property is not empty: who does not know their own work leaves a group without an owner.
+/// The property is not empty: a writer that does not recognise its own work leaves a group without
+/// an owner.
 #[test]
 fn a_writer_that_does_not_know_its_own_work_is_found_out() {
-    let create = Wish::Create {
+    let create = GroupCommand::Create {
         settings: CLOSED,
         members: vec![user(2)],
     };
     let records = [
         Record::Wish(user(1), create),
-        Record::Wish(user(1), Wish::HandOver(user(2))),
+        Record::Wish(user(1), GroupCommand::HandOver(user(2))),
     ];
     let undisturbed = run(&records, &[], rule);
-    // The old owner was written, the new one was not.
+    // The old owner is written, the new one is not.
     let between_two = [(1, 1, 1)];
     assert_eq!(run(&records, &between_two, rule), undisturbed);
     assert_ne!(run(&records, &between_two, forgetful), undisturbed);
 }
 
-/// A number that exists is refused, unless this very record made the group.
+/// A number in use is refused, unless this very record made the group.
 #[test]
 fn a_group_is_made_once() {
-    let create = Wish::Create {
+    let create = GroupCommand::Create {
         settings: CLOSED,
         members: vec![user(2)],
     };
@@ -221,12 +231,12 @@ fn a_group_is_made_once() {
     assert_eq!(refused, Err(Code::InvalidArgument));
 }
 
-/// One of two was saved when the writer died.
+/// One of two members was saved when the writer died.
 #[test]
 fn what_was_broken_off_is_made_whole() {
     for wish in [
-        Wish::HandOver(user(2)),
-        Wish::Add(vec![user(4), user(5), user(2)]),
+        GroupCommand::HandOver(user(2)),
+        GroupCommand::Add(vec![user(4), user(5), user(2)]),
     ] {
         let group = crate::group::tests::group();
         let whole = rule(Some(&group), at(9), user(1), &wish, Seq(5), &limits());

@@ -4,14 +4,14 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::id::snowflake;
-use crate::ledger::{DeadReason, Event, LedgerEntry};
+use crate::ledger::{DeadReason, LedgerEntry, LedgerEvent};
 use crate::{Platform, SendId, SessionId, UserId};
 
 fn user(n: i64) -> UserId {
     UserId::new(n).expect("positive")
 }
 
-/// The n-th message, one each ten seconds.
+/// The n-th message, one every ten seconds.
 fn message(n: u64) -> MessageId {
     MessageId::floor_of(snowflake::EPOCH + Duration::from_secs(600 + 10 * n))
 }
@@ -23,7 +23,7 @@ fn web() -> Target {
     }
 }
 
-fn entry(message: MessageId, target: Option<Target>, event: Event) -> LedgerEntry {
+fn entry(message: MessageId, target: Option<Target>, event: LedgerEvent) -> LedgerEntry {
     LedgerEntry {
         message,
         at: message.timestamp(),
@@ -33,7 +33,7 @@ fn entry(message: MessageId, target: Option<Target>, event: Event) -> LedgerEntr
 }
 
 fn placed(n: u64, seq: u64) -> LedgerEntry {
-    let event = Event::Placed {
+    let event = LedgerEvent::Placed {
         conversation: ConversationId::private(user(1), user(2)).expect("two users"),
         seq: Seq(seq),
         from: user(1),
@@ -44,7 +44,7 @@ fn placed(n: u64, seq: u64) -> LedgerEntry {
     entry(message(n), None, event)
 }
 
-/// What may have become of a message.
+/// Possible fates of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Untouched,
@@ -60,7 +60,7 @@ fn entries(n: u64, fate: Fate) -> Vec<LedgerEntry> {
     let id = message(n);
     let of_web = |event| entry(id, Some(web()), event);
     let letter = || "a".to_owned();
-    let dead = || Event::Dead {
+    let dead = || LedgerEvent::Dead {
         reason: DeadReason::MaxRetries,
         letter: letter(),
     };
@@ -68,28 +68,28 @@ fn entries(n: u64, fate: Fate) -> Vec<LedgerEntry> {
     match fate {
         Fate::Untouched => return Vec::new(),
         Fate::Unsettled => return entries,
-        Fate::Acked => entries.push(of_web(Event::Acked {
+        Fate::Acked => entries.push(of_web(LedgerEvent::Acked {
             session: SessionId::new(1).expect("positive"),
         })),
-        Fate::Stored => entries.push(of_web(Event::StoredOffline)),
-        Fate::Retrying => entries.push(of_web(Event::Retried {
+        Fate::Stored => entries.push(of_web(LedgerEvent::StoredOffline)),
+        Fate::Retrying => entries.push(of_web(LedgerEvent::Retried {
             attempt: 1,
             tier: 1,
         })),
         Fate::Dead => entries.push(of_web(dead())),
         Fate::Redriven => {
             entries.push(of_web(dead()));
-            entries.push(of_web(Event::Redriven { letter: letter() }));
+            entries.push(of_web(LedgerEvent::Redriven { letter: letter() }));
         }
     }
-    entries.push(entry(id, None, Event::Settled));
+    entries.push(entry(id, None, LedgerEvent::Settled));
     entries
 }
 
-fn audit(fates: &[Fate], carried: &Carried) -> Audit {
+fn audit(fates: &[Fate], carried: &InFlight) -> Audit {
     let mut audit = Audit::default();
     for (n, &fate) in (0..).zip(fates) {
-        audit.add(&Life::of(message(n), &entries(n, fate)), carried);
+        audit.add(&MessageLife::of(message(n), &entries(n, fate)), carried);
     }
     audit
 }
@@ -104,14 +104,14 @@ fn is_open(fate: Fate) -> bool {
 #[test]
 fn a_retry_is_in_flight_only_while_a_record_carries_it() {
     let fates = [Fate::Retrying];
-    let mut carried = Carried::default();
+    let mut carried = InFlight::default();
     carried.add_targets(message(0), [web()]);
     assert_eq!(audit(&fates, &carried).total().in_flight, 1);
-    let lost = audit(&fates, &Carried::default());
+    let lost = audit(&fates, &InFlight::default());
     assert_eq!(lost.total().missing, [message(0)]);
     assert!(!lost.is_even());
-    // Another target's record does not carry it.
-    let mut other = Carried::default();
+    // A record for another target does not carry this one.
+    let mut other = InFlight::default();
     other.add_targets(
         message(0),
         [Target {
@@ -124,7 +124,7 @@ fn a_retry_is_in_flight_only_while_a_record_carries_it() {
 
 #[test]
 fn minutes_are_summed_by_the_id() {
-    let audit = audit(&[Fate::Acked; 9], &Carried::default());
+    let audit = audit(&[Fate::Acked; 9], &InFlight::default());
     let counts: Vec<u64> = audit.minutes().map(|(_, b)| b.accepted).collect();
     assert_eq!(counts, [6, 3]);
 }
@@ -132,9 +132,9 @@ fn minutes_are_summed_by_the_id() {
 #[test]
 fn a_message_that_the_log_has_twice_counts_once() {
     let mut audit = Audit::default();
-    let life = Life::of(message(0), &entries(0, Fate::Acked));
-    audit.add(&life, &Carried::default());
-    audit.add(&life, &Carried::default());
+    let life = MessageLife::of(message(0), &entries(0, Fate::Acked));
+    audit.add(&life, &InFlight::default());
+    audit.add(&life, &InFlight::default());
     assert_eq!(audit.total().accepted, 1);
 }
 
@@ -143,8 +143,8 @@ fn two_messages_at_one_position_contradict() {
     let mut audit = Audit::default();
     for (n, seq) in [(0, 1), (1, 1), (2, 2)] {
         audit.add(
-            &Life::of(message(n), &[placed(n, seq)]),
-            &Carried::default(),
+            &MessageLife::of(message(n), &[placed(n, seq)]),
+            &InFlight::default(),
         );
     }
     let found: Vec<_> = audit.contradictions().collect();
@@ -165,14 +165,14 @@ fn a_second_look_counts_what_had_moved() {
             Fate::Retrying,
             Fate::Untouched,
         ],
-        &Carried::default(),
+        &InFlight::default(),
     );
     assert_eq!(audit.total().missing, [message(1), message(2), message(3)]);
-    let mut carried = Carried::default();
+    let mut carried = InFlight::default();
     carried.add_message(message(2));
     let mut second = Audit::default();
     for (n, fate) in [(1, Fate::Stored), (2, Fate::Retrying), (3, Fate::Untouched)] {
-        second.add(&Life::of(message(n), &entries(n, fate)), &carried);
+        second.add(&MessageLife::of(message(n), &entries(n, fate)), &carried);
     }
     audit.look_again(second);
     let total = audit.total();
@@ -202,7 +202,7 @@ proptest! {
             0..40,
         ),
     ) {
-        let mut carried = Carried::default();
+        let mut carried = InFlight::default();
         for (n, &(_, kept)) in (0..).zip(&fates) {
             if kept {
                 carried.add_message(message(n));

@@ -5,30 +5,32 @@ use proptest::prelude::*;
 use super::*;
 use crate::MessageId;
 use crate::id::snowflake::EPOCH;
-use crate::ledger::minute::{Amendment, Digest, Figures, Found, MINUTE, Reading};
+use crate::ledger::minute::{
+    Amendment, Digest, MINUTE, MinuteFigures, MinuteReading, MinuteVerdict,
+};
 
 fn minute(n: u64) -> Timestamp {
     EPOCH + MINUTE * 100 + MINUTE * n as u32
 }
 
-/// A whole chain, with a quiet minute after each third.
-fn chain(count: u64) -> (Head, Vec<Row>) {
-    let start = Link::beginning(minute(0));
-    let mut head = Head {
+/// An intact chain, with a quiet minute after every third.
+fn chain(count: u64) -> (ChainHead, Vec<MinuteRow>) {
+    let start = ChainLink::beginning(minute(0));
+    let mut head = ChainHead {
         turn: 1,
         worker: 7,
         at: minute(0),
         start,
         until: minute(0),
         open_from: minute(0),
-        place: Place::default(),
+        place: ChainPlace::default(),
         last: None,
     };
     let mut rows = Vec::new();
     for n in 0..count {
         let at = minute(n + n / 3);
         let ids = (0..=n).map(|k| MessageId::floor_of(at + Duration::from_millis(k)));
-        let reading = Reading {
+        let reading = MinuteReading {
             minute: at,
             accepted: n + 1,
             ids: Digest::of_ids(ids),
@@ -36,11 +38,11 @@ fn chain(count: u64) -> (Head, Vec<Row>) {
             epoch: 1,
             stretches: Vec::new(),
         };
-        let closed = Closed::after(head.link(), reading, Figures::default());
-        let amendment = Amendment::of(&closed, at, &Found::default());
+        let closed = Closed::after(head.link(), reading, MinuteFigures::default());
+        let amendment = Amendment::of(&closed, at, &MinuteVerdict::default());
         head.last = Some(closed.clone());
         head.until = at + MINUTE;
-        rows.push(Row {
+        rows.push(MinuteRow {
             minute: at,
             closed: Some(closed),
             amendment: Some(amendment),
@@ -49,17 +51,17 @@ fn chain(count: u64) -> (Head, Vec<Row>) {
     (head, rows)
 }
 
-fn flaws(walk: Walk, rows: &[Row]) -> Vec<Flaw> {
+fn flaws(walk: ChainWalk, rows: &[MinuteRow]) -> Vec<ChainFlaw> {
     let mut walk = walk;
     rows.iter().for_each(|row| walk.step(row));
     walk.end().0
 }
 
-fn whole(head: &Head, rows: &[Row]) -> Vec<Flaw> {
-    flaws(Walk::whole(head), rows)
+fn whole(head: &ChainHead, rows: &[MinuteRow]) -> Vec<ChainFlaw> {
+    flaws(ChainWalk::whole(head), rows)
 }
 
-fn closed(row: &mut Row) -> &mut Closed {
+fn closed(row: &mut MinuteRow) -> &mut Closed {
     row.closed.as_mut().expect("a row")
 }
 
@@ -70,7 +72,7 @@ fn a_chain_that_nobody_touched_holds_from_wherever_it_is_walked() {
         assert_eq!(whole(&head, &rows), []);
         for from in 0..rows.len() {
             let since = rows[from].minute;
-            assert_eq!(flaws(Walk::since(&head, since), &rows[from..]), []);
+            assert_eq!(flaws(ChainWalk::since(&head, since), &rows[from..]), []);
         }
     }
 }
@@ -79,13 +81,13 @@ fn a_chain_that_nobody_touched_holds_from_wherever_it_is_walked() {
 fn a_changed_figure_is_named() {
     let (head, mut rows) = chain(6);
     closed(&mut rows[2]).accepted += 1;
-    let altered = Flaw::Altered {
+    let altered = ChainFlaw::Altered {
         minute: rows[2].minute,
     };
     assert_eq!(whole(&head, &rows), [altered]);
 }
 
-/// Who computes the digest anew as well is found at the next link, or at the head.
+/// A forger who recomputes the digest is caught at the next link, or at the head.
 #[test]
 fn a_changed_figure_with_a_digest_to_match_is_named_by_the_next() {
     for (changed, named) in [(2, 3), (5, 5)] {
@@ -94,8 +96,8 @@ fn a_changed_figure_with_a_digest_to_match_is_named_by_the_next() {
         row.accepted += 1;
         row.digest = row.recomputed();
         let row = row.clone();
-        rows[changed].amendment = Some(Amendment::of(&row, row.minute, &Found::default()));
-        let unlinked = Flaw::Unlinked {
+        rows[changed].amendment = Some(Amendment::of(&row, row.minute, &MinuteVerdict::default()));
+        let unlinked = ChainFlaw::Unlinked {
             minute: rows[named].minute,
         };
         assert_eq!(whole(&head, &rows), [unlinked]);
@@ -110,7 +112,7 @@ fn a_removed_minute_is_named_wherever_it_was() {
         (5, Some(4), None),
     ] {
         let (head, mut rows) = chain(6);
-        let removed = Flaw::Removed {
+        let removed = ChainFlaw::Removed {
             first: place as u64 + 1,
             last: place as u64 + 1,
             after: after.map_or_else(|| minute(0), |n: usize| rows[n].minute),
@@ -124,7 +126,7 @@ fn a_removed_minute_is_named_wherever_it_was() {
     assert!(
         matches!(
             all[..],
-            [Flaw::Removed {
+            [ChainFlaw::Removed {
                 first: 1,
                 last: 6,
                 ..
@@ -132,12 +134,12 @@ fn a_removed_minute_is_named_wherever_it_was() {
         ),
         "{all:?}"
     );
-    let late = flaws(Walk::since(&head, rows[5].minute), &[]);
+    let late = flaws(ChainWalk::since(&head, rows[5].minute), &[]);
     assert!(
-        matches!(late[..], [Flaw::Removed { last: 6, .. }]),
+        matches!(late[..], [ChainFlaw::Removed { last: 6, .. }]),
         "{late:?}"
     );
-    assert_eq!(flaws(Walk::since(&head, head.until), &[]), []);
+    assert_eq!(flaws(ChainWalk::since(&head, head.until), &[]), []);
 }
 
 #[test]
@@ -146,7 +148,7 @@ fn two_swapped_minutes_are_both_named() {
     let (one, other) = (rows[1].minute, rows[4].minute);
     rows.swap(1, 4);
     (rows[1].minute, rows[4].minute) = (one, other);
-    let named: Vec<_> = whole(&head, &rows).iter().map(Flaw::minute).collect();
+    let named: Vec<_> = whole(&head, &rows).iter().map(ChainFlaw::minute).collect();
     assert!(named.contains(&one) && named.contains(&other), "{named:?}");
 }
 
@@ -159,21 +161,21 @@ fn an_amendment_that_was_changed_exchanged_or_removed_is_named() {
     amendment.settled -= 1;
     assert_eq!(
         whole(&head, &changed),
-        [Flaw::AmendmentAltered { minute: at }]
+        [ChainFlaw::AmendmentAltered { minute: at }]
     );
     let mut exchanged = rows.clone();
     exchanged[2].amendment = rows[3].amendment.clone();
     assert_eq!(
         whole(&head, &exchanged),
-        [Flaw::AmendmentAltered { minute: at }]
+        [ChainFlaw::AmendmentAltered { minute: at }]
     );
     let mut removed = rows.clone();
     removed[2].amendment = None;
     assert_eq!(
         whole(&head, &removed),
-        [Flaw::AmendmentRemoved { minute: at }]
+        [ChainFlaw::AmendmentRemoved { minute: at }]
     );
-    // Of the last link it may be on its way.
+    // The last link's amendment may still be on its way.
     let mut last = rows;
     last[5].amendment = None;
     assert_eq!(whole(&head, &last), []);
@@ -185,15 +187,15 @@ fn a_row_that_cannot_be_read_is_named_and_hides_no_other() {
     rows[1].closed = None;
     closed(&mut rows[4]).accepted += 1;
     let found = whole(&head, &rows);
-    assert!(found.contains(&Flaw::Unreadable {
+    assert!(found.contains(&ChainFlaw::Unreadable {
         minute: rows[1].minute
     }));
-    assert!(found.contains(&Flaw::Altered {
+    assert!(found.contains(&ChainFlaw::Altered {
         minute: rows[4].minute
     }));
 }
 
-/// What was removed for its age, even where that was broken off, is not missed.
+/// Links removed by retention, even if the removal was interrupted, are not reported missing.
 #[test]
 fn a_chain_begins_where_its_head_says() {
     let (mut head, rows) = chain(6);
@@ -203,7 +205,7 @@ fn a_chain_begins_where_its_head_says() {
     let removed = whole(&head, &rows[4..]);
     assert!(matches!(
         removed[..],
-        [Flaw::Removed {
+        [ChainFlaw::Removed {
             first: 4,
             last: 4,
             ..
@@ -212,7 +214,7 @@ fn a_chain_begins_where_its_head_says() {
 }
 
 proptest! {
-    /// One change anywhere in a chain is never overlooked.
+    /// No single change to a chain goes unnoticed.
     #[test]
     fn no_change_goes_unnoticed(count in 2u64..12, place in 0usize..12, kind in 0u8..5) {
         let (head, mut rows) = chain(count);

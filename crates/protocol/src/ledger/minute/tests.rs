@@ -9,30 +9,34 @@ fn id(n: u64) -> MessageId {
 
 fn closed(accepted: u64) -> Closed {
     let minute = minute_of(EPOCH + MINUTE * 10);
-    let reading = Reading {
+    let reading = MinuteReading {
         minute,
         accepted,
         ids: Digest::of_ids((0..accepted).map(id)),
         unread: 0,
         epoch: 1,
-        stretches: vec![Stretch {
+        stretches: vec![OffsetRange {
             from: 3,
             counted: 4,
             to: 9,
         }],
     };
-    Closed::after(Link::beginning(minute), reading, Figures::default())
+    Closed::after(
+        ChainLink::beginning(minute),
+        reading,
+        MinuteFigures::default(),
+    )
 }
 
-fn found(in_flight: std::ops::Range<u64>, missing: std::ops::Range<u64>) -> Found {
-    Found {
+fn found(in_flight: std::ops::Range<u64>, missing: std::ops::Range<u64>) -> MinuteVerdict {
+    MinuteVerdict {
         in_flight: in_flight.map(id).collect(),
         missing: missing.map(id).collect(),
         contradictions: 0,
     }
 }
 
-/// The SHA-256 of the bytes that the format names, made by another program.
+/// SHA-256 of the bytes that the format specifies, computed by another program.
 #[test]
 fn a_digest_is_the_published_hash_of_fixed_bytes() {
     // printf 'packetboat audit 1 ids\0' | sha256sum
@@ -45,7 +49,7 @@ fn a_digest_is_the_published_hash_of_fixed_bytes() {
 #[test]
 fn a_record_counts_in_its_own_minute_or_where_it_came_too_late_for_it() {
     let minute = minute_of(EPOCH + MINUTE * 10);
-    let stretch = Stretch {
+    let stretch = OffsetRange {
         from: 3,
         counted: 6,
         to: 9,
@@ -71,10 +75,10 @@ fn amendments_go_on_until_all_is_settled_and_take_nothing_back() {
     let mut later = first.amended(&closed, at(40), &found(0..1, 1..1));
     assert_eq!((later.settled, later.in_flight.count), (9, 1));
     assert_eq!(later.again_at(closed.minute), at(50));
-    // A dead letter was sent on its way again.
+    // A dead letter was redriven.
     later = later.amended(&closed, at(50), &found(0..5, 5..5));
     assert_eq!((later.settled, later.looked_at), (9, at(50)));
-    later = later.amended(&closed, at(60), &Found::default());
+    later = later.amended(&closed, at(60), &MinuteVerdict::default());
     assert!(later.is_settled());
     assert_eq!(later.settled, closed.accepted);
     assert_eq!(later.seal, later.recomputed(&closed));
@@ -107,7 +111,7 @@ proptest! {
         prop_assert_ne!(straight, Digest::of_ids(changed.iter().map(|&n| id(n))));
     }
 
-    /// Every figure is covered: whichever is changed, the digest or the seal shows it.
+    /// Every figure is covered: a change of any shows in the digest or the seal.
     #[test]
     fn whatever_is_changed_is_seen(which in 0usize..12, by in 1u64..1000) {
         let mut row = closed(10);

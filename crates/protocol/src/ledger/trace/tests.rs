@@ -28,7 +28,7 @@ fn message() -> MessageId {
     MessageId::floor_of(accepted())
 }
 
-fn entry(millis: u64, target: Option<Target>, event: Event) -> LedgerEntry {
+fn entry(millis: u64, target: Option<Target>, event: LedgerEvent) -> LedgerEntry {
     LedgerEntry {
         message: message(),
         at: accepted() + Duration::from_millis(millis),
@@ -37,8 +37,8 @@ fn entry(millis: u64, target: Option<Target>, event: Event) -> LedgerEntry {
     }
 }
 
-fn placed(seq: u64) -> Event {
-    Event::Placed {
+fn placed(seq: u64) -> LedgerEvent {
+    LedgerEvent::Placed {
         conversation: ConversationId::private(user(1), user(2)).expect("two users"),
         seq: Seq(seq),
         from: user(1),
@@ -48,8 +48,8 @@ fn placed(seq: u64) -> Event {
     }
 }
 
-fn pushed(attempt: u32) -> Event {
-    Event::Pushed {
+fn pushed(attempt: u32) -> LedgerEvent {
+    LedgerEvent::Pushed {
         session: session(),
         life: BoatLife {
             boat: crate::BoatId::new("boat-1").expect("a name"),
@@ -59,25 +59,25 @@ fn pushed(attempt: u32) -> Event {
     }
 }
 
-fn dead(letter: &str) -> Event {
-    Event::Dead {
+fn dead(letter: &str) -> LedgerEvent {
+    LedgerEvent::Dead {
         reason: DeadReason::MaxRetries,
         letter: letter.to_owned(),
     }
 }
 
-fn redriven(letter: &str) -> Event {
-    Event::Redriven {
+fn redriven(letter: &str) -> LedgerEvent {
+    LedgerEvent::Redriven {
         letter: letter.to_owned(),
     }
 }
 
-fn life(entries: &[LedgerEntry]) -> Life {
-    Life::of(message(), entries)
+fn life(entries: &[LedgerEntry]) -> MessageLife {
+    MessageLife::of(message(), entries)
 }
 
-/// Without a mailbox to ask.
-fn verdict(life: &Life) -> Vec<String> {
+/// The verdict without an answer from any mailbox.
+fn verdict(life: &MessageLife) -> Vec<String> {
     life.verdict(&BTreeMap::new())
 }
 
@@ -88,10 +88,10 @@ fn the_verdict_tells_how_long_it_waited_offline() {
     let web = Some(target(2, WEB));
     let life = life(&[
         entry(2, None, placed(5)),
-        entry(100, web, Event::StoredOffline),
-        entry(101, web, Event::Notified),
-        entry(102, None, Event::Settled),
-        entry(3100, web, Event::Fetched { session: session() }),
+        entry(100, web, LedgerEvent::StoredOffline),
+        entry(101, web, LedgerEvent::Notified),
+        entry(102, None, LedgerEvent::Settled),
+        entry(3100, web, LedgerEvent::Fetched { session: session() }),
     ]);
     assert_eq!(
         verdict(&life),
@@ -103,31 +103,31 @@ fn the_verdict_tells_how_long_it_waited_offline() {
     assert!(life.is_settled());
 }
 
-/// The ledger hears late, or never, of what was fetched: the mailbox knows better.
+/// The ledger learns of a fetch late, or never: the mailbox knows better.
 #[test]
 fn what_the_mailbox_knows_is_newer_than_what_the_ledger_says() {
     let [two, three] = [target(2, WEB), target(3, WEB)];
-    let taken = Event::NotificationSent {
+    let taken = LedgerEvent::NotificationSent {
         provider: "webhook".to_owned(),
         ok: true,
     };
     let life = life(&[
         entry(2, None, placed(5)),
-        entry(100, Some(two), Event::StoredOffline),
+        entry(100, Some(two), LedgerEvent::StoredOffline),
         entry(101, Some(two), taken),
-        entry(102, None, Event::Settled),
-        entry(103, Some(three), Event::StoredOffline),
-        entry(104, Some(three), Event::Acked { session: session() }),
+        entry(102, None, LedgerEvent::Settled),
+        entry(103, Some(three), LedgerEvent::StoredOffline),
+        entry(104, Some(three), LedgerEvent::Acked { session: session() }),
     ]);
     assert_eq!(Vec::from_iter(life.stored_for()), [two]);
     for (found, said) in [
-        (Some(Whereabouts::Waits), "not fetched yet"),
+        (Some(MailLocation::Waits), "not fetched yet"),
         (
-            Some(Whereabouts::Acknowledged),
+            Some(MailLocation::Acknowledged),
             "and a device acknowledged it since, of which the ledger has not heard yet",
         ),
         (
-            Some(Whereabouts::Absent),
+            Some(MailLocation::Absent),
             "and waits no longer: it was fetched and the ledger was not told, or the mailbox lost it \
              or keeps it no longer; history should have it for the next sync",
         ),
@@ -146,10 +146,13 @@ fn what_the_mailbox_knows_is_newer_than_what_the_ledger_says() {
 
 #[test]
 fn nothing_known_means_open() {
-    assert_eq!(life(&[]).open(), [Open::Message]);
+    assert_eq!(life(&[]).open(), [OpenObligation::Message]);
     assert_eq!(verdict(&life(&[])), ["accepted, not placed yet"]);
-    // A commit before the record was settled leaves this behind.
-    assert_eq!(life(&[entry(1, None, placed(1))]).open(), [Open::Message]);
+    // Left behind by a commit before the record settled.
+    assert_eq!(
+        life(&[entry(1, None, placed(1))]).open(),
+        [OpenObligation::Message]
+    );
 }
 
 #[test]
@@ -158,20 +161,24 @@ fn a_push_without_outcome_is_open_and_a_retry_too() {
     let mut entries = vec![
         entry(1, None, placed(1)),
         entry(2, Some(web), pushed(0)),
-        entry(3, None, Event::Settled),
+        entry(3, None, LedgerEvent::Settled),
     ];
-    assert_eq!(life(&entries).open(), [Open::Target(web)]);
-    let retried = Event::Retried {
+    assert_eq!(life(&entries).open(), [OpenObligation::Target(web)]);
+    let retried = LedgerEvent::Retried {
         attempt: 1,
         tier: 2,
     };
     entries.push(entry(4, Some(web), retried));
-    assert_eq!(life(&entries).open(), [Open::Target(web)]);
+    assert_eq!(life(&entries).open(), [OpenObligation::Target(web)]);
     assert_eq!(
         verdict(&life(&entries))[1],
         "open for 2/web: waits in retry-2 for attempt 1"
     );
-    entries.push(entry(5, Some(web), Event::Acked { session: session() }));
+    entries.push(entry(
+        5,
+        Some(web),
+        LedgerEvent::Acked { session: session() },
+    ));
     assert!(life(&entries).is_settled());
 }
 
@@ -181,7 +188,7 @@ fn a_failure_of_the_senders_other_session_is_nobodys_loss() {
     let life = life(&[
         entry(1, None, placed(1)),
         entry(2, Some(own), pushed(0)),
-        entry(3, None, Event::Settled),
+        entry(3, None, LedgerEvent::Settled),
     ]);
     assert!(life.is_settled());
 }
@@ -189,11 +196,11 @@ fn a_failure_of_the_senders_other_session_is_nobodys_loss() {
 #[test]
 fn a_repeat_is_carried_by_the_first_one() {
     let first = MessageId::new(77).expect("positive");
-    let repeat = life(&[entry(1, None, Event::Repeat { of: first })]);
+    let repeat = life(&[entry(1, None, LedgerEvent::Repeat { of: first })]);
     assert!(repeat.is_settled());
-    // The same id published twice: the second record says nothing of the first.
-    let itself = life(&[entry(1, None, Event::Repeat { of: message() })]);
-    assert_eq!(itself.open(), [Open::Message]);
+    // The same id published twice: the second record has no effect on the first.
+    let itself = life(&[entry(1, None, LedgerEvent::Repeat { of: message() })]);
+    assert_eq!(itself.open(), [OpenObligation::Message]);
 }
 
 #[test]
@@ -202,19 +209,23 @@ fn a_dead_letter_is_an_end_until_it_is_redriven() {
     let mut entries = vec![
         entry(1, None, placed(1)),
         entry(2, Some(web), dead("a")),
-        entry(3, None, Event::Settled),
+        entry(3, None, LedgerEvent::Settled),
     ];
     assert!(life(&entries).is_settled());
     entries.push(entry(9, Some(web), redriven("a")));
-    assert_eq!(life(&entries).open(), [Open::Target(web)]);
+    assert_eq!(life(&entries).open(), [OpenObligation::Target(web)]);
     let mut dead_again = entries.clone();
     dead_again.push(entry(12, Some(web), dead("b")));
     assert!(life(&dead_again).is_settled());
-    entries.push(entry(12, Some(web), Event::Acked { session: session() }));
+    entries.push(entry(
+        12,
+        Some(web),
+        LedgerEvent::Acked { session: session() },
+    ));
     assert!(life(&entries).is_settled());
 }
 
-/// An operator took one of its targets out before it went on its way again.
+/// An operator removed one target before the redrive.
 #[test]
 fn a_target_that_a_redrive_leaves_out_stays_dead() {
     let [web, other] = [target(2, WEB), target(3, WEB)];
@@ -222,26 +233,26 @@ fn a_target_that_a_redrive_leaves_out_stays_dead() {
         entry(1, None, placed(1)),
         entry(2, Some(web), dead("a")),
         entry(2, Some(other), dead("a")),
-        entry(3, None, Event::Settled),
+        entry(3, None, LedgerEvent::Settled),
         entry(9, Some(web), redriven("a")),
     ];
-    assert_eq!(life(&entries).open(), [Open::Target(web)]);
+    assert_eq!(life(&entries).open(), [OpenObligation::Target(web)]);
 }
 
-// The desk writes down that it redrove a letter when the carrier may be done with it already.
+// The desk logs a redrive when the carrier may already be done with the letter.
 #[test]
 fn a_redriven_letter_that_was_settled_meanwhile_is_settled() {
     let web = target(2, WEB);
     let mut entries = vec![
         entry(1, None, dead("a")),
-        entry(1, None, Event::Settled),
+        entry(1, None, LedgerEvent::Settled),
         entry(9, None, redriven("a")),
     ];
-    assert_eq!(life(&entries).open(), [Open::Message]);
+    assert_eq!(life(&entries).open(), [OpenObligation::Message]);
     entries.push(entry(5, None, placed(1)));
-    assert_eq!(life(&entries).open(), [Open::Message]);
-    entries.push(entry(6, Some(web), Event::StoredOffline));
-    entries.push(entry(6, None, Event::Settled));
+    assert_eq!(life(&entries).open(), [OpenObligation::Message]);
+    entries.push(entry(6, Some(web), LedgerEvent::StoredOffline));
+    entries.push(entry(6, None, LedgerEvent::Settled));
     assert!(life(&entries).is_settled());
 }
 
@@ -252,15 +263,18 @@ fn a_dead_letter_of_the_whole_ends_every_part() {
         entry(1, None, placed(1)),
         entry(2, Some(web), pushed(0)),
         entry(3, None, dead("a")),
-        entry(4, None, Event::Settled),
+        entry(4, None, LedgerEvent::Settled),
     ];
     assert!(life(&entries).is_settled());
-    // On its way again: open as a whole until it is settled once more.
+    // Redriven: open as a whole until it settles again.
     entries.push(entry(10, None, redriven("a")));
-    assert_eq!(life(&entries).open(), [Open::Message, Open::Target(web)]);
-    entries.push(entry(11, Some(web), Event::StoredOffline));
-    assert_eq!(life(&entries).open(), [Open::Message]);
-    entries.push(entry(12, None, Event::Settled));
+    assert_eq!(
+        life(&entries).open(),
+        [OpenObligation::Message, OpenObligation::Target(web)]
+    );
+    entries.push(entry(11, Some(web), LedgerEvent::StoredOffline));
+    assert_eq!(life(&entries).open(), [OpenObligation::Message]);
+    entries.push(entry(12, None, LedgerEvent::Settled));
     assert!(life(&entries).is_settled());
 }
 
@@ -270,48 +284,48 @@ fn two_positions_of_one_message_are_told() {
         entry(1, None, placed(1)),
         entry(1, None, placed(1)),
         entry(3, None, placed(2)),
-        entry(4, None, Event::Settled),
+        entry(4, None, LedgerEvent::Settled),
     ]);
     assert_eq!(life.placed_again.len(), 1);
     assert!(verdict(&life)[0].starts_with("BROKEN"));
 }
 
-fn any_event() -> impl Strategy<Value = (Option<Target>, Event)> {
+fn any_event() -> impl Strategy<Value = (Option<Target>, LedgerEvent)> {
     let someone = (2..4i64).prop_map(|n| target(n, WEB));
     let of_target = prop_oneof![
         Just(pushed(0)),
-        Just(Event::Failed {
+        Just(LedgerEvent::Failed {
             cause: FailureCause::NoAck,
             attempt: 0
         }),
-        Just(Event::Retried {
+        Just(LedgerEvent::Retried {
             attempt: 1,
             tier: 1
         }),
-        Just(Event::Acked { session: session() }),
-        Just(Event::StoredOffline),
-        Just(Event::Fetched { session: session() }),
-        Just(Event::ReachableBySync),
-        Just(Event::Dropped),
+        Just(LedgerEvent::Acked { session: session() }),
+        Just(LedgerEvent::StoredOffline),
+        Just(LedgerEvent::Fetched { session: session() }),
+        Just(LedgerEvent::ReachableBySync),
+        Just(LedgerEvent::Dropped),
         Just(dead("a")),
         Just(redriven("a")),
     ];
     prop_oneof![
         4 => (someone, of_target).prop_map(|(target, event)| (Some(target), event)),
         1 => Just((None, placed(1))),
-        1 => Just((None, Event::Settled)),
+        1 => Just((None, LedgerEvent::Settled)),
     ]
 }
 
 proptest! {
-    /// Neither the order of entries of one time nor a second copy of any of them changes the verdict.
+    /// The verdict depends neither on the order of simultaneous entries nor on duplicates.
     #[test]
     fn order_and_repeats_change_nothing_that_is_open(
         (events, shuffled) in proptest::collection::vec(any_event(), 0..12)
             .prop_flat_map(|events| (Just(events.clone()), Just(events).prop_shuffle())),
         again in any::<prop::sample::Index>(),
     ) {
-        let at_once = |events: &[(Option<Target>, Event)]| -> Vec<LedgerEntry> {
+        let at_once = |events: &[(Option<Target>, LedgerEvent)]| -> Vec<LedgerEntry> {
             events.iter().map(|(target, event)| entry(5, *target, event.clone())).collect()
         };
         let open = life(&at_once(&events)).open();
@@ -323,14 +337,14 @@ proptest! {
         }
     }
 
-    /// Delivered once stays delivered, whatever is said later.
+    /// A delivered target stays delivered, whatever entries follow.
     #[test]
     fn an_end_is_for_good(events in proptest::collection::vec(any_event(), 0..12)) {
         let web = target(2, WEB);
-        let mut entries = vec![entry(0, Some(web), Event::Acked { session: session() })];
+        let mut entries = vec![entry(0, Some(web), LedgerEvent::Acked { session: session() })];
         entries.extend(
             (1..).zip(events).map(|(millis, (target, event))| entry(millis, target, event)),
         );
-        prop_assert!(!life(&entries).open().contains(&Open::Target(web)));
+        prop_assert!(!life(&entries).open().contains(&OpenObligation::Target(web)));
     }
 }

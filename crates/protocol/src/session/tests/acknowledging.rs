@@ -25,7 +25,7 @@ fn one_call_is_under_way_and_the_rest_goes_with_the_next() {
     assert!(matches!(actions.last(), Some(Action::Receipts(ack)) if ack.kind == ReceiptKind::Read));
 }
 
-// R15: a failed call is told item by item, so that the client repeats it; nothing is taken back.
+// R15: a failed call fails item by item, so that the client repeats it; nothing is taken back.
 #[test]
 fn a_failed_call_is_told_for_each_item() {
     let mut session = open();
@@ -48,9 +48,9 @@ fn a_failed_call_is_told_for_each_item() {
 
 #[test]
 fn who_acknowledges_what_was_never_sent_is_limited() {
-    let limits = Limits {
+    let limits = SessionLimits {
         refused_acks_per_minute: 2,
-        ..Limits::default()
+        ..SessionLimits::default()
     };
     let mut session = open_with(limits);
     let refused = |id| {

@@ -8,7 +8,7 @@ fn the_first_frame_is_hello_or_the_last() {
         received(&[1]),
         ClientFrame::GiveUp(send_id(1)),
     ] {
-        let mut session = opened_with(Limits::default());
+        let mut session = opened_with(SessionLimits::default());
         session.handle_frame(frame, START);
         let actions = drained(&mut session);
         assert_eq!(closed(&actions), Some(Code::Malformed));
@@ -20,7 +20,7 @@ fn the_first_frame_is_hello_or_the_last() {
 #[test]
 fn a_second_hello_or_haste_is_malformed() {
     for frame in [ClientFrame::Hello(hello()), send_to(2, 1)] {
-        let mut session = opened_with(Limits::default());
+        let mut session = opened_with(SessionLimits::default());
         session.handle_frame(ClientFrame::Hello(hello()), START);
         session.handle_frame(frame, START);
         assert_eq!(closed(&drained(&mut session)), Some(Code::Malformed));
@@ -32,7 +32,7 @@ fn a_second_hello_or_haste_is_malformed() {
 
 #[test]
 fn another_version_is_refused_before_the_station_is_asked() {
-    let mut session = opened_with(Limits::default());
+    let mut session = opened_with(SessionLimits::default());
     session.handle_frame(
         ClientFrame::Hello(Hello {
             version: 2,
@@ -51,7 +51,7 @@ fn another_version_is_refused_before_the_station_is_asked() {
 
 #[test]
 fn hello_has_a_deadline() {
-    let mut session = opened_with(Limits::default());
+    let mut session = opened_with(SessionLimits::default());
     assert_eq!(session.poll_timeout(), Some(after(5000)));
     session.handle_timeout(after(4999));
     assert_eq!(session.poll_action(), None);
@@ -62,7 +62,7 @@ fn hello_has_a_deadline() {
 
 #[test]
 fn a_station_that_says_no_ends_it_with_its_code() {
-    let mut session = opened_with(Limits::default());
+    let mut session = opened_with(SessionLimits::default());
     session.handle_frame(ClientFrame::Hello(hello()), START);
     session.handle_admitted(Err(Refusal::new(Code::Unauthenticated, "forged")), START);
     let actions = drained(&mut session);
@@ -74,7 +74,7 @@ fn a_station_that_says_no_ends_it_with_its_code() {
 // proves S1 Pitfall J: a close while the station is asked neither waits nor leaves a registration behind.
 #[test]
 fn a_client_that_leaves_while_the_station_is_asked_is_signed_off_afterwards() {
-    let mut session = opened_with(Limits::default());
+    let mut session = opened_with(SessionLimits::default());
     session.handle_frame(ClientFrame::Hello(hello()), START);
     drained(&mut session);
     session.close(Refusal::new(Code::KickedOut, "out"), START);
@@ -90,9 +90,9 @@ fn a_client_that_leaves_while_the_station_is_asked_is_signed_off_afterwards() {
 // proves S3-30
 #[test]
 fn pushes_that_come_before_the_welcome_are_written_after_it() {
-    let mut session = opened_with(Limits {
+    let mut session = opened_with(SessionLimits {
         push_window: 2,
-        ..Limits::default()
+        ..SessionLimits::default()
     });
     session.push(push(9), START);
     assert_eq!(drained(&mut session), [resolved(9, Outcome::NoSession)]);
@@ -113,7 +113,7 @@ fn pushes_that_come_before_the_welcome_are_written_after_it() {
 
 #[test]
 fn pushes_before_a_refused_hello_find_no_session() {
-    let mut session = opened_with(Limits::default());
+    let mut session = opened_with(SessionLimits::default());
     session.handle_frame(ClientFrame::Hello(hello()), START);
     session.push(push(1), START);
     session.handle_admitted(Err(unavailable()), START);

@@ -30,7 +30,7 @@ fn any_frame_counts_as_a_heartbeat_and_silence_ends_it() {
 fn an_expired_token_ends_it() {
     let expires_at = after(30_000);
     let mut session = admitted_with(
-        Limits::default(),
+        SessionLimits::default(),
         Admission {
             expires_at,
             ..admission()
@@ -45,11 +45,11 @@ fn an_expired_token_ends_it() {
 
 #[test]
 fn too_many_frames_in_a_second_end_it() {
-    let mut session = open_with(Limits {
+    let mut session = open_with(SessionLimits {
         frames_per_second: 3,
-        ..Limits::default()
+        ..SessionLimits::default()
     });
-    // The hello was the first one of this second.
+    // The hello counted as the first frame of this second.
     for nonce in 1..=2 {
         session.handle_frame(ClientFrame::Ping { nonce }, after(500));
     }
@@ -66,9 +66,9 @@ fn too_many_frames_in_a_second_end_it() {
 
 #[test]
 fn who_does_not_read_is_closed_and_nothing_is_lost() {
-    let mut session = open_with(Limits {
+    let mut session = open_with(SessionLimits {
         outgoing_bytes_max: 1000,
-        ..Limits::default()
+        ..SessionLimits::default()
     });
     session.push(push(1), START);
     session.notice(Bytes::from(vec![0; 1000]), START);
@@ -86,9 +86,9 @@ fn who_does_not_read_is_closed_and_nothing_is_lost() {
 
 #[test]
 fn what_is_written_makes_room() {
-    let mut session = open_with(Limits {
+    let mut session = open_with(SessionLimits {
         outgoing_bytes_max: 100,
-        ..Limits::default()
+        ..SessionLimits::default()
     });
     for _ in 0..100 {
         session.notice(Bytes::from(vec![0; 60]), START);
@@ -105,9 +105,9 @@ fn what_is_written_makes_room() {
 // proves S1-15: a peer that reads nothing is ended, though no acknowledgement is overdue yet.
 #[test]
 fn who_reads_nothing_is_closed_after_a_while() {
-    let mut session = open_with(Limits {
+    let mut session = open_with(SessionLimits {
         link_bytes_min: 1000,
-        ..Limits::default()
+        ..SessionLimits::default()
     });
     session.push(push(1), after(1000));
     session.notice(Bytes::from(vec![0; 3000]), after(2000));
@@ -127,9 +127,9 @@ fn who_reads_nothing_is_closed_after_a_while() {
 
 #[test]
 fn questions_are_limited_and_their_answers_passed_on() {
-    let mut session = open_with(Limits {
+    let mut session = open_with(SessionLimits {
         questions_max: 1,
-        ..Limits::default()
+        ..SessionLimits::default()
     });
     let question = |request| SyncRequest {
         request,
@@ -179,7 +179,7 @@ fn a_displaced_session_is_told_why_and_leaves_once() {
     assert_eq!(drained(&mut session), []);
 }
 
-// R18: sends under way get their answers before the boat says that it leaves.
+// R18: sends under way get their answers before the boat announces that it leaves.
 #[test]
 fn a_drain_finishes_what_is_under_way() {
     let mut session = open();
@@ -216,7 +216,7 @@ fn refresh() -> ClientFrame {
     ClientFrame::Refresh(Refresh { token })
 }
 
-// Threat 3: who has a new token in time goes on, who has none ends with the old one.
+// Threat 3: a session with a new token in time goes on, one without ends with the old token.
 #[test]
 fn a_session_lives_as_long_as_its_newest_token() {
     let mut session = opened_with(talkative());
@@ -277,22 +277,22 @@ fn a_token_is_refreshed_once_a_minute() {
     };
     let asked = [0, 1, 59_999, 60_000].map(|millis| asks(&mut session, millis));
     assert_eq!(asked, [true, false, false, true]);
-    let mut early = opened_with(Limits::default());
+    let mut early = opened_with(SessionLimits::default());
     early.handle_frame(refresh(), START);
     assert_eq!(closed(&drained(&mut early)), Some(Code::Malformed));
 }
 
-/// The client reads all that was said.
+/// Has the client read everything.
 fn write_all(session: &mut Session, now: Timestamp) {
     let weight = session.outgoing();
     session.handle_written(weight, now);
 }
 
 /// Silence ends nothing.
-fn talkative() -> Limits {
-    Limits {
+fn talkative() -> SessionLimits {
+    SessionLimits {
         heartbeat: Duration::from_secs(100_000),
-        ..Limits::default()
+        ..SessionLimits::default()
     }
 }
 

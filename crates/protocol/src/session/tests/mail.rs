@@ -3,15 +3,15 @@ use super::*;
 fn fetch(after: Option<i64>) -> Action {
     Action::FetchMail {
         after: after.map(cursor),
-        limit: Limits::default().mail_page,
+        limit: SessionLimits::default().mail_page,
     }
 }
 
-// R2: the welcome says that she is registered, and only then the mailbox is read.
+// R2: the mailbox is read only after the welcome says that she is registered.
 #[test]
 fn what_waits_is_fetched_after_the_welcome() {
     let mut session = admitted_with(
-        Limits::default(),
+        SessionLimits::default(),
         Admission {
             mail_waits: true,
             ..admission()
@@ -62,7 +62,7 @@ fn a_hint_during_a_drain_reads_once_more_without_repeating() {
     let actions = drained(&mut session);
     assert_eq!(pushed(&actions), [frame_of(2)]);
     assert_eq!(actions.last(), Some(&fetch(None)), "from the oldest");
-    // 1 is acknowledged and its removal under way, 2 is out; 0 is why the hint came.
+    // 1 is acknowledged with its removal under way, 2 is out; 0 caused the hint.
     session.handle_page(mails(&[4, 1, 2], None), START);
     assert_eq!(pushed(&drained(&mut session)), [frame_of(4)]);
 }
@@ -85,10 +85,10 @@ fn a_message_that_is_pushed_and_waits_is_written_once_and_removed() {
 
 #[test]
 fn pages_wait_for_the_window() {
-    let limits = Limits {
+    let limits = SessionLimits {
         mail_page: 2,
         push_window_bytes: 15,
-        ..Limits::default()
+        ..SessionLimits::default()
     };
     let mut session = open_with(limits);
     session.hint();
@@ -105,12 +105,12 @@ fn pages_wait_for_the_window() {
     assert_eq!(pushed(&drained(&mut session)), [frame_of(3)]);
 }
 
-// No acknowledgement will come that makes room.
+// No acknowledgement will come to make room.
 #[test]
 fn pages_go_on_when_what_needs_no_acknowledgement_is_written() {
-    let mut session = open_with(Limits {
+    let mut session = open_with(SessionLimits {
         push_window: 1,
-        ..Limits::default()
+        ..SessionLimits::default()
     });
     let silent = Push {
         needs_ack: false,
@@ -129,9 +129,9 @@ fn pages_go_on_when_what_needs_no_acknowledgement_is_written() {
 
 #[test]
 fn pages_wait_until_the_client_reads() {
-    let mut session = open_with(Limits {
+    let mut session = open_with(SessionLimits {
         outgoing_bytes_max: 100,
-        ..Limits::default()
+        ..SessionLimits::default()
     });
     session.notice(Bytes::from(vec![0; 150]), START);
     session.hint();

@@ -31,7 +31,7 @@ fn an_acknowledgement_faster_than_the_write_counts() {
     assert_eq!(drained(&mut session), []);
 }
 
-/// When it gives up waiting: then, or as much later as the few small frames of a test are on their way.
+/// Returns its deadline, which is then, or later by the travel time of a test's few small frames.
 fn waited_for_until(session: &Session, millis: u64) -> Timestamp {
     let due = session.poll_timeout().expect("something is waited for");
     assert!(
@@ -61,19 +61,19 @@ fn a_missing_acknowledgement_ends_the_session() {
     );
     assert_eq!(actions[2], Action::Leave);
     assert_eq!(closed(&actions), Some(Code::Reconnect));
-    // R9: the late acknowledgement is not heard any more.
+    // R9: the late acknowledgement has no effect.
     session.handle_frame(received(&[1]), after(2001));
     assert_eq!(drained(&mut session), []);
     session.push(push(3), after(2002));
     assert_eq!(drained(&mut session), [resolved(3, Outcome::NoSession)]);
 }
 
-// A slow link: what the socket has not taken cannot be acknowledged.
+// A slow link: a frame that the socket has not taken cannot be acknowledged.
 #[test]
 fn the_time_to_acknowledge_begins_when_the_frame_is_written() {
-    let mut session = open_with(Limits {
+    let mut session = open_with(SessionLimits {
         link_bytes_min: u32::MAX,
-        ..Limits::default()
+        ..SessionLimits::default()
     });
     session.push(push(1), START);
     session.push(push(2), START);
@@ -98,12 +98,12 @@ fn the_time_to_acknowledge_begins_when_the_frame_is_written() {
     assert_eq!(closed(&drained(&mut session)), Some(Code::Reconnect));
 }
 
-// The socket takes what the link has yet to carry.
+// The socket takes bytes that the link has yet to carry.
 #[test]
 fn a_large_message_is_given_the_time_that_a_slow_link_needs() {
-    let mut session = open_with(Limits {
+    let mut session = open_with(SessionLimits {
         link_bytes_min: 10_000,
-        ..Limits::default()
+        ..SessionLimits::default()
     });
     let large = |id| Push {
         frame: Bytes::from(vec![0; 60_000]),
@@ -121,12 +121,12 @@ fn a_large_message_is_given_the_time_that_a_slow_link_needs() {
     assert_eq!(closed(&drained(&mut session)), Some(Code::Reconnect));
 }
 
-// What was asked for before it stands in front of it on the link.
+// Earlier answers are ahead of it on the link.
 #[test]
 fn a_message_behind_a_page_is_given_the_time_of_both() {
-    let limits = Limits {
+    let limits = SessionLimits {
         link_bytes_min: 10_000,
-        ..Limits::default()
+        ..SessionLimits::default()
     };
     let page = || Outgoing::Encoded(Bytes::from(vec![0; 90_000]));
     let mut session = open_with(limits);
@@ -135,7 +135,7 @@ fn a_message_behind_a_page_is_given_the_time_of_both() {
     drained(&mut session);
     write_all(&mut session, START);
     waited_for_until(&session, 11_000);
-    // An acknowledgement says that all before it has come.
+    // An acknowledgement proves the arrival of everything before it.
     session.handle_answer(2, Ok(page()), after(100));
     session.push(push(2), after(100));
     drained(&mut session);
@@ -171,10 +171,10 @@ fn a_connection_that_ends_leaves_its_pushes_undone() {
 // proves S0-80: what is on its way to somebody online is a bounded queue in memory,
 #[test]
 fn the_window_counts_messages_and_bytes() {
-    let limits = Limits {
+    let limits = SessionLimits {
         push_window: 2,
         push_window_bytes: 20,
-        ..Limits::default()
+        ..SessionLimits::default()
     };
     let mut session = open_with(limits);
     let large = |id| Push {

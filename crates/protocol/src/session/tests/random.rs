@@ -13,7 +13,7 @@ enum Event {
     Send {
         to: i64,
     },
-    /// Resend the n-th of what was refused and may be resent.
+    /// Resend the n-th send that was refused and may be resent.
     Resend(usize),
     GiveUp(usize),
     Push {
@@ -41,7 +41,7 @@ fn event() -> impl Strategy<Value = Event> {
         20 => (1..30i64, any::<bool>()).prop_map(|(id, needs_ack)| Event::Push { id, needs_ack }),
         20 => (1..30i64).prop_map(Event::Ack),
         4 => Just(Event::Hint),
-        // Three of four answers are all yes.
+        // Three of four answers accept everything.
         12 => prop_oneof![3 => Just(0), 1 => any::<u64>()].prop_map(Event::Answer),
         6 => any::<bool>().prop_map(Event::Receipt),
         6 => (vec(1..30i64, 0..6), any::<bool>()).prop_map(|(ids, more)| Event::Page(ids, more)),
@@ -56,7 +56,7 @@ fn event() -> impl Strategy<Value = Event> {
 struct World {
     session: Session,
     now: Timestamp,
-    limits: Limits,
+    limits: SessionLimits,
     sent: u8,
     next_token: u64,
     owed: BTreeSet<Token>,
@@ -78,13 +78,13 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let limits = Limits {
+        let limits = SessionLimits {
             send_window: 4,
             push_window: 5,
             push_window_bytes: 60,
             mail_page: 3,
             outgoing_bytes_max: 1200,
-            ..Limits::default()
+            ..SessionLimits::default()
         };
         let mut session = opened_with(limits.clone());
         session.handle_frame(ClientFrame::Hello(hello()), START);
@@ -195,7 +195,7 @@ impl World {
         }
     }
 
-    /// As a station keeps it: after a failure, nothing of the same conversation in the same batch.
+    /// As a station does: after a failure, nothing of the same conversation in the same batch.
     fn answer(&mut self, failures: u64) {
         let Some(batch) = self.under_way.take() else {
             return;
@@ -268,7 +268,7 @@ impl World {
         let was_admitted = self.session.user().is_some();
         self.session.handle_closed(self.now);
         self.perform();
-        // Answers come in the end; a client that is gone may have been admitted only now.
+        // All answers come in the end; a client that is gone may be admitted only now.
         self.session.handle_admitted(Ok(admission()), self.now);
         while std::mem::take(&mut self.receipts) {
             self.session.handle_receipts(Err(unavailable()), self.now);

@@ -26,7 +26,7 @@ fn what_comes_while_a_batch_is_under_way_goes_with_the_next() {
     assert_eq!(submitted(&drained(&mut session)), [send_id(2), send_id(3)]);
 }
 
-// The answer under way names the send_id only: it must not be taken for the second one's.
+// The answer under way names only the send_id: the second send must not take it as its own.
 #[test]
 fn a_send_id_under_way_is_not_taken_for_somebody_else() {
     let mut session = open();
@@ -45,9 +45,9 @@ fn a_send_id_under_way_is_not_taken_for_somebody_else() {
 
 #[test]
 fn the_window_is_kept_and_its_refusal_keeps_the_order() {
-    let mut session = open_with(Limits {
+    let mut session = open_with(SessionLimits {
         send_window: 2,
-        ..Limits::default()
+        ..SessionLimits::default()
     });
     for number in 1..=3 {
         session.handle_frame(send_to(2, number), START);
@@ -131,9 +131,9 @@ fn a_repeat_of_a_send_under_way_waits_for_the_same_answer() {
 
 #[test]
 fn to_oneself_and_too_large_are_refused() {
-    let mut session = open_with(Limits {
+    let mut session = open_with(SessionLimits {
         body_bytes_max: 1,
-        ..Limits::default()
+        ..SessionLimits::default()
     });
     session.handle_frame(send_to(1, 1), START);
     session.handle_frame(send_to(2, 2), START);
@@ -158,9 +158,9 @@ fn an_answer_that_is_missing_is_a_failure() {
 
 #[test]
 fn a_client_that_never_resends_what_failed_is_stopped() {
-    let mut session = open_with(Limits {
+    let mut session = open_with(SessionLimits {
         held_max: 3,
-        ..Limits::default()
+        ..SessionLimits::default()
     });
     session.handle_frame(send_to(2, 0), START);
     drained(&mut session);
@@ -175,9 +175,9 @@ fn a_client_that_never_resends_what_failed_is_stopped() {
 
 #[test]
 fn a_batch_is_bounded_in_bytes() {
-    let limits = Limits {
+    let limits = SessionLimits {
         submit_bytes_max: 300,
-        ..Limits::default()
+        ..SessionLimits::default()
     };
     let mut session = open_with(limits);
     for number in 1..=3 {

@@ -1,4 +1,4 @@
-//! The same load in two languages: Packetboat's protocol, and the floor's.
+//! One load in two languages: Packetboat's protocol, and the floor's.
 
 use anyhow::{Context, Result, bail};
 use backend::clock::{Entropy, SystemEntropy};
@@ -13,26 +13,27 @@ use super::floor;
 use crate::cli::token;
 use crate::settings::Settings;
 
-/// Users of the load have numbers from here on; partners differ in the lowest bit.
+/// First number of the load's users; partners differ in the lowest bit.
 const FIRST_USER: u64 = 1 << 40;
 
 #[derive(Clone, Debug)]
 pub(super) enum Dialect {
     Packetboat {
         settings: Box<Settings>,
-        /// Of this run: what real parts remember of the send_ids of an earlier one is not met.
+        /// Random number of this run, so that its send_ids never collide with those that real parts
+        /// remember of earlier runs.
         run: u64,
     },
     Floor,
 }
 
-/// What a server said, as far as a load generator cares.
+/// Parsed frame of a server, as far as a load generator cares.
 #[derive(Debug)]
 pub(super) enum Heard {
     Welcome,
     Accepted(u64),
     Message {
-        /// `None`: it is none of this run's.
+        /// `None`: the message is from another run.
         n: Option<u64>,
         body: Bytes,
         ack: AckOf,
@@ -41,7 +42,7 @@ pub(super) enum Heard {
     Other,
 }
 
-/// How a message is acknowledged.
+/// Form of a message's acknowledgement.
 #[derive(Debug)]
 pub(super) enum AckOf {
     Item(AckItem),
@@ -56,7 +57,7 @@ impl Dialect {
         }
     }
 
-    /// The same for another run.
+    /// The same dialect for another run.
     pub(super) fn anew(&self) -> Dialect {
         match self {
             Dialect::Packetboat { settings, .. } => Dialect::packetboat(settings),
@@ -87,17 +88,17 @@ impl Dialect {
         })))
     }
 
-    /// The `n`th message of `user` to its partner.
+    /// Encodes the `n`th message of `user` to its partner.
     pub(super) fn send(&self, user: u64, n: u64, body: Bytes) -> Result<Bytes> {
         self.send_to(user, n, Recipient::User(Dialect::user(user ^ 1)?), body)
     }
 
-    /// Its name in Packetboat.
+    /// Id of the user in Packetboat.
     pub(super) fn user(user: u64) -> Result<UserId> {
         Ok(UserId::new((FIRST_USER + user) as i64)?)
     }
 
-    /// The same to anybody; on the floor there are partners only.
+    /// Like `send`, to any recipient; the floor knows partners only.
     pub(super) fn send_to(&self, user: u64, n: u64, to: Recipient, body: Bytes) -> Result<Bytes> {
         let Dialect::Packetboat { run, .. } = self else {
             return Ok(floor::frame(floor::SEND, n, &body));
@@ -185,7 +186,7 @@ fn number(send_id: SendId) -> u64 {
     Uuid::from_bytes(*send_id.as_bytes()).as_u64_pair().1
 }
 
-/// `None`: what an earlier run left in the receiver's mailbox.
+/// Number of a message; `None` if an earlier run left it in the receiver's mailbox.
 fn number_in(run: u64, message: &Message) -> Option<u64> {
     let (sender, n) = Uuid::from_bytes(*message.send_id.as_bytes()).as_u64_pair();
     let user = sender.wrapping_sub(run);

@@ -1,5 +1,5 @@
-//! The boat's door: connections that stay, come, go all at once, come back all at once, or do not read, each beside a
-//! bare accept, or what others see beside what they saw before.
+//! The boat's door: connections that stay, come, go all at once, come back all at once, or do not
+//! read, each compared with a bare accept, or others' experience before and during.
 
 mod bare;
 mod certificate;
@@ -38,12 +38,12 @@ use super::installation::Installation;
 use crate::cli::Output;
 use crate::settings::Settings;
 
-/// Users of a crowd have numbers from here on; those who chat have lower ones.
+/// First number of a crowd's users; users who chat have lower ones.
 const FIRST_OF_CROWD: u64 = 1_000_000;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct Edge {
-    /// Parts of it; all of them where none is named.
+    /// Parts to run; all if none is named.
     #[arg(value_enum)]
     parts: Vec<Part>,
     /// Connections that stay, come, go or come back at a time.
@@ -55,29 +55,30 @@ pub(super) struct Edge {
     /// Clients that do not read.
     #[arg(long, default_value_t = 5_000)]
     slow: u64,
-    /// Ceiling of the server's memory beside them, in bytes (`boat.memory_max`).
+    /// Memory limit of the server for the slow clients, in bytes (`boat.memory_max`).
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
     memory_max: u64,
-    /// Pairs of users who chat beside a herd and beside slow readers.
+    /// Pairs of users who chat during a herd, and beside slow readers.
     #[arg(long, default_value_t = 100)]
     pairs: u64,
-    /// Their messages a second.
+    /// Messages per second of these pairs.
     #[arg(long, default_value_t = 500.0)]
     rate: f64,
-    /// Time of the chat before, to compare with.
+    /// Time of the chat before, as the baseline.
     #[arg(long, value_name = "SECONDS", default_value_t = 8)]
     seconds: u64,
     /// Rest of a server before and after a measurement.
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
     settle: f64,
-    /// Turns of server and bare accept in `connect`; medians are reported.
+    /// Rounds of server and bare accept in `connect`; medians are reported.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// The server keeps its data in memory.
+    /// Keep the server's data in memory.
     #[arg(long, conflicts_with = "boats")]
     memory: bool,
-    /// Instead of everything in one process: so many boats, a station, a carrier and a horn as processes of
-    /// their own, on the real parts of the settings file (`topics apply` and `schema apply` come before it).
+    /// Run this many boats, a station, a carrier and a horn as processes of their own, on the real
+    /// parts of the settings file, instead of everything in one process (run `topics apply` and
+    /// `schema apply` before).
     #[arg(long)]
     boats: Option<usize>,
 }
@@ -89,15 +90,15 @@ pub(super) enum Part {
     Idle,
     /// Rate and CPU of sign-ins.
     Connect,
-    /// Memory after many that came and went.
+    /// Memory after many connections came and went.
     Cycles,
-    /// All gone in one moment.
+    /// All connections end in one moment.
     Storm,
-    /// All boats killed; with `--boats` only.
+    /// All boats are killed; with `--boats` only.
     Killed,
-    /// All back.
+    /// All clients come back.
     Herd,
-    /// Some who do not read, beside others who chat.
+    /// Clients that do not read, beside others who chat.
     Slow,
 }
 
@@ -125,7 +126,7 @@ impl Part {
     }
 }
 
-/// Does a connection speak TLS?
+/// Transport of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Door {
     Plain,
@@ -143,13 +144,13 @@ impl Door {
     }
 }
 
-/// The state that all parts share.
+/// State that all parts share.
 struct Run<'a> {
     args: &'a Edge,
     place: &'a Place<'a>,
     dialect: Dialect,
     certificate: CertificateFiles,
-    /// Servers of the real parts.
+    /// Redis servers of the real parts.
     redis: Vec<String>,
     report: Report,
 }
@@ -201,7 +202,7 @@ fn redis_servers(settings: &Settings) -> Vec<String> {
     settings.redis.addresses.clone()
 }
 
-/// A program without the real parts knows none.
+/// None: this build has no real parts.
 #[cfg(not(feature = "cluster"))]
 fn redis_servers(_: &Settings) -> Vec<String> {
     Vec::new()
@@ -220,7 +221,7 @@ impl Run<'_> {
         }
     }
 
-    /// A new server with everything in it.
+    /// Starts a new server with everything in it.
     fn server(&self, door: Door, more: &[(&'static str, String)]) -> Result<Installation> {
         let mut settings = more.to_vec();
         if door == Door::Tls {
@@ -241,7 +242,7 @@ impl Run<'_> {
         Installation::all(&arguments, &settings)
     }
 
-    /// As many new bare servers as there are boats.
+    /// Starts as many new bare servers as there are boats.
     fn bare(&self, door: Door) -> Result<Installation> {
         let text = |path: &Path| path.to_str().map(str::to_owned);
         let CertificateFiles {
@@ -261,7 +262,7 @@ impl Run<'_> {
         }
     }
 
-    /// Clients of `server` in processes of their own; none of them is connected yet.
+    /// Starts clients of `server` in processes of their own, none of them connected yet.
     async fn crowd(&self, server: &Installation, first: u64, count: u64) -> Result<Crowd> {
         let urls = server.websockets();
         let is_secure = urls.iter().any(|url| url.starts_with("wss://"));
@@ -273,7 +274,7 @@ impl Run<'_> {
         Crowd::start(self.place.config, &urls, ca_file, users).await
     }
 
-    /// As `crowd`, and all of them are connected.
+    /// Like `crowd`, with all clients connected.
     async fn connected(&mut self, server: &Installation, first: u64, count: u64) -> Result<Crowd> {
         let mut crowd = self.crowd(server, first, count).await?;
         let answer = crowd.connect(Kind::Idle).await?;
@@ -281,7 +282,7 @@ impl Run<'_> {
         Ok(crowd)
     }
 
-    /// Until what was begun is over.
+    /// Waits until ongoing work is over.
     async fn settle(&self) {
         sleep(Duration::from_secs_f64(self.args.settle)).await;
     }

@@ -29,7 +29,7 @@ pub(super) const ACCEPTED: u8 = 2;
 pub(super) const MESSAGE: u8 = 3;
 pub(super) const ACK: u8 = 4;
 
-/// `[kind][number][body]`.
+/// Encodes `[kind][number][body]`.
 pub(super) fn frame(kind: u8, number: u64, body: &[u8]) -> Bytes {
     let mut frame = BytesMut::with_capacity(9 + body.len());
     frame.put_u8(kind);
@@ -38,7 +38,7 @@ pub(super) fn frame(kind: u8, number: u64, body: &[u8]) -> Bytes {
     frame.freeze()
 }
 
-/// The reverse of [`frame`].
+/// Decodes a [`frame`].
 pub(super) fn parse(frame: &Bytes) -> Option<(u8, u64, Bytes)> {
     let number = frame.get(1..9)?.try_into().ok()?;
     Some((frame[0], u64::from_be_bytes(number), frame.slice(9..)))
@@ -46,7 +46,7 @@ pub(super) fn parse(frame: &Bytes) -> Option<(u8, u64, Bytes)> {
 
 #[derive(Debug, Args)]
 pub struct FloorServer {
-    /// Where the write-ahead file is made.
+    /// Folder of the write-ahead file.
     #[arg(long)]
     data: std::path::PathBuf,
 }

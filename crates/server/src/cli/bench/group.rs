@@ -1,4 +1,5 @@
-//! A group whose members are all there and acknowledge: CPU of a delivery, and when the last member has a message.
+//! A group whose members are all online and acknowledge: CPU per delivery, and the time until the
+//! last member has a message.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,15 +29,15 @@ use super::sign_in::{Socket, binary, sign_in, sign_in_all};
 use crate::cli::Output;
 use crate::settings::Settings;
 
-/// A message that takes longer is lost.
+/// Time after which a message counts as lost.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct Group {
-    /// All of them are there and acknowledge; the sender comes on top.
+    /// Members, all online and acknowledging; the sender comes on top.
     #[arg(long, default_value_t = 1000)]
     members: u64,
-    /// Messages on their way at a time.
+    /// Messages in flight at a time.
     #[arg(long, default_value_t = 1)]
     in_flight: u64,
     /// Size of a message's body.
@@ -45,10 +46,10 @@ pub(super) struct Group {
     /// Measured time of each round, after a warm-up of a third of it.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// A new server in each; medians are reported.
+    /// Rounds, each with a new server; medians are reported.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Instead of a new server: one that runs, another build perhaps. Needs --pid.
+    /// Running server to measure instead of a new one, perhaps another build. Needs --pid.
     #[arg(long, value_name = "ws://HOST:PORT", requires = "pid")]
     url: Option<String>,
     /// Process of that server, whose CPU time counts.
@@ -58,7 +59,7 @@ pub(super) struct Group {
 
 /// Rounds of a group.
 #[derive(Debug, Default, Serialize)]
-struct Rounds {
+struct GroupRounds {
     members: u64,
     in_flight: u64,
     cpu_us_a_delivery: Vec<f64>,
@@ -68,8 +69,8 @@ struct Rounds {
     messages: u64,
 }
 
-/// A server, and the time that it used.
-enum Side {
+/// A server, and the CPU time it used.
+enum MeasuredServer {
     Own(Installation),
     Running { url: String, process: Also },
 }
@@ -85,18 +86,18 @@ impl Group {
             self.members > 0 && self.in_flight > 0 && self.rounds > 0,
             "at least one of each is needed"
         );
-        let mut rounds = Rounds {
+        let mut rounds = GroupRounds {
             members: self.members,
             in_flight: self.in_flight,
-            ..Rounds::default()
+            ..GroupRounds::default()
         };
         for _ in 0..self.rounds {
             let side = match (&self.url, self.pid) {
-                (Some(url), Some(pid)) => Side::Running {
+                (Some(url), Some(pid)) => MeasuredServer::Running {
                     url: url.clone(),
                     process: Also::new("server", pid),
                 },
-                _ => Side::Own(Installation::embedded(place.data, &[])?),
+                _ => MeasuredServer::Own(Installation::embedded(place.data, &[])?),
             };
             let dialect = Dialect::packetboat(settings);
             self.round(place.config, &side, &dialect, &mut rounds)
@@ -109,9 +110,9 @@ impl Group {
     async fn round(
         &self,
         config: Option<&Path>,
-        side: &Side,
+        side: &MeasuredServer,
         dialect: &Dialect,
-        rounds: &mut Rounds,
+        rounds: &mut GroupRounds,
     ) -> Result<()> {
         let url = side.url();
         let owner = self.members;
@@ -154,7 +155,7 @@ impl Group {
         Ok(())
     }
 
-    /// Sends for so long, then waits for all that are on their way.
+    /// Sends for the given time, then waits for all messages in flight.
     async fn drive(
         &self,
         fan: &mut Fan<'_>,
@@ -172,22 +173,23 @@ impl Group {
             }
             tokio::select! {
                 biased;
-                arrival = timeout(PATIENCE, arrivals.recv()) => {
-                    let arrival = arrival.context("a message did not reach all members")?;
-                    fan.count(arrival.context("no member is left")??, self.members);
-                }
+                // Answers are fewer than arrivals, which may always be ready.
                 frame = fan.sender.next() => {
                     let Some(frame) = binary(frame)? else { continue };
                     if let Heard::Refused(text) = fan.dialect.hear(frame)? {
                         anyhow::bail!("refused: {text}");
                     }
                 }
+                arrival = timeout(PATIENCE, arrivals.recv()) => {
+                    let arrival = arrival.context("a message did not reach all members")?;
+                    fan.count(arrival.context("no member is left")??, self.members);
+                }
             }
         }
     }
 }
 
-/// Messages of one group that are on their way.
+/// Messages of one group in flight.
 struct Fan<'a> {
     group: GroupId,
     owner: u64,
@@ -195,9 +197,9 @@ struct Fan<'a> {
     dialect: &'a Dialect,
     sender: Socket,
     sent: u64,
-    /// By number: the time of the send, and the members that have it.
+    /// Messages by number: the time of the send, and the count of members that have it.
     open: BTreeMap<u64, (Instant, u64)>,
-    /// In microseconds.
+    /// Latency in microseconds.
     latency: Histogram<u64>,
 }
 
@@ -223,7 +225,7 @@ impl Fan<'_> {
     }
 }
 
-/// A member: each message is acknowledged, and its number passed on.
+/// A member: acknowledges each message, and passes its number on.
 async fn listen(mut socket: Socket, dialect: Dialect, heard: mpsc::UnboundedSender<Result<u64>>) {
     loop {
         let step = async {
@@ -253,18 +255,18 @@ async fn listen(mut socket: Socket, dialect: Dialect, heard: mpsc::UnboundedSend
     }
 }
 
-impl Side {
+impl MeasuredServer {
     fn url(&self) -> &str {
         match self {
-            Side::Own(server) => &server.websocket,
-            Side::Running { url, .. } => url,
+            MeasuredServer::Own(server) => &server.websocket,
+            MeasuredServer::Running { url, .. } => url,
         }
     }
 
     fn cpu(&self) -> Result<Duration> {
         match self {
-            Side::Own(server) => server.cpu_of_all(),
-            Side::Running { process, .. } => {
+            MeasuredServer::Own(server) => server.cpu_of_all(),
+            MeasuredServer::Running { process, .. } => {
                 let process = std::slice::from_ref(process);
                 Ok(cpu_beside(process)?.values().sum())
             }
@@ -272,7 +274,7 @@ impl Side {
     }
 }
 
-impl Rounds {
+impl GroupRounds {
     fn print(&self, output: Output) -> Result<()> {
         match output {
             Output::Json => println!("{}", serde_json::to_string(self)?),

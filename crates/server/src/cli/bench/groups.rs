@@ -1,24 +1,24 @@
-//! Groups made as a user makes them: by the commands of this program.
+//! Groups created as a user creates them: by the commands of this program.
 
 use std::path::Path;
 use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 use protocol::GroupId;
-use protocol::group::Limits;
+use protocol::group::GroupLimits;
 use serde::Deserialize;
 use tokio::process::Command;
 
 use super::dialect::Dialect;
 
-/// The answer of `packetboat group`.
+/// Answer of `packetboat group`.
 #[derive(Deserialize)]
 struct Answer {
     group: i64,
     status: String,
 }
 
-/// A group of `owner` and these users of the load, in as many steps as it takes.
+/// Creates a group of `owner` and these users of the load, in as many steps as it takes.
 pub(super) async fn create_group(
     config: Option<&Path>,
     url: &str,
@@ -28,7 +28,7 @@ pub(super) async fn create_group(
     let owner = Dialect::user(owner)?.to_string();
     let members = members.map(|user| Ok(Dialect::user(user)?.to_string()));
     let members: Vec<String> = members.collect::<Result<_>>()?;
-    let mut steps = members.chunks(Limits::default().added);
+    let mut steps = members.chunks(GroupLimits::default().added);
     let create = ["create", "--url", url, "--user", &owner].map(str::to_owned);
     let group = group_command(config, &create, steps.next().unwrap_or_default()).await?;
     for members in steps {

@@ -1,4 +1,5 @@
-//! What is measured: the processes that serve a load together, and those whose time counts beside them.
+//! Installation under measurement: the processes that serve a load together, and those whose CPU
+//! time counts beside them.
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
@@ -11,10 +12,11 @@ use anyhow::{Context, Result};
 use super::process::{Server, cpu_of};
 use crate::settings::lifted;
 
-/// User and system time so far, by the name of the service or part.
+/// User and system time so far, by name of the service or part.
 pub(super) type Cpu = BTreeMap<String, Duration>;
 
-/// A process that somebody else started, such as a broker: `kafka=4711`. Several may bear one name.
+/// A process that somebody else started, such as a broker: `kafka=4711`. Several may share one
+/// name.
 #[derive(Clone, Debug)]
 pub(super) struct Also {
     name: String,
@@ -22,9 +24,9 @@ pub(super) struct Also {
 }
 
 pub(super) struct Installation {
-    /// By service.
+    /// Servers with the name of their service.
     servers: Vec<(&'static str, Server)>,
-    /// The address for clients; of several boats the first's.
+    /// Address for clients; with several boats the first one's.
     pub(super) websocket: String,
 }
 
@@ -52,7 +54,8 @@ impl Installation {
         Installation::of([("floor", floor)])
     }
 
-    /// All services in one process, in a new folder, on free ports; its command after `prefix`.
+    /// Starts all services in one process, in a new folder, on free ports, with `prefix` before its
+    /// command.
     pub(super) fn embedded(data: &Path, prefix: &[&str]) -> Result<Installation> {
         let dir = tempfile::tempdir_in(data).context("making a data folder")?;
         let dir = dir.keep();
@@ -61,7 +64,7 @@ impl Installation {
         Installation::all(&[prefix, &all].concat(), &[])
     }
 
-    /// All services in one process by these arguments, on free ports, with more settings.
+    /// Starts all services in one process with these arguments, on free ports, with more settings.
     pub(super) fn all(arguments: &[&str], more: &[(&'static str, String)]) -> Result<Installation> {
         let mut environment = environment();
         environment.push(("PACKETBOAT_ADMIN__LISTEN", free()));
@@ -71,25 +74,25 @@ impl Installation {
         Installation::of([("all", all)])
     }
 
-    /// So many servers by the same arguments, as they are.
+    /// Starts `count` servers with the same arguments, unchanged.
     pub(super) fn bare(arguments: &[&str], count: usize) -> Result<Installation> {
         let start = |_| anyhow::Ok(("bare", Server::start(arguments, &[])?));
         let servers: Result<Vec<_>> = (0..count).map(start).collect();
         Installation::of(servers?)
     }
 
-    /// Each service as a process, on the real parts that the settings name.
+    /// Starts each service as a process, on the real parts that the settings name.
     pub(super) fn on_real_parts(config: &Path) -> Result<Installation> {
         Installation::fleet(config, 1, &[])
     }
 
-    /// The same with so many boats, and with more settings.
+    /// Starts such processes with `boats` boats, and with more settings.
     pub(super) fn fleet(
         config: &Path,
         boats: usize,
         more: &[(&'static str, String)],
     ) -> Result<Installation> {
-        // Each would take all cores of the machine for its own.
+        // Each boat would take all cores of the machine for its own.
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let accepts = boat::ACCEPTS_PER_CORE as usize * cores / boats.max(1);
         let accepts = accepts.max(1).to_string();
@@ -105,7 +108,7 @@ impl Installation {
         Installation::of(servers)
     }
 
-    /// `kill -9` of all processes of a service.
+    /// Kills all processes of a service with `kill -9`.
     pub(super) fn kill(&mut self, service: &str) -> Result<()> {
         let (killed, rest) = (self.servers.drain(..)).partition(|(name, _)| *name == service);
         self.servers = rest;
@@ -113,7 +116,7 @@ impl Installation {
         killed.iter_mut().try_for_each(|(_, server)| server.kill())
     }
 
-    /// One more boat of a fleet.
+    /// Adds a boat to a fleet.
     pub(super) fn add_boat(&mut self, config: &Path, number: usize) -> Result<()> {
         let boat = member(config, "boat", number, &[])?;
         self.servers.push(("boat", boat));
@@ -130,7 +133,7 @@ impl Installation {
         })
     }
 
-    /// Of its own processes.
+    /// CPU time of the installation's own processes.
     pub(super) fn cpu(&self) -> Result<Cpu> {
         let mut cpu = Cpu::new();
         for (name, server) in &self.servers {
@@ -139,7 +142,7 @@ impl Installation {
         Ok(cpu)
     }
 
-    /// The same of all together.
+    /// CPU time of all own processes together.
     pub(super) fn cpu_of_all(&self) -> Result<Duration> {
         Ok(self.cpu()?.values().sum())
     }
@@ -158,7 +161,7 @@ impl Installation {
             .collect()
     }
 
-    /// Addresses of its processes' metrics.
+    /// Addresses of the processes' metrics.
     pub(super) fn health(&self) -> Vec<String> {
         let servers = self.servers.iter();
         servers
@@ -167,7 +170,7 @@ impl Installation {
     }
 }
 
-/// A service as a process of its own.
+/// Starts a service as a process of its own.
 fn member(
     config: &Path,
     service: &str,
@@ -192,7 +195,7 @@ pub(super) fn cpu_beside(also: &[Also]) -> Result<Cpu> {
     Ok(cpu)
 }
 
-/// What was used between two looks.
+/// CPU time used between two readings.
 pub(super) fn between(before: &Cpu, after: &Cpu) -> Cpu {
     let used = |(name, then): (&String, &Duration)| {
         let now = after.get(name).copied().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! What the ledger costs: the same load on a server with it and on one whose ledger keeps nothing, in turn.
+//! Cost of the ledger: the same load on a server with a ledger, and on one whose ledger keeps
+//! nothing, in turn.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,7 +17,7 @@ use serde::Serialize;
 
 use super::dialect::Dialect;
 use super::installation::Installation;
-use super::load::{self, Load, Pace};
+use super::load::{self, Load, LoadPace};
 use crate::cli::{Cli, Command, Output, run_around};
 use crate::compose::Around;
 use crate::settings::Settings;
@@ -26,18 +27,18 @@ pub(super) struct Ledger {
     /// Pairs of users, one sending and one receiving.
     #[arg(long, default_value_t = 1000)]
     pairs: u64,
-    /// Measured time of each of the runs, after a warm-up of a third of it.
+    /// Measured time of each run, after a warm-up of a third of it.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
     /// Size of a message's body.
     #[arg(long, default_value_t = 200)]
     bytes: usize,
-    /// How often the two take turns.
+    /// Rounds, each with and without the ledger.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
 }
 
-/// A command whose services keep no ledger: traces and audits know nothing there.
+/// Runs a command whose services keep no ledger: traces and audits find nothing there.
 #[derive(Clone, Debug, Args)]
 pub(super) struct WithoutLedger {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -83,12 +84,12 @@ impl LedgerStore for Forgetful {
     }
 }
 
-/// CPU of a message at saturation, in microseconds, round by round.
+/// CPU per message at saturation, in microseconds, round by round.
 #[derive(Debug, Default, Serialize)]
 struct Found {
     with: Vec<f64>,
     without: Vec<f64>,
-    /// What the ledger takes of the whole, in percent: the median of the rounds.
+    /// The ledger's share of the whole, in percent: the median of the rounds.
     share: f64,
     clean: bool,
 }
@@ -143,7 +144,7 @@ impl Ledger {
         let load = Load {
             pairs: self.pairs,
             body_bytes: self.bytes,
-            pace: Pace::Closed,
+            pace: LoadPace::Closed,
             warm_up: measured / 3,
             measured,
         };

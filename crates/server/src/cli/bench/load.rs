@@ -17,20 +17,21 @@ use super::dialect::{AckOf, Dialect, Heard};
 use super::installation::{Also, Cpu, Installation, between, cpu_beside};
 use super::sign_in::{Socket, binary, sign_in_all};
 
-/// Sends in flight between the two of a pair when the load is closed.
+/// Sends in flight between the two users of a pair in a closed load.
 const WINDOW: u64 = 4;
-/// How long what was accepted may take to arrive after the last send.
+/// Time after the last send for accepted messages to arrive.
 const SETTLE: Duration = Duration::from_secs(20);
 
-/// Longer ones count as this long.
+/// Upper bound of recorded latencies: longer ones count as this long.
 pub(super) const LATENCY_MAX_US: u64 = 60_000_000;
 
-/// How sends are paced.
+/// Pacing of sends.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Pace {
+pub(super) enum LoadPace {
     /// As fast as messages arrive: saturation.
     Closed,
-    /// This many a second over all pairs, whatever comes back; latency counts from when each was due.
+    /// Messages per second over all pairs, whatever comes back; latency counts from the due time of
+    /// each.
     Open { rate: f64 },
 }
 
@@ -38,26 +39,26 @@ pub(super) enum Pace {
 pub(super) struct Load {
     pub(super) pairs: u64,
     pub(super) body_bytes: usize,
-    pub(super) pace: Pace,
+    pub(super) pace: LoadPace,
     pub(super) warm_up: Duration,
     pub(super) measured: Duration,
 }
 
-/// What a run found.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
-    /// Messages that arrived inside the measured time, a second.
+    /// Messages per second that arrived within the measured time.
     pub(super) rate: f64,
-    /// User and system time for each of them, in microseconds, by service.
+    /// User and system time per message, in microseconds, by service.
     pub(super) services: BTreeMap<String, f64>,
-    /// The same of processes that were to be reported, too.
+    /// The same for other processes to be reported.
     pub(super) beside: BTreeMap<String, f64>,
-    /// From due (or sent) to arrived, in microseconds.
+    /// Time from due (or sent) to arrived, in microseconds.
     pub(super) latency: Histogram<u64>,
     pub(super) sum: Sum,
 }
 
-/// What must add up over all pairs.
+/// Totals over all pairs, which must add up.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sum {
     pub(super) accepted: u64,
@@ -66,12 +67,13 @@ pub(super) struct Sum {
     pub(super) repeated: u64,
     pub(super) out_of_order: u64,
     pub(super) refused: u64,
-    /// Pairs of whom one lost its connection: what was on its way then is lost here, and comes with the next sync.
+    /// Pairs with a lost connection: messages in flight then are lost here, and come with the next
+    /// sync.
     pub(super) closed: u64,
 }
 
 impl Sum {
-    /// Messages and pairs that went wrong.
+    /// Number of messages and pairs that went wrong.
     pub(super) fn faults(&self) -> u64 {
         self.lost + self.repeated + self.out_of_order + self.refused + self.closed
     }
@@ -87,14 +89,15 @@ impl Sum {
     }
 }
 
-/// What all pairs of a run share.
+/// State that all pairs of a run share.
 struct Run {
     dialect: Dialect,
     load: Load,
     start: Instant,
     sending: AtomicBool,
     measuring: AtomicBool,
-    /// Latency is of what was due between these, in microseconds from the start, whenever it arrives.
+    /// Start and end of the due times whose latency is recorded, in microseconds from the start,
+    /// whenever the messages arrive.
     since: AtomicU64,
     until: AtomicU64,
     arrived: AtomicU64,
@@ -116,7 +119,7 @@ pub(super) async fn run(
     Ok(found)
 }
 
-/// As `run`, where what is measured lasts as long as `event`.
+/// Like `run`, with the measured time lasting as long as `event`.
 pub(super) async fn run_beside<T>(
     server: &Installation,
     also: &[Also],
@@ -142,7 +145,7 @@ pub(super) async fn run_beside<T>(
         let (Some(sender), Some(receiver)) = (sockets.next(), sockets.next()) else {
             bail!("a socket is missing");
         };
-        pairs.spawn(Pair::new(run.clone(), number).run(sender, receiver));
+        pairs.spawn(LoadPair::new(run.clone(), number).run(sender, receiver));
     }
 
     tokio::time::sleep(load.warm_up).await;
@@ -178,7 +181,7 @@ pub(super) async fn run_beside<T>(
 }
 
 impl Found {
-    /// Of all services together.
+    /// CPU time of all services together.
     pub(super) fn cpu_us(&self) -> f64 {
         self.services.values().sum()
     }
@@ -191,11 +194,11 @@ fn micros_each(cpu: Cpu, messages: u64) -> BTreeMap<String, f64> {
         .collect()
 }
 
-/// One sender, one receiver, and what they know of their messages.
-struct Pair {
+/// One sender, one receiver, and their record of their messages.
+struct LoadPair {
     run: Arc<Run>,
     number: u64,
-    /// Messages are numbered 1, 2, 3 …
+    /// Number of the last message sent; messages are numbered 1, 2, 3 …
     sent: u64,
     last_arrived: u64,
     accepted: BTreeSet<u64>,
@@ -208,9 +211,9 @@ impl Run {
     }
 }
 
-impl Pair {
-    fn new(run: Arc<Run>, number: u64) -> Pair {
-        Pair {
+impl LoadPair {
+    fn new(run: Arc<Run>, number: u64) -> LoadPair {
+        LoadPair {
             run,
             number,
             sent: 0,
@@ -256,11 +259,11 @@ impl Pair {
         Ok(())
     }
 
-    /// When the next message is due; `None` while the window is full.
+    /// Due time of the next message; `None` while the window is full.
     fn next_due(&self) -> Option<Instant> {
         match self.run.load.pace {
-            Pace::Closed => (self.sent < self.last_arrived + WINDOW).then_some(self.run.start),
-            Pace::Open { rate } => {
+            LoadPace::Closed => (self.sent < self.last_arrived + WINDOW).then_some(self.run.start),
+            LoadPace::Open { rate } => {
                 let interval = self.run.load.pairs as f64 / rate;
                 let phase = self.number as f64 / self.run.load.pairs as f64;
                 let seconds = (self.sent as f64 + phase) * interval;
@@ -271,7 +274,7 @@ impl Pair {
 
     async fn send(&mut self, due: Option<Instant>, sender: &mut Socket) -> Result<()> {
         let counted_from = match (self.run.load.pace, due) {
-            (Pace::Open { .. }, Some(due)) => due,
+            (LoadPace::Open { .. }, Some(due)) => due,
             _ => Instant::now(),
         };
         self.sent += 1;
@@ -311,7 +314,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Takes this frame and all others that are there, then acknowledges them together.
+    /// Takes this frame and all others that are ready, then acknowledges them together.
     async fn receive(
         &mut self,
         message: Option<Result<Message, tokio_tungstenite::tungstenite::Error>>,
@@ -345,7 +348,7 @@ impl Pair {
 
     fn arrive(&mut self, n: u64, body: &Bytes) {
         if n <= self.last_arrived {
-            // One that was passed over is late, not a second one.
+            // A skipped message is late, not a repeat.
             if self.accepted.remove(&n) {
                 self.sum.arrived += 1;
                 self.time(body);
@@ -363,7 +366,7 @@ impl Pair {
         self.time(body);
     }
 
-    /// Counts an arrival inside the measured time, and measures from when the message was due.
+    /// Counts an arrival within the measured time, and records its latency from the due time.
     fn time(&self, body: &Bytes) {
         let run = &self.run;
         if run.measuring.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! The load generator: starts the server under test and the floor as processes of their own, drives
+//! Load generator: starts the server under test and the floor as processes of their own, drives
 //! both with the same load in one run, and prints ratios.
 
 mod dialect;
@@ -24,12 +24,12 @@ use clap::{Args, Subcommand};
 
 use self::dialect::Dialect;
 use self::installation::{Also, Installation};
-use self::load::{Load, Pace};
+use self::load::{Load, LoadPace};
 use self::report::{Chat, Idle, Report};
 use super::Output;
 use crate::settings::Settings;
 
-/// Sign-ins at a time while a load is set up.
+/// Concurrent sign-ins while a load is set up.
 const SIGN_INS: usize = 64;
 
 #[derive(Debug, Args)]
@@ -40,10 +40,10 @@ const SIGN_INS: usize = 64;
   packetboat bench steady --pairs 100 --rate 200 --seconds 60")]
 pub struct Bench {
     #[command(subcommand)]
-    what: What,
+    what: BenchCommand,
 
-    /// Where server and floor keep their data; the same disk for both. Default: a folder in the
-    /// working directory that is removed at the end.
+    /// Data folder of server and floor; the same disk for both. Default: a folder in the working
+    /// directory, removed at the end.
     #[arg(long, global = true, value_name = "DIR")]
     data: Option<std::path::PathBuf>,
 
@@ -52,36 +52,36 @@ pub struct Bench {
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Memory of idle WebSocket connections.
+enum BenchCommand {
+    /// Measure the memory of idle WebSocket connections.
     Idle {
         #[arg(long, default_value_t = 10_000)]
         connections: u64,
     },
-    /// Private chat, durable: at saturation, then at half that rate; the floor beside it.
+    /// Measure a durable private chat, at saturation and at half that rate, beside the floor.
     Chat(ChatArgs),
-    /// A constant private chat against a running installation: is anything lost or shown twice?
+    /// Run a constant private chat against a running installation: is anything lost or shown twice?
     Steady(steady::Steady),
-    /// A group whose members are all there: CPU of a delivery, and when the last member has a message.
+    /// Measure a group whose members are all online: CPU per delivery, and time to the last member.
     Group(group::Group),
-    /// What the ledger costs: a private chat at saturation, with it and without, in turn.
+    /// Measure the cost of the ledger: a private chat at saturation, with and without, in turn.
     Ledger(ledger::Ledger),
-    /// What a page of history costs at 1,000 and at 1,000,000 stored messages.
+    /// Measure the cost of a history page at 1,000 and at 1,000,000 stored messages.
     Pages(pages::Pages),
-    /// The boat's door: connections that stay, come, go, come back at once or do not read.
+    /// Measure the boat's door: connections that stay, come, go, come back at once or do not read.
     Edge(edge::Edge),
-    /// Both idle and chat.
+    /// Run idle, then chat.
     All(ChatArgs),
-    /// A server that accepts, checks a token and answers (used by the others).
+    /// Serve as a bare accept: check a token, and answer (used by the others).
     #[command(hide = true)]
     BareAccept(edge::BareAccept),
-    /// Clients in a process of their own (used by the others).
+    /// Run clients in a process of their own (used by the others).
     #[command(hide = true)]
     EdgeClients(edge::EdgeClients),
-    /// The floor alone, as a server (used by the others).
+    /// Serve as the floor alone (used by the others).
     #[command(hide = true)]
     FloorServer(floor::FloorServer),
-    /// A server whose ledger keeps nothing (used by the others).
+    /// Run a server whose ledger keeps nothing (used by the others).
     #[command(hide = true)]
     WithoutLedger(ledger::WithoutLedger),
 }
@@ -91,23 +91,24 @@ struct ChatArgs {
     /// Pairs of users, one sending and one receiving.
     #[arg(long, default_value_t = 1000)]
     pairs: u64,
-    /// Measured time of each of the runs, after a warm-up of a third of it.
+    /// Measured time of each run, after a warm-up of a third of it.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
     /// Size of a message's body.
     #[arg(long, default_value_t = 200)]
     bytes: usize,
-    /// Instead of half of each side's own saturated rate, this many messages a second on both.
+    /// Messages per second on both sides, instead of half of each side's own saturated rate.
     #[arg(long, value_name = "MESSAGES")]
     rate: Option<f64>,
-    /// How often floor and server take turns; medians are reported.
+    /// Rounds of floor and server; medians are reported.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Instead of everything in one process: boat, station, carrier and horn as processes of their own,
-    /// on the real parts of the settings file (`topics apply` and `schema apply` come before it).
+    /// Run boat, station, carrier and horn as processes of their own, on the real parts of the
+    /// settings file, instead of everything in one process (run `topics apply` and `schema apply`
+    /// before).
     #[arg(long)]
     real: bool,
-    /// Also report the CPU time of this process (a broker, say); several may bear one name.
+    /// Also report the CPU time of this process (a broker, say); several may share one name.
     #[arg(long, value_name = "NAME=PID")]
     also: Vec<Also>,
 }
@@ -115,31 +116,31 @@ struct ChatArgs {
 impl Bench {
     pub(super) fn run(self, config: Option<&Path>) -> Result<ExitCode> {
         match self.what {
-            What::FloorServer(floor) => return floor.run(),
-            What::WithoutLedger(command) => return command.run(),
-            What::Steady(steady) => {
+            BenchCommand::FloorServer(floor) => return floor.run(),
+            BenchCommand::WithoutLedger(command) => return command.run(),
+            BenchCommand::Steady(steady) => {
                 rlimit::increase_nofile_limit(u64::MAX)
                     .context("raising the limit of open files")?;
                 return runtime()?.block_on(steady.run(config, self.output));
             }
-            What::BareAccept(bare) => {
+            BenchCommand::BareAccept(bare) => {
                 rlimit::increase_nofile_limit(u64::MAX)
                     .context("raising the limit of open files")?;
                 let settings = Settings::load(config)?;
                 return runtime()?.block_on(bare.run(&settings));
             }
-            What::EdgeClients(clients) => {
+            BenchCommand::EdgeClients(clients) => {
                 rlimit::increase_nofile_limit(u64::MAX)
                     .context("raising the limit of open files")?;
                 return runtime()?.block_on(clients.run(config));
             }
-            What::Idle { .. }
-            | What::Chat(_)
-            | What::All(_)
-            | What::Ledger(_)
-            | What::Pages(_)
-            | What::Group(_)
-            | What::Edge(_) => {}
+            BenchCommand::Idle { .. }
+            | BenchCommand::Chat(_)
+            | BenchCommand::All(_)
+            | BenchCommand::Ledger(_)
+            | BenchCommand::Pages(_)
+            | BenchCommand::Group(_)
+            | BenchCommand::Edge(_) => {}
         }
         let settings = Settings::load(config)?;
         rlimit::increase_nofile_limit(u64::MAX).context("raising the limit of open files")?;
@@ -152,40 +153,42 @@ impl Bench {
             data: data.path(),
             config,
         };
-        if let What::Ledger(ledger) = &self.what {
+        if let BenchCommand::Ledger(ledger) = &self.what {
             let measured = ledger.clone().run(&settings, data.path(), self.output);
             return runtime()?.block_on(measured);
         }
-        if let What::Pages(pages) = &self.what {
+        if let BenchCommand::Pages(pages) = &self.what {
             let measured = pages.clone().run(&settings, data.path(), self.output);
             return runtime()?.block_on(measured);
         }
-        if let What::Group(group) = &self.what {
+        if let BenchCommand::Group(group) = &self.what {
             return runtime()?.block_on(group.run(&place, &settings, self.output));
         }
-        if let What::Edge(edge) = self.what {
+        if let BenchCommand::Edge(edge) = self.what {
             return runtime()?.block_on(edge.run(&place, &settings, self.output));
         }
         let report = runtime()?.block_on(async {
             let mut report = Report::default();
             match self.what {
-                What::Idle { connections } => {
+                BenchCommand::Idle { connections } => {
                     report.idle = Some(idle(&settings, data.path(), connections).await?);
                 }
-                What::Chat(args) => report.chat = Some(chat(&place, &settings, args).await?),
-                What::All(args) => {
+                BenchCommand::Chat(args) => {
+                    report.chat = Some(chat(&place, &settings, args).await?)
+                }
+                BenchCommand::All(args) => {
                     report.idle = Some(idle(&settings, data.path(), 10_000).await?);
                     report.chat = Some(chat(&place, &settings, args).await?);
                 }
-                What::FloorServer(_)
-                | What::BareAccept(_)
-                | What::EdgeClients(_)
-                | What::Edge(_)
-                | What::Group(_)
-                | What::WithoutLedger(_)
-                | What::Steady(_)
-                | What::Ledger(_)
-                | What::Pages(_) => {}
+                BenchCommand::FloorServer(_)
+                | BenchCommand::BareAccept(_)
+                | BenchCommand::EdgeClients(_)
+                | BenchCommand::Edge(_)
+                | BenchCommand::Group(_)
+                | BenchCommand::WithoutLedger(_)
+                | BenchCommand::Steady(_)
+                | BenchCommand::Ledger(_)
+                | BenchCommand::Pages(_) => {}
             }
             anyhow::Ok(report)
         })?;
@@ -205,11 +208,11 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
     Ok(runtime)
 }
 
-/// Resident memory before and after `connections` sign-ins.
+/// Measures resident memory before and after `connections` sign-ins.
 async fn idle(settings: &Settings, data: &Path, connections: u64) -> Result<Idle> {
     let server = Installation::embedded(data, &[])?;
     let dialect = Dialect::packetboat(settings);
-    // What the first connections bring up (threads, tables, caches) is not theirs.
+    // Warm-up: threads, tables and caches of the first connections are not charged to later ones.
     let first = sign_in::sign_in_all(&server.websocket, &dialect, 100).await?;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let (before, cpu) = (server.resident()?, server.cpu()?);
@@ -226,13 +229,13 @@ async fn idle(settings: &Settings, data: &Path, connections: u64) -> Result<Idle
     Ok(found)
 }
 
-/// Where floor and server are started.
+/// Data folder and settings file with which floor and server are started.
 struct Place<'a> {
     data: &'a Path,
     config: Option<&'a Path>,
 }
 
-/// Floor and server in turn: saturation, then half of each one's own rate.
+/// Measures floor and server in turn: at saturation, then at half of each one's own rate.
 async fn chat(place: &Place<'_>, settings: &Settings, args: ChatArgs) -> Result<Chat> {
     let packetboat = Dialect::packetboat(settings);
     let mut chat = Chat {
@@ -242,8 +245,8 @@ async fn chat(place: &Place<'_>, settings: &Settings, args: ChatArgs) -> Result<
     };
     for round in 1..=args.rounds {
         for side in [&Dialect::Floor, &packetboat] {
-            let saturated = one_run(side, place, &args, Pace::Closed).await?;
-            let half = Pace::Open {
+            let saturated = one_run(side, place, &args, LoadPace::Closed).await?;
+            let half = LoadPace::Open {
                 rate: args.rate.unwrap_or(saturated.rate / 2.0),
             };
             let half = one_run(side, place, &args, half).await?;
@@ -264,7 +267,7 @@ async fn one_run(
     dialect: &Dialect,
     place: &Place<'_>,
     args: &ChatArgs,
-    pace: Pace,
+    pace: LoadPace,
 ) -> Result<load::Found> {
     let dialect = &dialect.anew();
     let (server, also) = match dialect {

@@ -1,4 +1,4 @@
-//! What a page of history costs where little is stored, and where much is: the two in turn, in one store.
+//! Cost of a history page in a small and in a large conversation: the two in turn, in one store.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -28,7 +28,7 @@ use crate::settings::Settings;
 
 /// Messages of one page.
 const PAGE: usize = 100;
-/// Between two messages: a million of them fill a year.
+/// Time between two messages: a million of them fill a year.
 const APART: Duration = Duration::from_millis(31_536);
 /// Messages written at a time.
 const TOGETHER: u64 = 200;
@@ -38,7 +38,7 @@ pub(super) struct Pages {
     /// Messages of the small conversation.
     #[arg(long, default_value_t = 1000)]
     small: u64,
-    /// Messages of the large one.
+    /// Messages of the large conversation.
     #[arg(long, default_value_t = 1_000_000)]
     large: u64,
     /// Pages of each kind and conversation.
@@ -47,12 +47,12 @@ pub(super) struct Pages {
     /// Size of a message's body.
     #[arg(long, default_value_t = 100)]
     bytes: usize,
-    /// On the store of the settings (`schema apply` comes before it), not on an embedded one.
+    /// Use the store of the settings instead of an embedded one (run `schema apply` before).
     #[arg(long)]
     real: bool,
 }
 
-/// Two users who have said so much.
+/// Two users with this many messages.
 struct Talk {
     users: [UserId; 2],
     conversation: ConversationId,
@@ -60,15 +60,15 @@ struct Talk {
     first: MessageId,
 }
 
-/// Which page.
+/// Kind of page.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Kind {
-    /// The newest of the conversation.
+    /// Newest page of the conversation.
     Newest,
-    /// Forward from anywhere in it.
+    /// Page forward from a random place in it.
     Anywhere,
-    /// The newest of all that the user has, by id.
+    /// Newest page of all that the user has, by id.
     OfUser,
 }
 
@@ -158,7 +158,7 @@ impl Pages {
 }
 
 impl Talk {
-    /// Of users that nobody else has: a real store keeps what was written before.
+    /// A conversation of new users: a real store keeps the messages of earlier runs.
     fn new(chance: &mut StdRng, messages: u64) -> Result<Talk> {
         let number = chance.random_range(1 << 40..1 << 50);
         let users = [UserId::new(number)?, UserId::new(number + 1)?];
@@ -216,7 +216,7 @@ impl Talk {
         PrivateRow::pair_of(&placed, seq, version)
     }
 
-    /// How long one page takes, in microseconds.
+    /// Time of one page, in microseconds.
     async fn page(
         &self,
         store: &Arc<dyn HistoryStore>,

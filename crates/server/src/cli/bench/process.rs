@@ -11,26 +11,26 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use tokio::time::Instant;
 
-/// The kernel's clock ticks a second in /proc (USER_HZ, 100 on every Linux that Rust runs on).
+/// Clock ticks per second in /proc (USER_HZ, 100 on every Linux that Rust runs on).
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// How long a server may take to leave in order.
+/// Time for a server to leave in order.
 const PATIENCE: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// What a server says on its standard output once it is ready.
+/// Line that a server prints on standard output once it is ready.
 #[derive(Debug, Deserialize)]
 struct Ready {
     websocket: Option<String>,
     health: Option<String>,
 }
 
-/// A child that is killed when it is dropped.
+/// A child process, killed on drop.
 pub(super) struct Server {
     child: Child,
-    /// Where clients connect, if they do.
+    /// Address for clients, if it takes any.
     pub(super) websocket: Option<String>,
-    /// The address of its metrics.
+    /// Address of its metrics.
     pub(super) health: Option<String>,
 }
 
@@ -75,7 +75,7 @@ impl Server {
         }
     }
 
-    /// `kill -9`.
+    /// Kills the server with `kill -9`.
     pub(super) fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -131,7 +131,8 @@ fn resident(status: &Path) -> Result<u64> {
     Ok(kib * 1024)
 }
 
-/// Asked first: what it holds elsewhere, its place in a group or a lease, is given up at once.
+/// Terminates the server before the kill, so that it gives up its place in a group or its lease at
+/// once.
 impl Drop for Server {
     fn drop(&mut self) {
         self.terminate();

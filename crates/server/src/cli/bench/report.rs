@@ -1,4 +1,4 @@
-//! What a bench found, as a table or as JSON: medians of the rounds, and ratios to the floor.
+//! Result of a bench, as a table or as JSON: medians of the rounds, and ratios to the floor.
 
 use std::collections::BTreeMap;
 
@@ -34,18 +34,18 @@ pub(super) struct Chat {
     pub(super) packetboat: Side,
 }
 
-/// The rounds of one side.
+/// Rounds of one side.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Side {
     pub(super) rate: Vec<f64>,
     pub(super) cpu_us: Vec<f64>,
-    /// Of it, by service.
+    /// `cpu_us` by service.
     pub(super) services_us: BTreeMap<String, Vec<f64>>,
-    /// Of processes beside it.
+    /// CPU time of processes beside it.
     pub(super) beside_us: BTreeMap<String, Vec<f64>>,
-    /// As `cpu_us`, at half the saturated rate or the rate that was asked for.
+    /// Like `cpu_us`, at half the saturated rate or at the requested rate.
     pub(super) half_cpu_us: Vec<f64>,
-    /// Milliseconds from due to arrived at half the saturated rate.
+    /// Milliseconds from due to arrived, at half the saturated rate.
     pub(super) half_p50_ms: Vec<f64>,
     pub(super) half_p99_ms: Vec<f64>,
     pub(super) accepted: u64,
@@ -96,7 +96,7 @@ impl Chat {
 }
 
 impl Report {
-    /// Did every run keep the promise?
+    /// True if every run kept the promise.
     pub(super) fn is_clean(&self) -> bool {
         self.chat
             .as_ref()
@@ -124,7 +124,7 @@ impl Report {
     }
 }
 
-/// A figure of each round, and a sum over all of them.
+/// Selects a figure of each round, or a sum over all of them.
 type Rounds = fn(&Side) -> &Vec<f64>;
 type Count = fn(&Side) -> u64;
 
@@ -184,7 +184,7 @@ fn add_shares(table: &mut Table, what: &str, shares: &BTreeMap<String, Vec<f64>>
     }
 }
 
-/// The value in the middle, or the mean of the two there.
+/// The middle value, or the mean of the two middle ones.
 pub(super) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! Sign-ins of those who chat.
+//! Sign-ins of chatting users.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) type Socket = WebSocketStream<TcpStream>;
 
-/// The bytes of a binary frame; `None` for control frames; an error at the end of the connection.
+/// Bytes of a binary frame; `None` for control frames; an error at the end of the connection.
 pub(super) fn binary(
     message: Option<Result<Message, tokio_tungstenite::tungstenite::Error>>,
 ) -> Result<Option<Bytes>> {

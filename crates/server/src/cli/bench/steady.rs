@@ -1,5 +1,6 @@
-//! A constant private chat of reference clients against a running installation, whatever happens to it:
-//! at the end each accepted message was shown, once and in order, or the bench says which were not.
+//! A constant private chat of reference clients against a running installation, whatever happens to
+//! it: at the end each accepted message was shown, once and in order, or the bench names the
+//! exceptions.
 
 mod book;
 mod people;
@@ -13,8 +14,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, interval, sleep};
+use tokio::time::{Instant, interval, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use self::book::{Book, Found};
@@ -23,14 +25,14 @@ use crate::cli::Output;
 use crate::cli::connection::Trust;
 use crate::settings::Settings;
 
-/// How often the state of things is said on standard error.
+/// Interval of progress lines on standard error.
 const SAY_EVERY: Duration = Duration::from_secs(5);
-/// Between two looks at the end.
+/// Polling interval at the end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct Steady {
-    /// A boat, as `send` has it; give several to spread the clients over them.
+    /// Boat address, as for `send`; repeat the flag to spread the clients over several.
     #[arg(long, env = "PACKETBOAT_URL", default_value = "ws://127.0.0.1:9000")]
     url: Vec<String>,
     #[command(flatten)]
@@ -38,28 +40,28 @@ pub(super) struct Steady {
     /// Pairs of users, one sending and one receiving.
     #[arg(long, default_value_t = 100)]
     pairs: u32,
-    /// Messages a second over all pairs; of one pair at most `station.user_sends_per_second`.
+    /// Messages per second over all pairs; for one pair at most `station.user_sends_per_second`.
     #[arg(long, default_value_t = 200.0)]
     rate: f64,
-    /// How long to send; a signal ends it earlier.
+    /// Seconds to send; a signal ends it earlier.
     #[arg(long, default_value_t = 30)]
     seconds: u64,
-    /// Of a hundred receivers, how many come and go.
+    /// Percentage of receivers that come and go.
     #[arg(long, default_value_t = 20)]
     away: u32,
-    /// How long those stay, and how long they stay away.
+    /// Time such receivers stay, and time they stay away.
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
     away_for: f64,
     /// Size of a message's body, at least 16.
     #[arg(long, default_value_t = 200)]
     bytes: usize,
-    /// The first of the users; as many as there are pairs follow, twice.
+    /// Number of the first user; two per pair follow in sequence.
     #[arg(long, default_value_t = 1_000_000)]
     first_user: i64,
-    /// Pairs by name instead, a line each: the sender, a space, the receiver.
+    /// File of pairs to use instead, a line each: the sender, a space, the receiver.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pairs", "first_user"])]
     users: Option<PathBuf>,
-    /// How long, after the last send, what was accepted may take to be shown.
+    /// Time after the last send for accepted messages to be shown.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     settle: u64,
 }
@@ -87,18 +89,25 @@ impl Steady {
             );
         }
         people.wait_for_receivers().await?;
+        // Closed once no sender will number a message any more.
+        let (numbering, mut numbered) = mpsc::channel::<()>(1);
         for (pair, book) in (0..).zip(&books) {
             tasks.spawn(people.clone().send(
                 pair,
                 book.clone(),
+                numbering.clone(),
                 sending.clone(),
                 listening.clone(),
             ));
         }
+        drop(numbering);
         let watch = tokio::spawn(say(books.clone(), listening.clone(), output));
         self.send_time(&mut tasks).await?;
         sending.cancel();
-        settled(&books, Duration::from_secs(self.settle)).await;
+        let until = Instant::now() + Duration::from_secs(self.settle);
+        // A book that is settled before its sender's last message says nothing of that.
+        let _ = timeout_at(until, numbered.recv()).await;
+        settled(&books, until).await;
         listening.cancel();
         while let Some(ended) = tasks.join_next().await {
             ended??;
@@ -112,13 +121,14 @@ impl Steady {
         })
     }
 
-    /// Until the time is over, a signal comes, or a client ends for good.
+    /// Waits until the time is over, a signal comes, or a client ends for good.
     async fn send_time(&self, tasks: &mut JoinSet<Result<()>>) -> Result<()> {
         let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
         tokio::select! {
-            () = sleep(Duration::from_secs(self.seconds)) => Ok(()),
+            biased;
             _ = terminate.recv() => Ok(()),
             _ = tokio::signal::ctrl_c() => Ok(()),
+            () = sleep(Duration::from_secs(self.seconds)) => Ok(()),
             Some(ended) = tasks.join_next() => {
                 ended??;
                 bail!("a client ended before its time")
@@ -127,9 +137,8 @@ impl Steady {
     }
 }
 
-/// Waits until all that was sent is accepted and all that was accepted is shown.
-async fn settled(books: &[Arc<Book>], patience: Duration) {
-    let until = Instant::now() + patience;
+/// Waits until all sent messages are accepted and all accepted ones are shown.
+async fn settled(books: &[Arc<Book>], until: Instant) {
     while Instant::now() < until && !books.iter().all(|book| book.is_settled()) {
         sleep(LOOK_EVERY).await;
     }

@@ -1,4 +1,4 @@
-//! The chat for scripts: lines in, lines out.
+//! Chat for scripts: lines in, lines out.
 
 use std::io::{BufRead, Write};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::talk::{News, Talk, Wish};
 use crate::cli::connection::Complaints;
 use crate::cli::send::word;
 
-/// How long to wait for answers after the end of the input.
+/// Wait for answers after the end of the input.
 const LINGER: Duration = Duration::from_secs(10);
 
 pub(super) async fn run(mut talk: Talk) -> Result<()> {

@@ -1,7 +1,7 @@
-//! The chat for people: the conversation above, a line to write below.
+//! Full-screen chat: the conversation above, an input line below.
 
 use anyhow::Result;
-use client::core::{SendStatus, State};
+use client::core::{ConnectionState, SendStatus};
 use crossterm::event::{Event as Input, EventStream, KeyCode, KeyEventKind, KeyModifiers};
 use futures_util::StreamExt;
 use ratatui::Frame;
@@ -10,7 +10,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph, Wrap};
 
-use super::talk::{HELP, Said, Talk, Wish};
+use super::talk::{ChatLine, HELP, Talk, Wish};
 
 /// Columns of the conversation list.
 const LIST: u16 = 28;
@@ -31,7 +31,7 @@ pub(super) async fn run(talk: Talk) -> Result<()> {
 struct Screen {
     talk: Talk,
     line: String,
-    /// The answer to the last command.
+    /// Output of the last command.
     told: String,
 }
 
@@ -41,18 +41,20 @@ impl Screen {
         loop {
             terminal.draw(|frame| self.draw(frame))?;
             tokio::select! {
-                news = self.talk.next() => {
-                    news?;
-                }
+                biased;
+                // News may come without a pause.
                 input = keys.next() => match input {
                     Some(input) => if !self.input(&input?).await? { return Ok(()) },
                     None => return Ok(()),
                 },
+                news = self.talk.next() => {
+                    news?;
+                }
             }
         }
     }
 
-    /// False: the user wants to leave.
+    /// Handles input. False: the user quits.
     async fn input(&mut self, input: &Input) -> Result<bool> {
         let Input::Key(key) = input else {
             return Ok(true);
@@ -118,7 +120,7 @@ impl Screen {
     }
 }
 
-fn said(said: &Said) -> Line<'_> {
+fn said(said: &ChatLine) -> Line<'_> {
     let quiet = Style::default().fg(Color::DarkGray);
     if !said.mine {
         return Line::from(format!("{}: {}", said.from, said.text()));
@@ -142,12 +144,12 @@ fn said(said: &Said) -> Line<'_> {
     Line::from(vec![Span::raw("› "), text, mark])
 }
 
-fn state(state: &State) -> String {
+fn state(state: &ConnectionState) -> String {
     match state {
-        State::Idle | State::Connecting => "connecting".into(),
-        State::Syncing => "catching up".into(),
-        State::Ready => "connected".into(),
-        State::Reconnecting { why, .. } => format!("reconnecting ({})", why.text),
-        State::Closed(why) => format!("closed ({})", why.text),
+        ConnectionState::Idle | ConnectionState::Connecting => "connecting".into(),
+        ConnectionState::Syncing => "catching up".into(),
+        ConnectionState::Ready => "connected".into(),
+        ConnectionState::Reconnecting { why, .. } => format!("reconnecting ({})", why.text),
+        ConnectionState::Closed(why) => format!("closed ({})", why.text),
     }
 }

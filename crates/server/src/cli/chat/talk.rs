@@ -1,15 +1,15 @@
-//! The conversations as they are shown, whatever shows them: one is open, the others are a list.
+//! State of a chat as any front end shows it: one conversation is open, the others form a list.
 
 use anyhow::{Context, Error, Result, bail};
-use client::core::{Origin, SendStatus, Shown, State};
+use client::core::{ConnectionState, Origin, SendStatus, Shown};
 use client::{Client, ConversationList, Event, Events};
-use protocol::change::{Change, ChangeKind, Changed, Marks, Reaction};
+use protocol::change::{ChangeKind, MessageChange, MessageMarks, OrderedChange, Reaction};
 use protocol::frame::Summary;
 use protocol::message::Content;
 use protocol::{ConversationId, GroupId, MessageId, Placed, Recipient, SendId, Seq, UserId};
 use tokio::sync::watch;
 
-/// Messages of the past that are loaded at a time.
+/// Past messages loaded at a time.
 const PAST: u32 = 50;
 
 pub(super) struct Talk {
@@ -19,65 +19,65 @@ pub(super) struct Talk {
     pub(super) me: UserId,
     with: Recipient,
     conversation: ConversationId,
-    pub(super) messages: Vec<Said>,
-    /// There is more before the first of them.
+    pub(super) messages: Vec<ChatLine>,
+    /// True if older messages can be loaded.
     pub(super) has_more: bool,
-    pub(super) state: State,
+    pub(super) state: ConnectionState,
 }
 
 /// One message of the conversation.
-pub(super) struct Said {
+pub(super) struct ChatLine {
     pub(super) send_id: SendId,
     pub(super) mine: bool,
     pub(super) from: UserId,
     text: String,
-    marks: Marks,
-    /// Of own messages.
+    marks: MessageMarks,
+    /// Delivery status; own messages only.
     pub(super) status: Option<SendStatus>,
-    /// `None` until it has its place.
+    /// Position and id; `None` until the message has them.
     pub(super) place: Option<(Seq, MessageId)>,
 }
 
-/// What changed.
+/// Change to be shown.
 pub(super) enum News {
-    /// A message, at this place of the conversation.
+    /// A message, at this index of the conversation.
     Message(usize),
-    /// What a message says or bears.
+    /// Text or marks of the message at this index.
     Changed(usize),
-    /// They are not to be seen any more.
+    /// Messages at these indices are no longer visible.
     Hidden(Vec<usize>),
-    /// The status of an own one.
+    /// Status of the own message at this index.
     Status(usize),
     State,
-    /// A line of the list.
+    /// The conversation list.
     List,
     Nothing,
 }
 
-/// What somebody wants who writes a line.
+/// Command or text of an input line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
     Say(String),
-    /// Takes back one's own last message.
+    /// Recalls the user's own last message.
     Recall,
-    /// One's own last message says this instead.
+    /// Replaces the text of the user's own last message.
     Edit(String),
-    /// The last message that is to be seen, from oneself.
+    /// Hides the last visible message, for this user.
     Hide,
-    /// To the last message of the other.
+    /// Reacts to the other side's last message.
     React(Reaction),
-    /// This conversation, or all, goes from the list.
+    /// Removes this conversation, or all, from the list.
     Clear,
     ClearAll,
-    /// What was said before.
+    /// Loads older messages.
     More,
     List,
     Open(Recipient),
-    /// No such command, or it lacks something.
+    /// Not a command, or an incomplete one; the text says why.
     Unknown(String),
 }
 
-/// The commands, as a line explains them.
+/// Summary of the commands.
 pub(super) const HELP: &str = "/more  /list  /open USER or g:GROUP  /recall  /edit TEXT  /react EMOJI  /hide  /clear  /clear-all  (// begins a text with /)";
 
 impl Wish {
@@ -111,10 +111,10 @@ impl Wish {
     }
 }
 
-impl Said {
-    fn of(placed: &Placed, marks: Option<Marks>, me: UserId) -> Said {
+impl ChatLine {
+    fn of(placed: &Placed, marks: Option<MessageMarks>, me: UserId) -> ChatLine {
         let message = &placed.message;
-        Said {
+        ChatLine {
             send_id: message.send_id,
             mine: message.from == me,
             from: message.from,
@@ -129,7 +129,7 @@ impl Said {
         self.place.map(|(_, id)| id)
     }
 
-    /// As a reader sees it.
+    /// Text as a reader sees it.
     pub(super) fn text(&self) -> String {
         if self.marks.hidden {
             return "(hidden)".to_owned();
@@ -161,11 +161,11 @@ impl Talk {
             conversation: between(me, with)?,
             messages: Vec::new(),
             has_more: true,
-            state: State::Idle,
+            state: ConnectionState::Idle,
         })
     }
 
-    /// Does what a line wants. Answers what is to be said of it.
+    /// Carries out an input line. Returns a text to show, if any.
     pub(super) async fn fulfil(&mut self, wish: Wish) -> Result<Option<String>> {
         match wish {
             Wish::Say(text) => self.say(text).await?,
@@ -193,12 +193,12 @@ impl Talk {
     async fn say(&mut self, text: String) -> Result<()> {
         let content = Content::text(text.clone());
         let ticket = self.client.send(self.with, content).await?;
-        self.messages.push(Said {
+        self.messages.push(ChatLine {
             send_id: ticket.send_id(),
             mine: true,
             from: self.me,
             text,
-            marks: Marks::default(),
+            marks: MessageMarks::default(),
             status: Some(ticket.status()),
             place: None,
         });
@@ -206,14 +206,14 @@ impl Talk {
     }
 
     async fn change(&mut self, wish: Wish) -> Result<Option<String>> {
-        let is_meant = |said: &Said| match wish {
+        let is_meant = |said: &ChatLine| match wish {
             Wish::Hide => true,
             Wish::React(_) => !said.mine && said.marks.recalled.is_none(),
             _ => said.mine && said.marks.recalled.is_none(),
         };
         let mut of_them = self.messages.iter().rev();
         let last = of_them.find(|said| !said.marks.hidden && is_meant(said));
-        let Some(subject) = last.and_then(Said::id) else {
+        let Some(subject) = last.and_then(ChatLine::id) else {
             return Ok(Some("there is no such message here".to_owned()));
         };
         let (kind, text) = match wish {
@@ -229,7 +229,7 @@ impl Talk {
         Ok(None)
     }
 
-    /// Loads what was said before the first message that is here.
+    /// Loads messages older than the first one here.
     pub(super) async fn more(&mut self) -> Result<()> {
         let first = self.messages.iter().find_map(|said| said.place);
         let before = first.map(|(seq, _)| seq);
@@ -239,20 +239,20 @@ impl Talk {
             .await?;
         self.has_more = page.more;
         let mut marks = page.marks;
-        let known: Vec<_> = self.messages.iter().filter_map(Said::id).collect();
+        let known: Vec<_> = self.messages.iter().filter_map(ChatLine::id).collect();
         let new = page
             .messages
             .iter()
             .filter(|placed| !known.contains(&placed.message.id));
-        let mut older: Vec<Said> = new
-            .map(|placed| Said::of(placed, marks.remove(&placed.position.seq), self.me))
+        let mut older: Vec<ChatLine> = new
+            .map(|placed| ChatLine::of(placed, marks.remove(&placed.position.seq), self.me))
             .collect();
         older.reverse();
         self.messages.splice(0..0, older);
         Ok(())
     }
 
-    /// With whom this is, as a person is told.
+    /// Name of the other side, for display.
     pub(super) fn whom(&self) -> String {
         match self.with {
             Recipient::User(peer) => peer.to_string(),
@@ -277,7 +277,7 @@ impl Talk {
         Ok(Some(format!("with {}", self.whom())))
     }
 
-    /// Waits for news. Cancel safe.
+    /// Waits for the next change. Cancel safe.
     pub(super) async fn next(&mut self) -> Result<News> {
         tokio::select! {
             biased;
@@ -313,7 +313,7 @@ impl Talk {
                 Ok(index.map_or(News::Nothing, News::Status))
             }
             Some(Event::State(state)) => {
-                if let State::Closed(why) = &state {
+                if let ConnectionState::Closed(why) = &state {
                     bail!("the connection ended: {why}");
                 }
                 self.state = state;
@@ -331,7 +331,7 @@ impl Talk {
         }
     }
 
-    /// Own sends that are still under way.
+    /// Number of own sends without an outcome yet.
     pub(super) fn under_way(&self) -> usize {
         let waits = |s: &SendStatus| matches!(s, SendStatus::Pending);
         self.messages
@@ -340,7 +340,7 @@ impl Talk {
             .count()
     }
 
-    /// The conversation list: the newest first, each with what is unread and the last thing said.
+    /// Rows of the conversation list: newest first, each with its unread count and last message.
     pub(super) fn list(&self) -> Vec<String> {
         let list = self.list.borrow();
         let mut rows: Vec<&Summary> = (list.values()).filter(|row| row.is_on_list()).collect();
@@ -359,11 +359,11 @@ impl Talk {
             unread => format!(" ({unread})"),
         };
         let newest = row.newest.as_ref();
-        let said = newest.map(|placed| Said::of(placed, row.marks.clone(), self.me).text());
+        let said = newest.map(|placed| ChatLine::of(placed, row.marks.clone(), self.me).text());
         format!("{who}{unread}  {}", said.unwrap_or_default())
     }
 
-    fn changed(&mut self, changed: &Changed) -> News {
+    fn changed(&mut self, changed: &OrderedChange) -> News {
         let asked = &changed.asked;
         let mut messages = self.messages.iter();
         let Some(index) = messages.position(|said| said.id() == Some(asked.subject)) else {
@@ -371,7 +371,7 @@ impl Talk {
         };
         let said = &mut self.messages[index];
         said.marks.apply(asked);
-        if let Change::Edit(content) = &asked.change {
+        if let MessageChange::Edit(content) = &asked.change {
             said.text = String::from_utf8_lossy(&content.data).into_owned();
         }
         News::Changed(index)
@@ -406,14 +406,14 @@ impl Talk {
             .iter()
             .any(|said| said.id() == Some(message.id))
         {
-            // It was loaded as an older one meanwhile.
+            // The message was loaded as an older one meanwhile.
             return News::Nothing;
         }
-        let said = Said::of(&shown.placed, shown.marks, self.me);
+        let said = ChatLine::of(&shown.placed, shown.marks, self.me);
         let mine = said.mine;
         self.messages.push(said);
         if !mine {
-            // Whoever has the conversation open sees what comes.
+            // A message in the open conversation counts as read.
             let (seq, id) = (shown.placed.position.seq, shown.placed.message.id);
             let _ = self.client.read(self.conversation, seq, id).await;
         }
@@ -429,7 +429,7 @@ fn between(me: UserId, with: Recipient) -> Result<ConversationId> {
     conversation.with_context(|| format!("a chat needs somebody else: {me} is yourself"))
 }
 
-/// A user by number, or a group as the list names it.
+/// Parses a user number, or a group as the list names it.
 fn named(whom: &str) -> Result<Recipient> {
     Ok(match whom.strip_prefix("g:") {
         Some(group) => Recipient::Group(group.parse::<GroupId>().map_err(Error::msg)?),

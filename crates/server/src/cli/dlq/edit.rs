@@ -1,35 +1,35 @@
-//! `packetboat dlq edit`: what a letter holds, in an editor or from a file.
+//! `packetboat dlq edit`: changes the content of a letter, in an editor or from a file.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
-use carrier::dead_letters::{Change, Changed, Envelope};
 use clap::Args;
+use operator::admin::dead_letters::LookQuestion;
+use operator::dead_letters::{Envelope, LetterChange, LetterChanged};
 
 use super::{LETTERS, show, tables};
-use crate::admin::letters::LookQuestion;
 use crate::cli::Output;
 use crate::cli::desk::Desk;
 
-/// Used where the environment names none.
+/// Editor used if the environment names none.
 const EDITOR: &str = "vi";
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct Edit {
-    /// The letter.
+    /// Letter to edit.
     id: String,
-    /// Why; it is written down.
+    /// Reason, recorded with the edit.
     #[arg(long)]
     why: String,
-    /// The whole envelope as JSON, instead of an editor.
+    /// File with the whole envelope as JSON, instead of an editor.
     #[arg(long)]
     file: Option<PathBuf>,
-    /// Do not ask before it counts.
+    /// Do not ask for confirmation.
     #[arg(long)]
     yes: bool,
-    /// Lose the fields that this program does not know.
+    /// Drop fields that this program does not know.
     #[arg(long)]
     drop_unknown: bool,
 }
@@ -88,8 +88,8 @@ impl Edit {
         held: &Envelope,
         text: &str,
         dry_run: bool,
-    ) -> Result<Changed> {
-        let change = Change {
+    ) -> Result<LetterChanged> {
+        let change = LetterChange {
             base: held.version.clone(),
             envelope: without_remarks(text),
             why: self.why.clone(),
@@ -101,7 +101,7 @@ impl Edit {
     }
 }
 
-/// What an operator finds in the editor: remarks, then the envelope.
+/// Text of the editor: remarks, then the envelope.
 fn page_of(held: &Envelope) -> String {
     let mut page = format!(
         "# {}, a {}. Lines that begin with # are left out.\n",
@@ -119,7 +119,7 @@ fn page_of(held: &Envelope) -> String {
     page + held.text.as_deref().unwrap_or("{}") + "\n"
 }
 
-/// Line by line, so that an error names the line that the operator sees.
+/// Blanks remarks line by line, so that an error names the line that the operator sees.
 fn without_remarks(text: &str) -> String {
     let lines = text.lines().map(|line| match line.starts_with('#') {
         true => "",
@@ -129,18 +129,18 @@ fn without_remarks(text: &str) -> String {
 }
 
 fn in_editor(text: &str) -> Result<String> {
-    // For its owner alone, and removed when the edit is over.
+    // Readable by its owner only, and removed after the edit.
     let mut file = tempfile::Builder::new().suffix(".json").tempfile()?;
     file.write_all(text.as_bytes())?;
     file.flush()?;
     let set = |name: &str| std::env::var(name).ok().filter(|editor| !editor.is_empty());
     let editor = set("VISUAL").or_else(|| set("EDITOR"));
     open(&editor.unwrap_or_else(|| EDITOR.to_owned()), file.path())?;
-    // Read by its name: many editors put a new file in the place of the old one.
+    // Read by path: many editors replace the file.
     std::fs::read_to_string(file.path()).context("reading what the editor wrote")
 }
 
-/// `editor` may have arguments of its own, as `code --wait`.
+/// Runs the editor, which may carry arguments, as in `code --wait`.
 fn open(editor: &str, file: &Path) -> Result<()> {
     let mut words = editor.split_whitespace();
     let program = words.next().unwrap_or(EDITOR);

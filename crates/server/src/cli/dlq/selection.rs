@@ -1,42 +1,41 @@
-//! Which letters a command is about.
+//! Selects the letters of a command.
 
 use std::time::Duration;
 
 use anyhow::Result;
 use backend::clock::{Clock, SystemClock};
-use carrier::dead_letters::{Filter, Kind, Selection};
 use clap::Args;
-use protocol::desk::{Cause, Work};
+use operator::admin::dead_letters::{LETTERS_MAX, ListQuestion};
+use operator::dead_letters::{Filter, Kind, Selection};
+use operator::desk::{Cause, OperatorWork};
 use protocol::ledger::DeadReason;
 use protocol::{Timestamp, UserId};
 
-use crate::admin::letters::{LETTERS_MAX, ListQuestion};
-
-/// All that is set here must be so.
+/// Filters, all of which must match.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Filters {
     /// Only messages, or only notifications.
     #[arg(long, value_name = "message|notification", value_parser = topic)]
     topic: Option<Kind>,
-    /// Only those that died of this.
+    /// Only letters with this reason of death.
     #[arg(long, value_parser = reason)]
     reason: Option<DeadReason>,
-    /// Only those of this cause, as `stats` tells it.
+    /// Only letters of this cause, as printed by `stats`.
     #[arg(long)]
     cause: Option<Cause>,
-    /// Only those whose error contains this.
+    /// Only letters whose error contains this text.
     #[arg(long)]
     text: Option<String>,
-    /// Only those of this conversation, as p:1:2.
+    /// Only letters of this conversation, such as p:1:2.
     #[arg(long)]
     conversation: Option<String>,
-    /// Only those that this user misses.
+    /// Only letters that this user is missing.
     #[arg(long)]
     user: Option<UserId>,
-    /// Only those that died in the last 2h, 3d …
+    /// Only letters that died in the last 2h, 3d …
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     last: Option<Duration>,
-    /// Only those that died longer ago.
+    /// Only letters that died longer ago than this.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     older_than: Option<Duration>,
 }
@@ -71,10 +70,10 @@ impl Filters {
     }
 }
 
-/// Letters by name, or by what they have in common.
+/// Letters by id, or by filters.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Chosen {
-    /// The letters, by id.
+    /// Letters, by id.
     #[arg(
         required_unless_present_any = ["reason", "cause", "text", "conversation", "user", "all"],
         conflicts_with_all = [
@@ -82,12 +81,12 @@ pub(super) struct Chosen {
         ]
     )]
     ids: Vec<String>,
-    /// Whatever they died of.
+    /// All letters, whatever their reason.
     #[arg(long, conflicts_with = "ids")]
     all: bool,
     #[command(flatten)]
     filters: Filters,
-    /// At most so many of those that are not named, oldest first.
+    /// Maximum number of letters selected by filter, oldest first.
     #[arg(long, default_value_t = LETTERS_MAX, value_parser = letters)]
     limit: usize,
 }
@@ -97,14 +96,14 @@ impl Chosen {
         !self.ids.is_empty()
     }
 
-    /// Of those that are not named, the ones with which this can be done.
-    pub(super) fn selection(&self, work: Work) -> Result<Selection> {
+    /// Named letters, or the filtered ones to which this work applies.
+    pub(super) fn selection(&self, work: OperatorWork) -> Result<Selection> {
         if self.is_by_name() {
             return Ok(Selection::Ids(self.ids.clone()));
         }
         let filter = Filter {
             redriven: Some(false),
-            discarded: Some(work == Work::Restore),
+            discarded: Some(work == OperatorWork::Restore),
             ..self.filters.filter()
         };
         Ok(Selection::Filter {

@@ -1,12 +1,13 @@
-//! The desk's answers as tables.
+//! Tables of the desk's answers.
 
-use carrier::dead_letters::{
-    Changed, Forecast, Kind, Listed, LogPage, Page, Plan, Shown, Stats, Told, Unpacked,
-};
 use comfy_table::{Table, presets};
-use protocol::desk::{Act, Progress, Task};
+use operator::admin::utc;
+use operator::dead_letters::{
+    Forecast, ImportResult, Kind, LetterChanged, LetterDetail, LetterPage, Listed, LogPage, Plan,
+    Stats, TaskAnswer,
+};
+use operator::desk::{OperatorAction, OperatorTask, Progress};
 
-use crate::admin::utc;
 use crate::cli::audit::more;
 
 fn table(header: &[&str]) -> Table {
@@ -16,7 +17,7 @@ fn table(header: &[&str]) -> Table {
     table
 }
 
-pub(super) fn list(page: &Page) {
+pub(super) fn list(page: &LetterPage) {
     if page.letters.is_empty() {
         println!("Nothing is dead.");
         return;
@@ -65,7 +66,7 @@ fn state(letter: &Listed) -> &'static str {
     }
 }
 
-pub(super) fn one(shown: &Shown) {
+pub(super) fn one(shown: &LetterDetail) {
     for (name, value) in &shown.headers {
         println!("{name:18} {value}");
     }
@@ -142,7 +143,7 @@ pub(super) fn plan(plan: &Plan) {
             Forecast::Place => "would get a place and be delivered".to_owned(),
             Forecast::Notify => "would be told to a provider again".to_owned(),
             Forecast::AlreadyThere => "would reach nobody new: all have it".to_owned(),
-            Forecast::FailAgain(why) => format!("would die again: {why}"),
+            Forecast::FailAgain(cause) => format!("would die again: {cause}"),
             Forecast::LeftAlone(outcome) => outcome.text().to_owned(),
         };
         let sample = share.sample.join(" ");
@@ -150,7 +151,7 @@ pub(super) fn plan(plan: &Plan) {
     }
 }
 
-pub(super) fn told(done: &Vec<Told>) {
+pub(super) fn told(done: &Vec<TaskAnswer>) {
     if done.is_empty() {
         println!("No letter matches.");
     }
@@ -159,7 +160,7 @@ pub(super) fn told(done: &Vec<Told>) {
     }
 }
 
-pub(super) fn tasks(tasks: &Vec<Task>) {
+pub(super) fn tasks(tasks: &Vec<OperatorTask>) {
     if tasks.is_empty() {
         println!("Nothing was asked for.");
         return;
@@ -181,7 +182,7 @@ pub(super) fn tasks(tasks: &Vec<Task>) {
     println!("{table}");
 }
 
-pub(super) fn task(one: &Task) {
+pub(super) fn task(one: &OperatorTask) {
     tasks(&vec![one.clone()]);
     for (outcome, count) in &one.outcomes {
         println!("{count:>6}  {}", outcome.text());
@@ -216,7 +217,7 @@ pub(super) fn log(page: &LogPage) {
     }
 }
 
-pub(super) fn changed(changed: &Changed) {
+pub(super) fn changed(changed: &LetterChanged) {
     print!("{}", changed.diff);
     match &changed.dies_of {
         Some(why) => println!("A carrier would refuse it: {why}"),
@@ -227,44 +228,52 @@ pub(super) fn changed(changed: &Changed) {
     }
 }
 
-fn act(act: &Act) -> String {
+fn act(act: &OperatorAction) -> String {
     match act {
-        Act::Begun(begun) => {
+        OperatorAction::Begun(begun) => {
             let (work, task, about) = (begun.work.name(), &begun.task, &begun.about);
             format!("began {task}: {work} {about}. {}", begun.why)
         }
-        Act::Chosen { task, letters } => format!("chose {} letters for {task}", letters.len()),
-        Act::Claimed { task, claims } => format!("takes {} letters of {task}", claims.len()),
-        Act::Done { task, outcomes } => format!("did {} letters of {task}", outcomes.len()),
-        Act::Paused { task, why, .. } => format!("paused {task}: {why}"),
-        Act::DiedAgain { task, letters, .. } => {
+        OperatorAction::Chosen { task, letters } => {
+            format!("chose {} letters for {task}", letters.len())
+        }
+        OperatorAction::Claimed { task, claims } => {
+            format!("takes {} letters of {task}", claims.len())
+        }
+        OperatorAction::Done { task, outcomes } => {
+            format!("did {} letters of {task}", outcomes.len())
+        }
+        OperatorAction::Paused { task, why, .. } => format!("paused {task}: {why}"),
+        OperatorAction::DiedAgain { task, letters, .. } => {
             format!("sees that {} letters of {task} died again", letters.len())
         }
-        Act::Resumed { task } => format!("resumed {task}"),
-        Act::Cancelled { task } => format!("cancelled {task}"),
-        Act::Looked { letter, why } => format!("read what is in {letter}: {why}"),
-        Act::Exported { from, letters, why } => {
+        OperatorAction::Resumed { task } => format!("resumed {task}"),
+        OperatorAction::Cancelled { task } => format!("cancelled {task}"),
+        OperatorAction::Looked { letter, why } => format!("read what is in {letter}: {why}"),
+        OperatorAction::Exported { from, letters, why } => {
             format!("takes {letters} letters with what is in them, from {from} on: {why}")
         }
-        Act::Imported { letters, why } => format!("puts {} letters back: {why}", letters.len()),
-        Act::Edited(edited) => {
+        OperatorAction::Imported { letters, why } => {
+            format!("puts {} letters back: {why}", letters.len())
+        }
+        OperatorAction::Edited(edited) => {
             let (letter, fields) = (&edited.letter, edited.fields.join(", "));
             format!("edits {letter}: {fields}. {}", edited.why)
         }
-        Act::Forgotten { letters } => {
+        OperatorAction::Forgotten { letters } => {
             format!("forgets {} letters that the log has dropped", letters.len())
         }
-        Act::Repaired { user, what, why } => {
+        OperatorAction::Repaired { user, what, why } => {
             format!("repairs user {user}: {}. {why}", what.join("; "))
         }
-        Act::Drained { boat, cancel, pace } => {
+        OperatorAction::Drained { boat, cancel, pace } => {
             let pace = pace.map_or_else(String::new, |pace| format!(", {pace} clients a second"));
             match cancel {
                 false => format!("empties {boat}{pace}"),
                 true => format!("lets {boat} take clients again"),
             }
         }
-        Act::SignedOut {
+        OperatorAction::SignedOut {
             user,
             platform,
             revoked_before,
@@ -281,7 +290,7 @@ fn act(act: &Act) -> String {
     }
 }
 
-pub(super) fn unpacked(found: &Unpacked) {
+pub(super) fn unpacked(found: &ImportResult) {
     println!(
         "{} letters are back, {} were there already",
         found.taken.len(),

@@ -4,9 +4,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use carrier::dead_letters::Told;
 use indicatif::{ProgressBar, ProgressStyle};
-use protocol::desk::{Progress, Task};
+use operator::dead_letters::TaskAnswer;
+use operator::desk::{OperatorTask, Progress};
 use serde_json::json;
 
 use super::{LETTERS, show, tables};
@@ -15,8 +15,8 @@ use crate::cli::desk::Desk;
 
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Until it is over or paused; shows how far it is where somebody watches.
-pub(super) async fn watch(desk: &Desk, mut task: Task) -> Result<Task> {
+/// Watches a task until it is over or paused, with a progress bar on a terminal.
+pub(super) async fn watch(desk: &Desk, mut task: OperatorTask) -> Result<OperatorTask> {
     let path = format!("{LETTERS}/tasks/{}", task.id());
     let bar = ProgressBar::new(task.begun.letters);
     if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos} of {len} letters, {eta}") {
@@ -31,9 +31,9 @@ pub(super) async fn watch(desk: &Desk, mut task: Task) -> Result<Task> {
     Ok(task)
 }
 
-/// What became of its letters; fails unless all of them went.
-pub(super) fn told(output: Output, task: &Task) -> Result<ExitCode> {
-    let told = task.told.iter().map(|(id, outcome)| Told {
+/// Prints the outcome of each letter; fails unless all succeeded.
+pub(super) fn told(output: Output, task: &OperatorTask) -> Result<ExitCode> {
+    let told = task.told.iter().map(|(id, outcome)| TaskAnswer {
         id: id.clone(),
         outcome: *outcome,
     });

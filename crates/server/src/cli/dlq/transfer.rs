@@ -5,23 +5,23 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use carrier::dead_letters::{Package, Packed, Unpacked};
 use clap::Args;
+use operator::admin::dead_letters::{ExportQuestion, ImportQuestion, ListQuestion};
+use operator::dead_letters::{ImportResult, LetterPackage, Package};
 
 use super::selection::Filters;
 use super::{LETTERS, show, tables};
-use crate::admin::letters::{ExportQuestion, ImportQuestion, ListQuestion};
 use crate::cli::Output;
 use crate::cli::desk::Desk;
 
-/// Letters of one call, and their bytes, about.
+/// Letters of one call, and approximately their bytes.
 const CALL: (usize, usize) = (100, 4 << 20);
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct Export {
     #[command(flatten)]
     filters: Filters,
-    /// Why; needed where operators sign in. It is written down who took what.
+    /// Reason; required if operators sign in. Exports are recorded with it.
     #[arg(long, default_value = "")]
     why: String,
 }
@@ -52,9 +52,9 @@ impl Export {
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct Import {
-    /// What `export` printed.
+    /// File with the output of `export`.
     file: PathBuf,
-    /// Why; it is written down.
+    /// Reason, recorded with the import.
     #[arg(long, default_value = "")]
     why: String,
 }
@@ -63,10 +63,10 @@ impl Import {
     pub(super) async fn run(self, desk: &Desk, output: Output) -> Result<ExitCode> {
         let file = std::fs::File::open(&self.file);
         let file = file.with_context(|| format!("opening {}", self.file.display()))?;
-        let (mut sum, mut letters, mut bytes) = (Unpacked::default(), Vec::new(), 0);
+        let (mut sum, mut letters, mut bytes) = (ImportResult::default(), Vec::new(), 0);
         for (number, line) in (1..).zip(std::io::BufReader::new(file).lines()) {
             let line = line.with_context(|| format!("reading {}", self.file.display()))?;
-            let letter: Packed = serde_json::from_str(&line)
+            let letter: LetterPackage = serde_json::from_str(&line)
                 .with_context(|| format!("line {number} of {}", self.file.display()))?;
             bytes += line.len();
             letters.push(letter);
@@ -80,7 +80,12 @@ impl Import {
         show(output, &sum, tables::unpacked)
     }
 
-    async fn send(&self, desk: &Desk, letters: Vec<Packed>, sum: &mut Unpacked) -> Result<()> {
+    async fn send(
+        &self,
+        desk: &Desk,
+        letters: Vec<LetterPackage>,
+        sum: &mut ImportResult,
+    ) -> Result<()> {
         if letters.is_empty() {
             return Ok(());
         }
@@ -88,7 +93,7 @@ impl Import {
             letters,
             why: self.why.clone(),
         };
-        let unpacked: Unpacked = desk.post(&format!("{LETTERS}/import"), &question).await?;
+        let unpacked: ImportResult = desk.post(&format!("{LETTERS}/import"), &question).await?;
         sum.taken.extend(unpacked.taken);
         sum.known.extend(unpacked.known);
         sum.refused.extend(unpacked.refused);

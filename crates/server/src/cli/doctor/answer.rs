@@ -1,6 +1,6 @@
-//! What a process says of itself, whatever version it is of.
+//! Self-report of a process, whatever its version.
 
-use protocol::doctor::{Finding, Stranger};
+use operator::doctor::{Finding, UnknownProcess};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -12,8 +12,8 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// `None`: it is no checkup that this program knows. A finding of a check that it does not know is told in
-    /// the words of the answer.
+    /// Parses a checkup; `None`: this program does not know its form. A finding of an unknown check
+    /// keeps the wording of the answer.
     pub(super) fn read(answer: Value) -> Option<Answer> {
         let role = answer.get("role")?.as_str()?.to_owned();
         let findings = answer.get("findings")?.as_array()?;
@@ -30,7 +30,7 @@ fn finding(told: &Value) -> Option<Finding> {
         return Some(known);
     }
     let text = |key: &str| Some(told.get(key)?.as_str()?.to_owned());
-    let stranger = Stranger {
+    let stranger = UnknownProcess {
         check: text("check")?,
         verdict: told
             .get("verdict")
@@ -42,18 +42,18 @@ fn finding(told: &Value) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use protocol::doctor::{Check, Verdict};
+    use operator::admin::doctor::Checkup;
+    use operator::doctor::{Check, CheckVerdict};
     use serde_json::json;
 
     use super::*;
-    use crate::admin::doctor::Checkup;
 
     #[test]
     fn what_this_version_says_is_read_whole() {
         let checkup = Checkup {
             role: "boat".to_owned(),
             version: "1".to_owned(),
-            verdict: Verdict::Warning,
+            verdict: CheckVerdict::Warning,
             findings: vec![
                 Finding::ok(Check::Log, "it answers"),
                 Finding::warning(Check::Space, "little", "make room"),
@@ -77,7 +77,14 @@ mod tests {
         });
         let findings = Answer::read(said).expect("a checkup").findings;
         let verdicts: Vec<_> = findings.iter().map(|one| one.verdict).collect();
-        assert_eq!(verdicts, [Verdict::Ok, Verdict::Failure, Verdict::Warning]);
+        assert_eq!(
+            verdicts,
+            [
+                CheckVerdict::Ok,
+                CheckVerdict::Failure,
+                CheckVerdict::Warning
+            ]
+        );
         assert!(findings[1].seen.contains("quorum"), "{findings:?}");
     }
 

@@ -1,7 +1,7 @@
-//! Findings for people: what is well in one line, what is not with what to do.
+//! Findings as tables for people: healthy parts get one line each, problems a line and a remedy.
 
 use comfy_table::{ContentArrangement, Table, presets};
-use protocol::doctor::{Finding, Verdict};
+use operator::doctor::{CheckVerdict, Finding};
 
 use super::Report;
 
@@ -22,7 +22,7 @@ pub(super) fn print(report: &Report) {
         .flat_map(|process| &process.findings);
     let all: Vec<&Finding> = all.chain(&report.findings).collect();
     let count = |verdict| all.iter().filter(|one| one.verdict == verdict).count();
-    let (warnings, failures) = (count(Verdict::Warning), count(Verdict::Failure));
+    let (warnings, failures) = (count(CheckVerdict::Warning), count(CheckVerdict::Failure));
     match (failures, warnings) {
         (0, 0) => println!("ok: {} checks, nothing to do", all.len()),
         (0, warnings) => println!(
@@ -51,11 +51,11 @@ fn findings(findings: &[Finding]) {
     println!("{table}");
 }
 
-/// What is not well stands out.
-pub(super) const fn word(verdict: Verdict) -> &'static str {
+/// Name of a verdict; problems stand out in capitals.
+pub(super) const fn word(verdict: CheckVerdict) -> &'static str {
     match verdict {
-        Verdict::Ok => "ok",
-        Verdict::Warning => "WARNING",
-        Verdict::Failure => "FAILURE",
+        CheckVerdict::Ok => "ok",
+        CheckVerdict::Warning => "WARNING",
+        CheckVerdict::Failure => "FAILURE",
     }
 }

@@ -1,10 +1,11 @@
-//! `packetboat doctor user`: what the stores keep of one user, compared and mended.
+//! `packetboat doctor user`: compares and repairs what the stores keep of one user.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use operator::admin::doctor::{Mended, Repaired, UserReport};
 use protocol::UserId;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -12,11 +13,10 @@ use tokio::time::timeout;
 
 use super::tables::word;
 use super::{Output, exit};
-use crate::admin::doctor::{Mended, Repaired, UserReport};
 use crate::cli::audit::more;
 use crate::cli::desk::Desk;
 
-/// How long an examination may take: it looks several times where something seems wrong.
+/// Time limit of an examination, which reads several times if something looks wrong.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 #[derive(Debug, Args)]
@@ -24,12 +24,12 @@ const PATIENCE: Duration = Duration::from_secs(180);
   packetboat doctor user 7
   packetboat doctor user 7 --repair --why \"cannot read one conversation\"")]
 pub(super) struct User {
-    /// Who says that something is missing.
+    /// User who reports missing messages.
     user: UserId,
-    /// Mend what can be mended; written into the log of operations (packetboat dlq log).
+    /// Repair what can be repaired; recorded in the log of operations (packetboat dlq log).
     #[arg(long)]
     repair: bool,
-    /// Why; needed where operators sign in.
+    /// Reason; required if operators sign in.
     #[arg(
         long,
         value_name = "TEXT",

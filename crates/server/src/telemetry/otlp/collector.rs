@@ -1,4 +1,5 @@
-//! The way to a collector: a channel over a dialer of our own, which reads the files of TLS at each connection.
+//! Connection to a collector: a channel over a dialer of our own, which reads the files of TLS at
+//! each connection.
 
 use std::future::Future;
 use std::io;
@@ -25,11 +26,11 @@ use tower::{Service, ServiceExt};
 
 use super::Config;
 
-/// Between two looks at a connection without calls.
+/// Interval of HTTP/2 pings.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// One connection, which is made when there is something to say, and made again after it broke. To be called within a
-/// runtime.
+/// Makes a channel of one connection, dialed at the first call, and again after a break. Call it
+/// within a runtime.
 pub(super) fn connect(config: &Config, link: &Link) -> Result<(Channel, Dialer)> {
     let whole = link.expose();
     let wrong = || format!("log.otlp.endpoint {link:?} is no address");
@@ -52,7 +53,7 @@ pub(super) fn connect(config: &Config, link: &Link) -> Result<(Channel, Dialer)>
     Ok((endpoint.connect_with_connector_lazy(dialer.clone()), dialer))
 }
 
-/// Opens connections to a collector. Clones share the reason why the last one did not come about.
+/// Opens connections to a collector. Clones share the reason of the last failure.
 #[derive(Clone)]
 pub(super) struct Dialer {
     tcp: HttpConnector,
@@ -64,7 +65,7 @@ pub(super) struct Dialer {
 type Stream = TokioIo<Either<TcpStream, Box<TlsStream<TcpStream>>>>;
 
 impl Dialer {
-    /// The reason why the last connection did not come about, if it did not.
+    /// Reason why the last connection failed, if it did.
     pub(super) fn trouble(&self) -> Option<String> {
         self.trouble.lock().clone()
     }
@@ -108,7 +109,7 @@ impl Service<Uri> for Dialer {
     }
 }
 
-/// An error with those below it.
+/// Text of an error and of its causes.
 fn reason(error: &io::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.get_ref().and_then(|inner| inner.source());

@@ -28,23 +28,24 @@ use super::headers::{self, Headers};
 use super::numbers::Numbers;
 use super::spans;
 
-/// Between tries to reach a collector that is away; doubles up to the longer one.
+/// Pause between tries to reach a collector that is away; doubles up to `PAUSE_MAX`.
 const PAUSE: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 const JITTER: Duration = Duration::from_millis(250);
-/// A collector that is away is tried for as long as the process lives: the queue is the bound.
+/// Limit of tries to reach a collector that is away: the life of the process. The queue is the
+/// bound.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
-/// The processor wakes as often, and waits actively for nothing.
+/// Least `log.otlp.linger`: the processor wakes at this interval, and would spin at zero.
 const LINGER_MIN: Duration = Duration::from_millis(10);
-/// Part of `log.otlp.timeout` that a call under way has at the end.
+/// Divisor of `log.otlp.timeout`: a call under way has this part of it at the end.
 const LAST: u32 = 4;
-/// Between two looks at the file of headers.
+/// Pause between two looks at the file of headers.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Of this process: it goes with the log, of which there is one, too.
+/// Exporter of this process: one, like the log that it goes with.
 static RUNNING: OnceLock<Exporter> = OnceLock::new();
 
-/// The exporter beside the log from here on; `None` where no collector of spans is set.
+/// Starts the exporter of this process; `None` if no collector of spans is set.
 pub(crate) fn start(config: &Config) -> Result<Option<trace::Collector>> {
     let Some(exporter) = Exporter::start(config)? else {
         return Ok(None);
@@ -57,14 +58,14 @@ pub(crate) fn start(config: &Config) -> Result<Option<trace::Collector>> {
     Ok(sink.map(|sink| trace::Collector::new(sink)))
 }
 
-/// The numbers of `/metrics` go to the collector from here on, where one is set.
+/// Sends the numbers of `/metrics` to the collector from here on, if one is set.
 pub(crate) fn export_metrics(handle: &PrometheusHandle) {
     if let Some(exporter) = RUNNING.get() {
         exporter.export_metrics(handle);
     }
 }
 
-/// Waits, for a bounded time, until the collector has what is on its way.
+/// Waits, for a bounded time, until the collector has all that is on its way.
 pub(crate) fn end() {
     if let Some(exporter) = RUNNING.get() {
         exporter.end();
@@ -74,7 +75,7 @@ pub(crate) fn end() {
 pub(super) struct Exporter {
     pub(super) sink: Option<Arc<Queue>>,
     handle: watch::Sender<Option<PrometheusHandle>>,
-    /// Ends tries that would go on for ever.
+    /// Ends tries that would go on forever.
     stop: CancellationToken,
     /// Ends the thread, once spans have had their time.
     over: CancellationToken,
@@ -111,6 +112,7 @@ impl Exporter {
                 last.cancelled().await;
             };
             tokio::select! {
+                biased;
                 () = carry => {}
                 () = look(headers) => {}
             }
@@ -136,19 +138,19 @@ impl Exporter {
     pub(super) fn end(&self) {
         self.stop.cancel();
         if let Some(sink) = &self.sink {
-            // Its outcome is counted already.
+            // The exporter has counted the outcome already.
             let _ = sink.processor.shutdown_with_timeout(self.timeout);
         }
         self.over.cancel();
         let thread = self.thread.lock().ok().and_then(|mut thread| thread.take());
         if let Some(thread) = thread {
-            // Where it panicked, there is nothing left to wait for.
+            // A thread that panicked leaves nothing to wait for.
             let _ = thread.join();
         }
     }
 }
 
-/// Reads the headers again, until it is dropped.
+/// Reads the headers again and again, until dropped.
 async fn look(headers: Headers) {
     let mut due = tokio::time::interval(LOOK);
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -190,7 +192,7 @@ pub(super) struct Queue {
 impl Sink for Queue {
     fn record(&self, span: Span) {
         let at = self.now.nanos();
-        // The processor has room for all that pass here: it drops none, and counts none.
+        // The processor has room for all spans that pass here: it drops none, and counts none.
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.max {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             return count("dropped", 1);
@@ -274,7 +276,7 @@ impl SpanExporter for PatientExporter {
                 done = health.watch(&mut tries, limit) => return done,
                 () = stop.cancelled() => {}
             }
-            // The end: a call that is under way comes to its answer, a pause between two is cut short.
+            // At the end, a call under way gets its answer, and a pause between two is cut short.
             if let Ok(done) = timeout(limit / LAST, tries).await {
                 return done;
             }
@@ -301,7 +303,7 @@ impl SpanExporter for PatientExporter {
     }
 }
 
-/// Presence of the collector: said when it changes, not at each call.
+/// Presence of the collector: logged when it changes, not at each call.
 pub(super) struct Health {
     what: &'static str,
     is_away: Mutex<bool>,
@@ -317,7 +319,7 @@ impl Health {
         }
     }
 
-    /// Waits for an export, and says so where that takes longer than `limit`.
+    /// Waits for an export, and logs it if it takes longer than `limit`.
     async fn watch<T>(&self, export: impl Future<Output = T>, limit: Duration) -> T {
         let mut export = std::pin::pin!(export);
         if let Ok(done) = timeout(limit, &mut export).await {
@@ -342,7 +344,7 @@ impl Health {
         }
     }
 
-    /// Answers whether that is new.
+    /// Notes the state, and returns true if it is new.
     fn turn(&self, is_away: bool) -> bool {
         let Ok(mut before) = self.is_away.lock() else {
             return false;
@@ -355,14 +357,14 @@ fn count(result: &'static str, spans: u64) {
     metrics::counter!("otlp_spans_total", "result" => result).increment(spans);
 }
 
-/// The time of day in nanoseconds: the clock's milliseconds, carried on by the timer in between.
+/// Time of day in nanoseconds: the clock's milliseconds, carried on by the timer in between.
 pub(super) struct Wall {
     zero: Instant,
-    /// What is to be added to the timer.
+    /// Nanoseconds to add to the timer.
     offset: AtomicI64,
 }
 
-/// The clock has stepped where the two differ by more.
+/// Difference between clock and timer, in nanoseconds, beyond which the clock has stepped.
 const STEP: i64 = 5_000_000;
 
 impl Wall {

@@ -1,5 +1,5 @@
-//! The numbers of `/metrics` as OTLP says them: what Prometheus reads, read here, so that both tell the same
-//! and counting costs nothing more.
+//! The numbers of `/metrics` in OTLP: read from the text for Prometheus, so that both show the same
+//! numbers and counting costs nothing more.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use opentelemetry_proto::tonic::metrics::v1::{
     Summary, SummaryDataPoint,
 };
 
-/// From when and until when they count, in nanoseconds since 1970.
+/// Period of the counting, in nanoseconds since 1970.
 #[derive(Clone, Copy)]
 pub(super) struct Period {
     pub(super) since: u64,
     pub(super) until: u64,
 }
 
-/// Reads the exposition format. Lines that are none of it are passed over.
+/// Reads the exposition format, and skips other lines.
 pub(super) fn read(exposition: &str, period: Period) -> Vec<Metric> {
     let mut metrics = Vec::new();
     let mut family: Option<Family<'_>> = None;
@@ -47,7 +47,7 @@ struct Family<'a> {
     samples: Vec<Sample<'a>>,
 }
 
-/// `name{label="value"} 12`.
+/// One line, such as `name{label="value"} 12`.
 struct Sample<'a> {
     name: &'a str,
     labels: Vec<(&'a str, String)>,
@@ -83,7 +83,7 @@ impl<'a> Sample<'a> {
     }
 }
 
-/// Up to the closing quote, and what stands behind it.
+/// Splits at the closing quote: the value before it, and the rest behind it.
 fn quoted(rest: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut letters = rest.char_indices();
@@ -141,7 +141,7 @@ impl Family<'_> {
             .collect()
     }
 
-    /// The samples that belong together: of the same labels but `bound`.
+    /// Groups samples with the same labels, `bound` aside.
     fn series(&self, bound: &str) -> impl Iterator<Item = Series> {
         let mut all: BTreeMap<Vec<(&str, String)>, Series> = BTreeMap::new();
         for sample in &self.samples {
@@ -170,14 +170,15 @@ impl Family<'_> {
 #[derive(Default)]
 struct Series {
     attributes: Vec<KeyValue>,
-    /// Each with how many were at or below it, or with the value there.
+    /// Bounds, each with the count at or below it; or quantiles, each with its value.
     bounds: Vec<(f64, f64)>,
     sum: f64,
     count: u64,
 }
 
 impl Series {
-    /// A bucket there counts all at or below its bound; here it counts its own alone.
+    /// Converts a histogram: a bucket of Prometheus counts all samples at or below its bound, one
+    /// of OTLP only its own.
     fn histogram(self, period: Period) -> HistogramDataPoint {
         let mut below = 0;
         let counts = self.bounds.iter().map(|&(_, upto)| {
@@ -240,7 +241,7 @@ mod tests {
 
     const PERIOD: Period = Period { since: 1, until: 2 };
 
-    /// Text that a recorder of ours renders.
+    /// Text that our recorder renders.
     fn rendered(count: impl FnOnce()) -> String {
         let recorder = metrics_exporter_prometheus::PrometheusBuilder::new()
             .set_buckets_for_metric(

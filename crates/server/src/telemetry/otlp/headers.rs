@@ -11,7 +11,7 @@ use tonic::{Request, Status};
 
 use crate::settings::variables::pairs;
 
-/// Headers as any program that speaks OTLP is told them.
+/// Headers in the variable that any OTLP program reads.
 pub(super) fn variable() -> Option<String> {
     std::env::var("OTEL_EXPORTER_OTLP_HEADERS").ok()
 }
@@ -36,7 +36,7 @@ impl Headers {
         })
     }
 
-    /// Reads the file again. It blocks for a small file.
+    /// Reads the file again; blocks for a small file.
     pub(super) fn reload(&self) -> Result<()> {
         if let Some(file) = &self.file {
             let current = merged(&self.variable, Some(file))?;
@@ -83,8 +83,8 @@ fn from_variable(text: Option<&str>) -> Result<MetadataMap> {
     Ok(headers)
 }
 
-/// Reads `name: value` lines; empty ones and those that begin with `#` are passed over. Values are never
-/// repeated in an error.
+/// Reads `name: value` lines; skips empty ones and those that begin with `#`. An error never
+/// repeats a value.
 pub(super) fn read_headers(file: &Path) -> Result<MetadataMap> {
     let lines = std::fs::read_to_string(file)
         .with_context(|| format!("reading log.otlp.headers_file {}", file.display()))?;

@@ -27,12 +27,13 @@ pub(super) struct Numbers {
     resource: WireResource,
     health: Health,
     timeout: Duration,
-    /// Begin of the counting.
+    /// Start of the counting, in nanoseconds since 1970.
     since: u64,
 }
 
 impl Numbers {
-    /// `None` where no collector of metrics is set. To be called within a runtime.
+    /// Connects to the collector of metrics; `None` if none is set, or the interval is zero. Call
+    /// it within a runtime.
     pub(super) fn connect(
         config: &Config,
         headers: Headers,
@@ -60,7 +61,7 @@ impl Numbers {
         }))
     }
 
-    /// Sends them every `interval` until `stop`, and once more then.
+    /// Sends the numbers every `interval` until `stop`, and once more then.
     pub(super) async fn carry(
         mut self,
         mut handle: watch::Receiver<Option<PrometheusHandle>>,
@@ -76,7 +77,7 @@ impl Numbers {
         let mut due = tokio::time::interval(interval);
         due.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            // The last ones are those of the end.
+            // The numbers go out once more after `stop`, as of the end.
             let ended = stop.run_until_cancelled(due.tick()).await.is_none();
             let (since, until) = (self.since, now.nanos());
             self.send(read(&handle.render(), Period { since, until }))
@@ -87,7 +88,7 @@ impl Numbers {
         }
     }
 
-    /// Once: the next ones say it all again.
+    /// Sends once, without a retry: the next numbers contain it all again.
     async fn send(&mut self, metrics: Vec<Metric>) {
         let request = ExportMetricsServiceRequest {
             resource_metrics: vec![ResourceMetrics {

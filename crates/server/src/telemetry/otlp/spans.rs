@@ -1,4 +1,4 @@
-//! Spans as OpenTelemetry's crates have them.
+//! Spans in the types of OpenTelemetry's crates.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ use opentelemetry::{InstrumentationScope, KeyValue, Value};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use protocol::trace::{Span, Step};
 
-/// A span that was handed over `at` nanoseconds since 1970.
+/// Converts a span that was handed over `at` nanoseconds since 1970.
 pub(super) fn data(span: &Span, at: u64, scope: &InstrumentationScope) -> SpanData {
     let ago = |age: Duration| {
         let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
@@ -66,12 +66,12 @@ fn kind(step: Step) -> SpanKind {
     }
 }
 
-/// Names of the semantic conventions where they have one.
+/// Attributes of a span, named by the semantic conventions where they have a name.
 fn attributes(span: &Span) -> Vec<KeyValue> {
     let (partition, offset) = span.record.unzip();
     let pairs: [(&'static str, Option<Value>); 7] = [
         ("packetboat.outcome", Some(span.outcome.into())),
-        // Larger than what a JavaScript number holds.
+        // As text: larger than a JavaScript number holds.
         (
             "messaging.message.id",
             span.message.map(|id| id.to_string().into()),

@@ -33,7 +33,7 @@ use super::exporter::Exporter;
 use super::exposition::{attribute, text};
 use super::headers::Headers;
 
-/// Keeps what it is given.
+/// Collector that keeps the requests it receives.
 #[derive(Clone, Default)]
 struct Received(Arc<Mutex<Inbox>>);
 
@@ -42,7 +42,7 @@ struct Inbox {
     traces: Vec<ExportTraceServiceRequest>,
     metrics: Vec<ExportMetricsServiceRequest>,
     tenants: Vec<String>,
-    /// The next calls are answered with these.
+    /// Answers to the next calls, the last one first.
     refusals: Vec<Status>,
 }
 
@@ -254,7 +254,7 @@ async fn what_is_on_its_way_at_the_end_still_arrives() {
     assert_eq!(received.spans().len(), 35);
 }
 
-// It costs the spans that find no room, and nothing else.
+// A dead collector costs the spans that find no room, and nothing else.
 #[tokio::test]
 async fn a_dead_collector_holds_nobody_up() {
     let (_, address) = listen(any_port()).await;
@@ -285,7 +285,7 @@ async fn a_dead_collector_holds_nobody_up() {
     assert!(begun.elapsed() < Duration::from_secs(5));
 }
 
-/// Where nobody listens.
+/// A port on which nobody listens.
 async fn free_port() -> u16 {
     let listener = TcpListener::bind(any_port()).await.expect("a port");
     listener.local_addr().expect("bound").port()
@@ -347,7 +347,7 @@ fn certificate(dir: &Path, name: &str) -> rcgen::CertifiedKey<rcgen::KeyPair> {
     made
 }
 
-/// Takes the first connection in TLS, from whoever shows `client`.
+/// Accepts the first TLS connection, from a client with the certificate `client`.
 async fn listen_in_tls(
     own: &rcgen::CertifiedKey<rcgen::KeyPair>,
     client: &rcgen::CertifiedKey<rcgen::KeyPair>,
@@ -392,7 +392,7 @@ async fn a_collector_in_tls_gets_spans_once_the_files_are_right() {
     let own = certificate(dir.path(), "collector");
     let client = certificate(dir.path(), "client");
     let (received, port) = listen_in_tls(&own, &client).await;
-    // Not yet: its root is another one.
+    // No connection yet: the root is another one.
     certificate(dir.path(), "ca");
     let path = |name: &str| Some(dir.path().join(name));
     let config = Config {

@@ -1,4 +1,4 @@
-//! Boats of a fleet that are emptied, by the room that the others have.
+//! Drains of a fleet's boats, limited by the room on the others.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -48,7 +48,7 @@ fn is_aboard(client: &mut RawClient) -> bool {
     }
 }
 
-// R18: nobody is sent where no seat is.
+// R18: no client is sent to a full boat.
 #[test]
 #[ignore = "needs the real parts: make e2e"]
 fn a_boat_sends_away_as_many_as_the_other_has_seats_for() {
@@ -70,7 +70,7 @@ fn a_boat_sends_away_as_many_as_the_other_has_seats_for() {
             theirs.push(sign_in(&second, 200 + theirs.len() as i64));
         }
     }
-    // Every seat is taken, and who has none stays.
+    // All seats are taken, and clients without one stay.
     sleep(Duration::from_secs(5));
     assert!(clients.iter_mut().all(is_aboard));
     assert_eq!((clients.len(), theirs.len()), (7, SEATS));

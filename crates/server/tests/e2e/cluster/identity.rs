@@ -1,4 +1,5 @@
-//! Services of a fleet prove what they are: strangers and wrong roles at their ports, and renewals under load.
+//! Services of a fleet prove their identity: strangers and wrong roles at their ports, and renewals
+//! under load.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use crate::process::{Process, packetboat, run};
 use crate::real::eventually;
 use crate::rotation::runbook;
 
-/// Calls as the service whose certificate is `NAME.crt` in the fleet's folder, or as nobody.
+/// A caller with the service certificate `NAME.crt` of the fleet's folder, or without any.
 pub(super) fn caller(fleet: &Fleet, service: Option<(Role, &str)>) -> Connector {
     let connector = Connector::new(Config::default());
     let Some((role, name)) = service else {
@@ -38,7 +39,7 @@ pub(super) fn caller(fleet: &Fleet, service: Option<(Role, &str)>) -> Connector 
     connector.with_identity(identity.expect("an identity"))
 }
 
-/// A send in the name of user 7, whom no boat here holds.
+/// Sends in the name of user 7, whose session is on no boat here.
 async fn forge(connector: &Connector, station: &str) -> Result<(), Status> {
     let send = SendItem {
         session: 1,
@@ -60,7 +61,7 @@ async fn forge(connector: &Connector, station: &str) -> Result<(), Status> {
     answer.map(drop)
 }
 
-/// Signs user 7 in at this boat. Answers the session's ticket.
+/// Signs user 7 in at this boat. Returns the session's ticket.
 async fn sign_in(connector: &Connector, station: &str, fleet: &Fleet, session: i64) -> Bytes {
     let token = run(&mut fleet.command(&["token", "--user", "7"]))
         .ok()
@@ -161,7 +162,7 @@ async fn strangers_have_no_connection_and_roles_no_foreign_call() {
     let online = StationServiceClient::new(channel).online(online).await;
     online.expect("a horn asks who is there");
 
-    // A boat does not answer another boat, and is no station.
+    // A boat answers no other boat, and is no station.
     let at_boat = format!("https://{}", fleet.address_of("boat-1"));
     let channel = boat.channel(Role::Boat, &at_boat);
     let mut other = BoatServiceClient::new(channel);
@@ -170,7 +171,7 @@ async fn strangers_have_no_connection_and_roles_no_foreign_call() {
     assert_eq!(status.code(), Code::PermissionDenied);
     assert_eq!(code(forge(&boat, &at_boat).await), Code::Unavailable);
 
-    // Threat 1: a boat shows a ticket of each session, and one of its own.
+    // Threat 1: a boat needs the ticket of each session, issued to itself.
     let second = caller(&fleet, Some((Role::Boat, "boat-2")));
     let ticket = sign_in(&second, &secure, &fleet, 77).await;
     assert_eq!(code(ask(&second, &secure, 77, &ticket).await), Code::Ok);
@@ -184,17 +185,17 @@ async fn strangers_have_no_connection_and_roles_no_foreign_call() {
     }
     assert!(count(&fleet, "station_tickets_refused_total{reason=\"forged\"}") >= 2);
 
-    // Nothing of all that is in the way of those who belong here.
+    // Legitimate users are not affected.
     fleet.send("1", "2", "hello");
     assert_eq!(fleet.listen("2", 1).len(), 1);
 }
 
-/// The sum of a counter over the whole fleet.
+/// Sum of a counter over the whole fleet.
 pub(super) fn count(fleet: &Fleet, start: &str) -> u64 {
     count_at(&fleet.admins(), start)
 }
 
-/// The sum of a counter over these processes.
+/// Sum of a counter over these processes.
 pub fn count_at(admins: &[String], start: &str) -> u64 {
     let metrics = admins.iter().map(|admin| get(admin, "/metrics").1);
     let value = |line: &str| -> Option<u64> {
@@ -209,7 +210,8 @@ pub fn count_at(admins: &[String], start: &str) -> u64 {
 #[test]
 #[ignore = "needs the real parts: make e2e"]
 fn certificates_and_roots_change_under_load() {
-    // Tickets are renewed by the sweep: each second here, where the runbook waits for five sweeps of five minutes.
+    // The sweep renews tickets: each second here, while the runbook waits for five sweeps of five
+    // minutes.
     let mut fleet = Fleet::with("single", "boat.sweep_interval = \"1s\"");
     let mut ada = fleet.user(&["chat", "--user", "1", "--to", "2"]);
     let mut ada = Process::start(&mut ada);
@@ -232,7 +234,7 @@ fn certificates_and_roots_change_under_load() {
 
     let reloaded = "tls_reloads_total{result=\"reloaded\"}";
     let folder = fleet.identities();
-    // All but the horns look at their files.
+    // All services but the horns reload their files.
     let services = 6;
     let lines = runbook("A new root");
     assert_eq!(lines.len(), 3, "{lines:?}");
@@ -242,7 +244,7 @@ fn certificates_and_roots_change_under_load() {
             panic!("{line:?} is no step");
         };
         match verb {
-            // With the names of the fleet's members.
+            // Uses the names of the fleet's members.
             "new" => fleet.certify(),
             verb => {
                 run(packetboat(&["certs", verb]).arg(&folder)).ok();
@@ -254,7 +256,7 @@ fn certificates_and_roots_change_under_load() {
         });
         talk(5);
     }
-    // Keys of tickets, which sessions have new ones of before the old key goes.
+    // Ticket keys: each session has a ticket of the new key before the old one goes.
     let renewed = "station_ticket_keys_reloads_total{result=\"reloaded\"}";
     let mut step = 0;
     for line in runbook("New keys of tickets") {
@@ -283,7 +285,7 @@ fn certificates_and_roots_change_under_load() {
     assert_eq!((count(&fleet, ended), count(&fleet, connects)), before);
     assert_eq!(count(&fleet, "tls_reloads_total{result=\"refused\"}"), 0);
 
-    // New connections, in both directions, on what is there now.
+    // New connections, in both directions, use the present certificates.
     for name in ["carrier-1", "station-1"] {
         fleet.process(name).signal("TERM");
         assert!(fleet.process(name).ended(crate::process::SOON).success());

@@ -1,4 +1,4 @@
-//! Clients of a boat that leaves go on at another one, and nobody is asked who they are.
+//! Clients of a boat that leaves resume at another one, without a sign-in.
 
 use protocol::Code;
 use protocol::frame::{ClientFrame, Hello, ServerFrame};
@@ -68,7 +68,7 @@ fn a_boat_that_leaves_costs_no_sign_in() {
     assert_eq!(resumptions(), CLIENTS as u64);
     assert_eq!(admitted() - before, CLIENTS as u64);
     assert_eq!(resume_at(&second, None).err(), Some(Code::Unauthenticated));
-    // A token is as good as before, and boat-1 takes clients again.
+    // The token is still valid, and boat-1 takes clients again.
     fleet.restart("boat-1");
     RawClient::websocket(&first).signed_in(1).ping();
 }

@@ -1,4 +1,5 @@
-//! A user is revoked while connected: the session is gone and the token refused within a minute, whatever was lost meanwhile.
+//! A user is revoked while connected: the session ends and the token is refused within a minute,
+//! whatever was lost meanwhile.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -17,9 +18,9 @@ use crate::process::{packetboat, run};
 use crate::raw::{RawClient, hello_with};
 use crate::real::{self, eventually, tool};
 
-/// Bound of a revocation.
+/// Time limit of a revocation.
 const GONE_WITHIN: Duration = Duration::from_secs(60);
-/// Longer than a boat waits between two questions.
+/// Longer than the polling interval of a boat.
 const POLL: Duration = Duration::from_secs(11);
 const STATIONS: [&str; 2] = ["station-1", "station-2"];
 
@@ -38,9 +39,9 @@ fn sign_in(fleet: &Fleet, boat: &str, token: &str) -> Result<RawClient, Code> {
     }
 }
 
-/// Revokes the tokens of a user, and kicks nobody: boats have to ask.
+/// Revokes the tokens of a user without a kick: boats have to poll.
 async fn revoke(backend: &Connector, station: &str, user: i64) {
-    // A token bears the second of its issue.
+    // A token carries the second of its issue.
     tokio::time::sleep(Duration::from_millis(1100)).await;
     let request = RevokeRequest {
         user,
@@ -72,7 +73,7 @@ async fn who_is_revoked_is_gone_within_a_minute() {
     let station = format!("https://{}", fleet.address_of("station-2"));
     let mut other = sign_in(&fleet, "boat-2", &token(&fleet, 9)).expect("a good token");
 
-    // One question of the boats is lost: no station answers for longer than they wait for it.
+    // One poll of the boats is lost: no station answers for longer than they wait.
     let stolen = token(&fleet, 7);
     let mut session = sign_in(&fleet, "boat-1", &stolen).expect("a good token");
     revoke(&backend, &station, 7).await;
@@ -93,7 +94,7 @@ async fn who_is_revoked_is_gone_within_a_minute() {
         assert_eq!(refused, Code::Unauthenticated);
     }
 
-    // The mailbox has lost everything: it never knew of revocations.
+    // The mailbox has lost everything; it never stored revocations.
     let lost = token(&fleet, 8);
     let mut session = sign_in(&fleet, "boat-2", &lost).expect("a good token");
     revoke(&backend, &station, 8).await;
@@ -111,12 +112,12 @@ async fn who_is_revoked_is_gone_within_a_minute() {
         );
     }
 
-    // Nobody else is touched, and a new token is as good as ever.
+    // No other session is affected, and a new token is valid.
     other.ping();
     sign_in(&fleet, "boat-1", &token(&fleet, 7))
         .expect("a new token")
         .ping();
-    // A station that starts anew refuses it before it is asked.
+    // A restarted station refuses the token before its first poll.
     for station in STATIONS {
         fleet.kill(station);
     }

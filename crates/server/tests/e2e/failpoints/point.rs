@@ -1,4 +1,4 @@
-//! A moment between two durable effects: after one of them, and before anything else.
+//! Failpoints: a moment between two durable effects, right after one of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,21 +11,21 @@ use backend::queue::Queue;
 use backend::{Backends, Result};
 use server::compose::Around;
 
-/// Where a process dies.
+/// Variable with the failpoint at which a process dies.
 pub const VARIABLE: &str = "FAILPOINT";
 
-/// Ends this process when an effect of that name has been made durable so often.
+/// Ends the process once an effect of this name has become durable this many times.
 #[derive(Clone)]
 pub struct Failpoint(Arc<dyn Hook>);
 
 struct Armed {
-    /// `seam.call`, or `seam.call.kind`.
+    /// Name of the effect: `seam.call`, or `seam.call.kind`.
     name: String,
     left: AtomicU32,
 }
 
 impl Failpoint {
-    /// `name:count`, as the environment has it.
+    /// Reads `name:count` from the environment.
     pub fn armed() -> Failpoint {
         let text = std::env::var(VARIABLE).expect("the failpoint");
         let (name, count) = text.split_once(':').expect("name:count");
@@ -38,8 +38,8 @@ impl Failpoint {
 
 #[async_trait]
 impl Hook for Armed {
-    /// Like `kill -9`: nothing is unwound, flushed or told. Effects of one call count each by itself: under load several
-    /// are in one call.
+    /// Dies like `kill -9`: nothing is unwound, flushed or reported. Each effect of a call counts:
+    /// under load a call has several.
     async fn after(&self, op: &Op, done: usize) -> Result<()> {
         let mut name = format!("{}.{}", op.seam, op.name);
         if !op.kind.is_empty() {

@@ -1,4 +1,5 @@
-//! A little of everything that services do, by users and operators who do not give up when nobody answers.
+//! A scenario with a little of everything that services do, by users and operators who retry until
+//! they get an answer.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -12,25 +13,26 @@ use crate::door::Door;
 use crate::process::{Ended, Process, SOON, run};
 use crate::webhook::Webhook;
 
-/// How long anything may take, a restart within it.
+/// Time limit of any step, a restart included.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two tries.
+/// Pause between two tries.
 const REST: Duration = Duration::from_millis(200);
 
 pub struct Scenario<'a> {
     door: &'a Door,
-    /// The users of this scenario have the numbers after this one.
+    /// Users of this scenario have numbers above this one.
     base: i64,
-    /// Letters of other scenarios stay where they are: each redrive would double them.
+    /// Start of the scenario. Letters of earlier ones stay where they are: each redrive would
+    /// double them.
     began: Instant,
-    /// User 2, there from the beginning to the end.
+    /// User 2, online from beginning to end.
     present: Process,
     /// User 4, who acknowledges nothing.
     deaf: Process,
 }
 
 impl Scenario<'_> {
-    /// Users 2 and 4 sign in; user 3 is known and leaves.
+    /// Signs in users 2 and 4; user 3 becomes known and leaves.
     pub fn begin(door: &Door, base: i64) -> Scenario<'_> {
         let began = Instant::now();
         let user = |number: i64| (base + number).to_string();
@@ -57,7 +59,7 @@ impl Scenario<'_> {
         (self.base + number).to_string()
     }
 
-    /// Time in which letters of this scenario were written.
+    /// Age of this scenario, for filters of its letters.
     fn letters(&self) -> String {
         format!("{}s", self.began.elapsed().as_secs() + 1)
     }
@@ -79,7 +81,7 @@ impl Scenario<'_> {
 
         webhook.accept();
         for topic in ["notification", "message"] {
-            // Some of it is refused, as it dies again: that is an answer.
+            // Letters that die again are refused: that counts as an answer.
             until(
                 || {
                     let last = self.letters();
@@ -108,17 +110,17 @@ impl Scenario<'_> {
         self.ends_without_more_of(&present);
     }
 
-    /// Users 2 and 3 are taken into a group, and user 1 talks to them.
+    /// Adds users 2 and 3 to a group, and has user 1 write to it.
     fn talks_in_a_group(&self) -> BTreeSet<String> {
         let [one, two, three] = [1, 2, 3].map(|number| self.user(number));
         let create = ["group", "create", "--user", &one, &two, &three];
-        // One whose answer was lost may be there, too: nobody speaks in it.
+        // A group whose creation was not answered may exist, too: it stays silent.
         let made = until_done(|| self.door.user(&create));
         let group = made.json_lines()[0]["group"].to_string();
         self.sends_to(&[&group, "--group"], (0..3).map(|n| format!("all {n}")))
     }
 
-    /// User 1 takes back what user 6 has, and corrects what it says next; user 6 wants to see it no more.
+    /// User 1 recalls a message that user 6 has, and edits the next one; user 6 hides it.
     fn changes(&self) {
         let (one, six) = (self.user(1), self.user(6));
         let chat = |user, to| {
@@ -138,7 +140,8 @@ impl Scenario<'_> {
         }
     }
 
-    /// Sends messages from user 1, and answers their ids: each is accepted, whatever happens meanwhile.
+    /// Sends messages from user 1, and returns their ids: each is accepted, whatever happens
+    /// meanwhile.
     fn sends(&self, to: i64, texts: impl IntoIterator<Item = String>) -> BTreeSet<String> {
         self.sends_to(&[&self.user(to)], texts)
     }
@@ -180,7 +183,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Whatever else user 2 is shown, it is none of these.
+    /// Ends user 2's session, and asserts that none of these was shown again.
     fn ends_without_more_of(self, ids: &BTreeSet<String>) {
         thread::sleep(REST);
         self.present.signal("TERM");
@@ -191,8 +194,8 @@ impl Scenario<'_> {
         );
     }
 
-    /// A user signs in, again and again, until these were shown, each once; a device remembers what it has
-    /// shown.
+    /// Signs a user in, again and again, until these were shown, each once; a device remembers what
+    /// it has shown.
     fn hears(&self, number: i64, device: &str, ids: &BTreeSet<String>) {
         let began = Instant::now();
         let mut shown = BTreeSet::new();
@@ -204,7 +207,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// A user signs in for a moment: what it is shown.
+    /// Signs a user in for a moment; returns the messages shown.
     fn visit(&self, number: i64, device: &str) -> BTreeSet<String> {
         let user = self.user(number);
         let listen = [
@@ -244,8 +247,8 @@ fn until(command: impl Fn() -> Ended, is_done: impl Fn(&Ended) -> bool) -> Ended
     }
 }
 
-/// Types a line until somebody (whoever typed it, unless it is said who) reads what comes of it: a send whose services
-/// died under each of its tries has failed, and its user tries again.
+/// Types a line until the result is read, by `reader` if given, otherwise in the chat itself: a
+/// send whose services died under each of its tries has failed, and its user tries again.
 fn persist(chat: &mut Process, reader: Option<&Process>, line: &str, wanted: &str) {
     let mut seen = Vec::new();
     for _ in 0..3 {

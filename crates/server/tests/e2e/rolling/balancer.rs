@@ -1,5 +1,5 @@
-//! A balancer of connections before boats, as a cluster has one: it asks `/readyz`, and gives a client to the ready boat with the
-//! fewest of its connections.
+//! A TCP balancer in front of boats, as in a cluster: it polls `/readyz`, and gives a client to the
+//! ready boat with the fewest of its connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,9 +13,9 @@ use tokio::time::sleep;
 use crate::door::get;
 use crate::raw::address;
 
-/// Between two looks at whether a boat is ready.
+/// Polling interval of readiness.
 const LOOK: Duration = Duration::from_millis(500);
-/// Bytes of each direction.
+/// Buffer of each direction, in bytes.
 const BUFFER: usize = 4096;
 
 struct Backend {
@@ -25,7 +25,7 @@ struct Backend {
     connections: AtomicUsize,
 }
 
-/// Listens, and answers the address for clients.
+/// Listens, and returns the address for clients.
 pub(super) async fn balance(boats: &[[String; 2]]) -> String {
     let backends: Vec<Arc<Backend>> = (boats.iter())
         .map(|[url, admin]| {
@@ -54,7 +54,7 @@ pub(super) async fn balance(boats: &[[String; 2]]) -> String {
 async fn look(backend: Arc<Backend>) {
     loop {
         let admin = backend.admin.clone();
-        // The call panics where nobody listens.
+        // The call panics if nobody listens.
         let asked = spawn_blocking(move || get(&admin, "/readyz").0).await;
         backend
             .ready

@@ -1,11 +1,12 @@
-//! Some thousand clients of the library in a process of their own, behind a balancer: half of them send to the other half.
+//! Some thousand clients of the library in a process of their own, behind a balancer: half of them
+//! send to the other half.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use client::core::{Origin, State};
+use client::core::{ConnectionState, Origin};
 use client::{Client, ClientConfig, Event, Events};
 use parking_lot::Mutex;
 use protocol::message::Content;
@@ -20,21 +21,21 @@ use tokio_util::sync::CancellationToken;
 use super::balancer::balance;
 use crate::raw::signed;
 
-/// Names the variable with the plan of a crowd.
+/// Variable that holds the plan of a crowd.
 pub(super) const CROWD: &str = "PACKETBOAT_CROWD";
-/// Sign-ins at a time.
+/// Concurrent sign-ins.
 const TOGETHER: usize = 64;
-/// For answers and deliveries that are under way at the end.
+/// Time for answers and deliveries in flight at the end.
 const SETTLES: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Plan {
-    /// URL and admin port of each.
+    /// URL and admin port of each boat.
     pub(super) boats: Vec<[String; 2]>,
     pub(super) first_user: i64,
-    /// An even number.
+    /// Number of clients, even.
     pub(super) clients: u32,
-    /// Messages a second.
+    /// Messages per second.
     pub(super) rate: f64,
 }
 
@@ -44,11 +45,11 @@ struct Book {
     ready: AtomicUsize,
     back_ms: Mutex<Vec<u64>>,
     accepted: Mutex<Vec<MessageId>>,
-    /// Sends without an answer.
+    /// Number of sends without an answer.
     open: AtomicUsize,
-    /// Each message that was shown, and how often.
+    /// Messages shown, each with the number of times.
     shown: Mutex<BTreeMap<MessageId, u32>>,
-    /// Ends of connections, by their reason.
+    /// Ends of connections, by reason.
     reasons: Mutex<BTreeMap<String, u32>>,
 }
 
@@ -85,7 +86,7 @@ async fn sign_in(url: &str, user: UserId) -> (Client, Events) {
     Client::connect(config).await.expect("it begins")
 }
 
-/// Follows the connection: it is back once it is signed in again.
+/// Follows a client's connection: it is back once it has signed in again.
 async fn watch(client: Client, book: Arc<Book>) {
     let mut states = client.state();
     let mut lost: Option<Instant> = None;
@@ -93,7 +94,7 @@ async fn watch(client: Client, book: Arc<Book>) {
     loop {
         let state = states.borrow_and_update().clone();
         match state {
-            State::Syncing | State::Ready => {
+            ConnectionState::Syncing | ConnectionState::Ready => {
                 if let Some(lost) = lost.take() {
                     let took = u64::try_from(lost.elapsed().as_millis()).unwrap_or(u64::MAX);
                     book.back_ms.lock().push(took);
@@ -102,7 +103,7 @@ async fn watch(client: Client, book: Arc<Book>) {
                     book.ready.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            State::Reconnecting { why, .. } => {
+            ConnectionState::Reconnecting { why, .. } => {
                 if std::mem::replace(&mut is_ready, false) {
                     book.ready.fetch_sub(1, Ordering::Relaxed);
                     lost = Some(Instant::now());
@@ -110,11 +111,11 @@ async fn watch(client: Client, book: Arc<Book>) {
                     *book.reasons.lock().entry(reason).or_default() += 1;
                 }
             }
-            State::Closed(why) => {
+            ConnectionState::Closed(why) => {
                 eprintln!("a client ended: {why}");
                 return;
             }
-            State::Idle | State::Connecting => {}
+            ConnectionState::Idle | ConnectionState::Connecting => {}
         }
         if states.changed().await.is_err() {
             return;
@@ -145,7 +146,7 @@ async fn send(client: Client, to: UserId, book: Arc<Book>) {
     book.open.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Sends in turn until `stop`.
+/// Sends from each client in turn until `stop`.
 async fn chat(clients: Vec<(Client, UserId)>, rate: f64, book: Arc<Book>, stop: CancellationToken) {
     let mut ticks = interval(Duration::from_secs_f64(1.0 / rate));
     for place in (0..clients.len()).cycle() {
@@ -157,7 +158,7 @@ async fn chat(clients: Vec<(Client, UserId)>, rate: f64, book: Arc<Book>, stop: 
     }
 }
 
-/// One crowd: says on a line of its own what it finds whenever it is asked, and at the end.
+/// One crowd: prints its findings as a line at each command, and at the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 #[ignore = "a process of a_rolling_restart_costs_nobody_a_sign_in"]
 async fn gathers() {
@@ -181,7 +182,7 @@ async fn gathers() {
         tokio::spawn(async move {
             client.ready().await.expect("signed in");
             drop(place);
-            // A handle keeps it for as long as the process lives.
+            // The handle keeps the client alive as long as the process.
             std::future::pending::<()>().await;
         });
     }

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::auth::Algorithm as Allowed;
 
-/// A pair of keys, as a provider has it: it signs, and publishes one half.
+/// A pair of keys, as a provider has it: one half signs, the other is published.
 pub(super) struct Pair {
     algorithm: Algorithm,
     kid: Option<&'static str>,
@@ -170,7 +170,8 @@ fn an_issuer_signs_with_what_it_published() {
             .expect("a good token");
         assert_eq!((identity.user, identity.expires_at), (user(), NOW + HOUR));
     }
-    // A token that says another algorithm than its key's, or another key than the one that signed it.
+    // A token that names another algorithm than its key's, or another key than the one that signed
+    // it.
     let other_key = ec.sign_with(&claims, |header| header.kid = Some("ed".into()));
     assert_eq!(
         why(&tokens, &other_key).as_deref(),
@@ -354,7 +355,7 @@ fn keys_that_change_are_read_again() {
     files.issuer("id", &set(&[&old, &new]));
     assert_eq!(reload(), [Ok(Reload::Reloaded), Ok(Reload::Unchanged)]);
     assert_eq!(believed(), (true, true));
-    // One issuer's mistake is none of another's.
+    // A mistake of one issuer affects no other.
     files.write("id", "half of a fi");
     let renewed = Pair::new(Algorithm::EdDSA, Some("2"));
     files.issuer("other", &set(&[&renewed]));
@@ -367,11 +368,11 @@ fn keys_that_change_are_read_again() {
     assert_eq!(results[1], Ok(Reload::Reloaded));
     assert_eq!(believed(), (true, true));
     assert!(is_believed(&tokens, &renewed.sign(&claims_of("other"))));
-    // A key that is gone from the set proves nothing.
+    // A key removed from the set proves nothing.
     files.issuer("id", &set(&[&new]));
     assert_eq!(reload()[0], Ok(Reload::Reloaded));
     assert_eq!(believed(), (false, true));
-    // Somebody has the key: none is better.
+    // The key is stolen: no key at all is better.
     files.issuer("id", &set(&[]));
     assert_eq!(reload()[0], Ok(Reload::Reloaded));
     assert_eq!(believed(), (false, false));
@@ -457,7 +458,7 @@ fn a_set_of_keys_is_read_with_care() {
         let issuer = files.issuer("id", &json!({ "keys": keys }));
         open(&[issuer]).map_err(|error| error.to_string())
     };
-    // Passed over beside a good one, and not enough alone.
+    // Skipped beside a good key, and not enough alone.
     let short = Pair {
         algorithm: Algorithm::RS256,
         ..Pair::new(Algorithm::RS256, Some("rsa"))

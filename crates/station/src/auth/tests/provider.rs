@@ -1,4 +1,5 @@
-//! The provider at a URL, over real sockets: what a server may answer, and how much of it is read.
+//! The provider at a URL, over real sockets: possible answers of a server, and how much of them is
+//! read.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,18 +18,18 @@ use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
 use super::*;
 use crate::auth::provider::{Answer, Https, Provider, ProviderError};
 
-/// Answers of a server.
+/// Behaviour of a server.
 #[derive(Clone)]
 enum Conduct {
-    /// These bytes, and the end.
+    /// Sends these bytes, and ends.
     Say(String),
-    /// These bytes, then as many more of them as somebody reads.
+    /// Sends these bytes, then the others again and again for as long as they are read.
     Stream(String, &'static str),
-    /// A byte now and then.
+    /// Sends a byte now and then.
     Trickle(String),
 }
 
-/// A server on loopback, and how many connections it had.
+/// A server on loopback, and its number of connections.
 struct Server {
     address: SocketAddr,
     calls: Arc<AtomicUsize>,
@@ -79,7 +80,7 @@ impl Server {
     }
 }
 
-/// Reads the head of a request, and answers as it must.
+/// Reads the head of a request, and answers by its conduct.
 async fn answer<S>(mut stream: S, conduct: Conduct, written: &AtomicUsize) -> std::io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -192,7 +193,7 @@ async fn no_more_than_256_kib_of_an_answer_is_read() {
     let more = answer_to("200 OK", "", &" ".repeat(MOST + 1)).await;
     let refused = more.expect_err("too much").to_string();
     assert_eq!(refused, "the set has more than 256 KiB");
-    // One that never ends is not read to its end.
+    // An answer without an end is not read forever.
     let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_owned();
     let chunk = "8\r\n        \r\n";
     let endless = Server::start(Conduct::Stream(head, chunk)).await;

@@ -1,4 +1,4 @@
-//! Keys at a URL, over a provider and a time that do as the test says: nobody hears a wire here.
+//! Keys at a URL, over a scripted provider and scripted time: no sockets here.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,15 +21,15 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Default)]
 struct Script {
-    /// None: the provider is away.
+    /// Published set; `None` while the provider is away.
     set: Option<Value>,
     fresh_for: Option<Duration>,
-    /// The time that an answer takes, or a failure.
+    /// Time until an answer, or a failure.
     delay: Duration,
     calls: usize,
 }
 
-/// A provider that counts who asks.
+/// A provider that counts its calls.
 #[derive(Clone, Default)]
 struct Scripted(Arc<Mutex<Script>>);
 
@@ -120,7 +120,7 @@ impl World {
         World { tokens, keeper }
     }
 
-    async fn authenticate(&self, token: &str) -> Result<Identity, Refusal> {
+    async fn authenticate(&self, token: &str) -> Result<Principal, Refusal> {
         let device = DeviceId::new("phone").expect("short");
         let client = Client {
             platform: Platform::Ios,
@@ -130,7 +130,7 @@ impl World {
         self.tokens.authenticate(token, &client, NOW).await
     }
 
-    /// None where it is believed.
+    /// Code of the refusal; `None` if the token is believed.
     async fn code(&self, token: &str) -> Option<Code> {
         let answer = self.authenticate(token).await;
         answer.err().map(|refusal| refusal.code)
@@ -138,7 +138,7 @@ impl World {
 }
 
 impl World {
-    /// Time until the answer that it is to be tried again.
+    /// Time until the answer to try again.
     async fn waits_in_vain(&self, token: &str) -> Duration {
         let begin = Instant::now();
         let refusal = self.authenticate(token).await;
@@ -209,7 +209,7 @@ async fn a_new_key_is_looked_for_when_a_token_names_it() {
     sleep(11 * MINUTE).await;
     assert_eq!(world.code(&by_old).await, Some(Code::Unauthenticated));
     assert_eq!(world.code(&by_new).await, None);
-    // Its owner wants no token believed.
+    // The key's owner wants no token believed.
     provider.publish(&[]);
     sleep(11 * MINUTE).await;
     assert_eq!(world.code(&by_new).await, Some(Code::Unauthenticated));
@@ -250,7 +250,7 @@ async fn keys_are_believed_for_a_day_while_their_provider_is_away() {
     sleep((DAY + SECOND).saturating_sub(begin.elapsed())).await;
     assert_eq!(world.code(&token).await, Some(Code::Unavailable));
     assert_eq!(world.code(&stranger).await, Some(Code::Unavailable));
-    // Between two tries lies a minute at most.
+    // At most a minute passes between two tries.
     provider.publish(&[&pair]);
     sleep(MINUTE).await;
     assert_eq!(world.code(&token).await, None);
@@ -360,7 +360,7 @@ async fn a_provider_that_says_how_long_its_set_is_good_is_asked_then() {
     }
 }
 
-/// Waits for what another thread does.
+/// Waits for another thread.
 async fn until(mut done: impl FnMut() -> bool) {
     for _ in 0..1_000 {
         if done() {
@@ -373,7 +373,7 @@ async fn until(mut done: impl FnMut() -> bool) {
     panic!("not in time");
 }
 
-/// Whole ones: each is written beside its place first.
+/// Complete copies: each is written beside its place first.
 fn copies(dir: &Path) -> Vec<std::path::PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten();
     entries

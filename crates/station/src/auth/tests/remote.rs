@@ -1,4 +1,5 @@
-//! Sign-in by a service, over real sockets: what it may say, how long it may take, and how often it is asked.
+//! Sign-in by a service, over real sockets: its possible answers, its deadline, and how often it is
+//! asked.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -26,7 +27,7 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A service that does what a token says.
+/// A service that behaves as the token says.
 #[derive(Clone, Default)]
 struct Platform7 {
     calls: Arc<AtomicUsize>,
@@ -115,7 +116,7 @@ async fn door() -> (TokenDoor, Platform7) {
     (door, service)
 }
 
-async fn ask(door: &TokenDoor, token: &str) -> Result<Identity, Refusal> {
+async fn ask(door: &TokenDoor, token: &str) -> Result<Principal, Refusal> {
     let device = DeviceId::new("phone").expect("short");
     let client = Client {
         platform: Platform::Ios,
@@ -141,7 +142,7 @@ async fn the_service_says_whose_a_token_is_and_each_status_has_its_code() {
         let refusal = refused(&door, token).await;
         assert_eq!((refusal.code, &*refusal.text), (code, text), "{token}");
     }
-    // Every other status, and answers that cannot be.
+    // Every other status, and impossible answers.
     let statuses = (1..=16).filter(|code| ![7, 8, 16].contains(code));
     let statuses = statuses.map(|code: i32| code.to_string());
     let wrong = ["nobody", "less", "over", "long", "to-come", "undated"];
@@ -254,7 +255,8 @@ async fn tokens_of_known_issuers_are_proved_here_and_all_others_there() {
         "no known issuer's token leaves the station"
     );
     ask(&door, "good").await.expect("an opaque token");
-    // One of another issuer is the service's to judge; it takes this text for a code, and panics.
+    // A token of another issuer is the service's to judge; it takes this text for a code, and
+    // panics.
     let other = Signer::default().sign(&Claims::new(user(), now, HOUR));
     let refusal = refused(&door, &other.expect("signable")).await;
     assert_eq!((refusal.code, service.calls()), (Code::Unavailable, 2));
@@ -305,7 +307,7 @@ fn settings_of_a_service_that_cannot_be_are_refused() {
     assert_eq!(refused(&|_| {}), "");
 }
 
-/// Certificates in files, and the service behind TLS that wants one of them.
+/// Certificates in files, and the service behind TLS that requires one of them.
 struct Secured {
     dir: TempDir,
     root: CertifiedIssuer<'static, KeyPair>,

@@ -1,11 +1,11 @@
-//! The contract, and what it cannot see, on an etcd that others use at the same time.
+//! The contract, and checks beyond it, on an etcd in use by other tests at the same time.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::super::contract;
-use super::super::known::Known;
+use super::super::directory_snapshot::Known;
 use super::super::*;
 use super::world::{Process, World};
 use crate::clock::{SystemClock, SystemEntropy};
@@ -29,7 +29,7 @@ async fn eventually(what: &str, mut seen: impl AsyncFnMut() -> bool) {
 #[ignore = "needs the real parts: make e2e"]
 async fn keeps_the_contract() {
     Box::pin(contract::all(|_| Box::pin(World::shared()))).await;
-    crate::real::ran("discovery", "etcd");
+    crate::test_servers::ran("discovery", "etcd");
 }
 
 #[tokio::test]
@@ -165,7 +165,7 @@ async fn what_a_watch_missed_comes_by_the_list() {
     let held = boat(&registry).await;
     let prefix = world.keys().instances(Role::Boat);
     let found = registry.shared.keeping.calls.list(&prefix).await.unwrap();
-    // As of now, and yet without the boat.
+    // Current, and yet without the boat.
     let mut blind = Known::listed(Role::Boat, &prefix, &found);
     blind.forget();
     let mut boats = registry.shared.watchers.begin(Role::Boat, blind);
@@ -174,7 +174,8 @@ async fn what_a_watch_missed_comes_by_the_list() {
     timeout(SOON, came).await.expect("in time").unwrap();
 }
 
-// T-B2: a process that stood still for longer than its lease learns it, and its successor keeps the name.
+// T-B2: a process paused for longer than its lease learns of the loss, and its successor keeps the
+// name.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn a_process_that_stood_still_has_lost_its_lease() {
@@ -182,7 +183,8 @@ async fn a_process_that_stood_still_has_lost_its_lease() {
     let held = boat(&world.etcd()).await;
     let node = world.etcd().lease_node().await.unwrap();
     let stands_still = world.process.pause();
-    // Its lease outlives a slow machine: only the other is to end.
+    // The second process has a longer lease, which outlives a slow machine: only the first lease is
+    // to end.
     let patient = EtcdConfig {
         lease_ttl: Duration::from_secs(30),
         ..world.config.clone()
@@ -199,7 +201,8 @@ async fn a_process_that_stood_still_has_lost_its_lease() {
         .await
         .expect("its holder learns that");
     drop(held);
-    // Its connection may have been given up meanwhile; the first answer is a refusal.
+    // The connection may have been dropped meanwhile, so the first conclusive answer must be a
+    // refusal.
     eventually("a refused reservation", async || {
         let reserved = node.reserve(protocol::Timestamp::from_millis(9)).await;
         let error = reserved.expect_err("the number is another's");

@@ -1,11 +1,11 @@
-//! etcd fails (reliability T-E1 to T-E4). Each test has an etcd of its own.
+//! Failures of etcd (reliability T-E1 to T-E4). Each test has its own etcd.
 
 use std::time::Duration;
 
 use protocol::Timestamp;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::super::known::Known;
+use super::super::directory_snapshot::Known;
 use super::super::*;
 use super::servers::Servers;
 use super::world::{Process, World};
@@ -17,7 +17,7 @@ async fn boat(registry: &EtcdRegistry) -> Result<Registration> {
     registry.register(Role::Boat, "b", "http://b").await
 }
 
-/// As services do it: again and again.
+/// Registers like a service, over and over.
 async fn boat_at_last(registry: &EtcdRegistry) -> Registration {
     let trying = async {
         loop {
@@ -92,14 +92,14 @@ async fn etcd_is_away_for_longer_than_a_lease() {
     drop(held);
     let back = boats.wait_for(|roster| roster[..] == [again.instance.clone()]);
     timeout(SOON, back).await.expect("in time").unwrap();
-    // Its lease was not renewed, and had no time to end: the number is still held.
+    // The number's lease had no time to expire unrenewed, so the number is still held.
     node.reserve(Timestamp::from_millis(7_000)).await.unwrap();
     sleep(world.config.lease_ttl * 2).await;
     assert!(!again.lost.is_cancelled());
     assert_eq!(boats.borrow()[..], [again.instance]);
 }
 
-// The registry may be connected before there is an etcd.
+// A registry may connect before etcd exists.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn an_etcd_that_comes_later_is_found() {
@@ -122,7 +122,7 @@ async fn an_etcd_that_comes_later_is_found() {
     assert_eq!(registry.watch(Role::Boat).await.unwrap().borrow().len(), 1);
 }
 
-// T-E4: what a watch would go on from is compacted; it lists instead.
+// T-E4: the revision a watch would resume from is compacted; it lists instead.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn a_compacted_watch_lists_anew() {
@@ -165,7 +165,7 @@ async fn a_watcher_that_stood_still_catches_up() {
     timeout(SOON, caught_up).await.expect("in time").unwrap();
 }
 
-// An etcd that was put back to an earlier state: what is listed then counts, though its revision is lower.
+// An etcd restored to an earlier state: its list counts, although its revision is lower.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn an_etcd_of_another_past_is_believed() {

@@ -1,4 +1,4 @@
-//! An etcd of the test's own, that it may kill.
+//! Servers of etcd owned by a test, which may kill them.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use etcd_client::{Client, ConnectOptions};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-/// The members of one cluster, killed and forgotten when dropped.
+/// Members of one cluster, killed and deleted when dropped.
 pub(super) struct Servers {
     members: Vec<Member>,
     dir: TempDir,
@@ -60,7 +60,7 @@ impl Servers {
             .collect()
     }
 
-    /// Starts whoever is down, with its data, and waits for a leader.
+    /// Starts members that are down, on their data, and waits for a leader.
     pub(super) async fn up(&mut self) {
         for member in &mut self.members {
             if member.child.is_none() {
@@ -94,7 +94,7 @@ impl Servers {
         (0..self.members.len()).for_each(|at| self.kill(at));
     }
 
-    /// All members die and come back without their data.
+    /// Kills all members and restarts them without their data.
     pub(super) async fn lose_all(&mut self) {
         self.kill_all();
         for at in 0..self.members.len() {
@@ -103,7 +103,7 @@ impl Servers {
         self.up().await;
     }
 
-    /// Which member leads.
+    /// Index of the leading member.
     pub(super) async fn leader(&self) -> usize {
         for (at, member) in self.members.iter().enumerate() {
             if leader(&member.client).await == Some(true) {
@@ -120,7 +120,7 @@ impl Drop for Servers {
     }
 }
 
-/// Whether a member leads; `None` if it knows of no leader, or does not answer.
+/// True if the member leads; `None` if it knows no leader or does not answer.
 async fn leader(member: &str) -> Option<bool> {
     let options = ConnectOptions::new().with_timeout(Duration::from_secs(1));
     let mut client = Client::connect([member], Some(options)).await.ok()?;

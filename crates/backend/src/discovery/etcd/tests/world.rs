@@ -1,4 +1,4 @@
-//! Processes on an etcd: each has a runtime of its own, so that it can die without a word.
+//! Processes on an etcd: each has its own runtime, so that it can die without cleanup.
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -13,17 +13,17 @@ use super::super::keys::Keys;
 use super::super::*;
 use crate::clock::{SystemClock, SystemEntropy};
 
-/// An installation under a prefix that no other test has, with one process on it.
+/// An installation under a prefix of its own, with one process.
 pub(super) struct World {
     pub(super) config: EtcdConfig,
     pub(super) process: Process,
-    /// The operator's.
+    /// Client of an operator.
     pub(super) client: Client,
 }
 
 pub(super) struct Process {
     pub(super) registry: EtcdRegistry,
-    /// `None` once it is dead.
+    /// `None` once the process is dead.
     runtime: Option<Runtime>,
 }
 
@@ -41,14 +41,14 @@ impl Process {
         }
     }
 
-    /// Nothing of it runs any more, and nothing is given back.
+    /// Stops the process at once; it gives nothing back.
     pub(super) fn kill(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
 
-    /// Stands still, as with SIGSTOP, until what is returned is dropped.
+    /// Stops the process, as with SIGSTOP, until the guard is dropped.
     pub(super) fn pause(&self) -> StandsStill {
         let (stands, stood) = mpsc::channel();
         let (go_on, told) = mpsc::channel::<()>();
@@ -62,7 +62,7 @@ impl Process {
     }
 }
 
-/// A process goes on when this is dropped.
+/// Guard whose drop lets the process continue.
 #[must_use]
 pub(super) struct StandsStill {
     _go_on: mpsc::Sender<()>,
@@ -83,14 +83,14 @@ fn config(endpoints: Vec<String>) -> EtcdConfig {
     }
 }
 
-/// On the etcd of this machine, with what it wants.
+/// Configures this machine's etcd, with the credentials it requires.
 pub(super) fn config_real() -> EtcdConfig {
-    let access = crate::real::access("etcd");
+    let access = crate::test_servers::access("etcd");
     EtcdConfig {
         username: access.username,
         password_file: access.password_file,
         tls: access.tls,
-        ..config(crate::real::addresses("etcd"))
+        ..config(crate::test_servers::addresses("etcd"))
     }
 }
 
@@ -127,7 +127,7 @@ impl World {
         found.unwrap().count() as usize
     }
 
-    /// Ends the lease that a key is under.
+    /// Ends the lease of a key.
     pub(super) async fn revoke_lease_of(&self, key: String) {
         let mut client = self.client.clone();
         let found = client.get(key, None).await.unwrap();
@@ -156,7 +156,7 @@ impl contract::World for World {
     async fn hold_all_but(&mut self, number: u16) {
         let lease = self.client.lease_grant(60, None).await.unwrap().id();
         let others: Vec<u16> = (0..NODES).filter(|other| *other != number).collect();
-        // etcd takes 128 puts at once.
+        // etcd accepts 128 puts per transaction.
         for some in others.chunks(128) {
             let put = |other: &u16| {
                 let under_lease = PutOptions::new().with_lease(lease);

@@ -19,8 +19,8 @@ async fn page(
     rows.expect("reads").iter().map(|row| row.id).collect()
 }
 
-/// Each id once, in order, over windows with others empty between, while a writer adds to the last one and
-/// opens another.
+/// Pages show each id once, in order, across windows with empty ones between, while a writer adds
+/// to the last window and opens another.
 // proves S0-60e, S0 Pitfall A
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs the real parts: make e2e"]
@@ -30,7 +30,7 @@ async fn pages_cross_windows_while_a_writer_adds() {
     let times = [0, 1, 4, 5].map(|window| window * WINDOW + 1);
     let mut ids = Vec::new();
     for start in times {
-        // Up to the border and beyond it.
+        // Ids up to the border and beyond it.
         for millis in (start..start + 10).chain(start + WINDOW - 12..start + WINDOW - 2) {
             ids.push(talk.say(&store, millis, ids.len() as u64 + 1).await);
         }
@@ -76,7 +76,7 @@ async fn pages_cross_windows_while_a_writer_adds() {
     down.reverse();
     assert_eq!(down.len(), before + 60);
     assert!(down.starts_with(&ids));
-    // What was added after the last forward page was seen is in both, or in the second only.
+    // Messages added after the last forward page are in both lists, or only in `down`.
     assert!(down.starts_with(&seen));
 }
 
@@ -131,7 +131,7 @@ async fn a_conversation_is_dense_across_blocks() {
             .expect("reads")
             .is_empty()
     );
-    // Nothing is in the block that this begins in, or what is begins later: a hole.
+    // A hole: the page begins in an empty block, or before the first position of its block.
     for after in [0, first - 2] {
         let error = read(forward(after), 100).await.expect_err("a hole");
         assert_eq!(error.kind, Kind::Corrupt, "{after}");
@@ -147,7 +147,7 @@ async fn a_conversation_is_dense_across_blocks() {
     );
 }
 
-/// A reader at the end of a conversation never takes for a hole what is being written.
+/// A reader at the end of a conversation never mistakes an unfinished write for a hole.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs the real parts: make e2e"]
 async fn a_reader_sees_no_hole_while_a_writer_adds() {
@@ -167,9 +167,12 @@ async fn a_reader_sees_no_hole_while_a_writer_adds() {
             }
         }
     });
-    // Whatever a single read sees is dense, too.
+    // Every single read is dense, too.
     let watcher = tokio::spawn({
-        let (store, pair) = (store.clone(), Pair::of_conversation(talk.conversation()));
+        let (store, pair) = (
+            store.clone(),
+            UserPair::of_conversation(talk.conversation()),
+        );
         let (pair, mut next) = (pair.expect("private"), begin as i64);
         async move {
             while next < BLOCK as i64 - 1 {

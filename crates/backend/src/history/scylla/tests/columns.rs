@@ -1,4 +1,4 @@
-//! What the columns of the specification hold, read as another program would.
+//! Columns of the specification, read as another program would.
 
 use protocol::receipt::ReceiptKind::{Read, Received};
 use scylla::DeserializeRow;
@@ -6,10 +6,10 @@ use scylla::client::session::Session;
 use scylla::value::CqlVarint;
 
 use super::*;
-use crate::fresh::content;
 use crate::scylla::ScyllaConfig;
 use crate::scylla::fixture::{config, cql, foreign_session, fresh};
 use crate::scylla::messages::{columns, windows};
+use crate::test_ids::content;
 
 #[derive(Debug, DeserializeRow)]
 struct Columns {
@@ -103,7 +103,7 @@ async fn every_column_holds_its_part_of_the_message() {
     }
 }
 
-/// Where each write waits for the one before it, a call is broken off between any two.
+/// With writes one at a time, the check of the contract interrupts a call between any two.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn a_slow_server_has_the_senders_rows_first() {

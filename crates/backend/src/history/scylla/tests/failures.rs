@@ -9,7 +9,7 @@ use crate::Kind;
 use crate::scylla::ScyllaConfig;
 use crate::scylla::fixture::{config, cql, fresh};
 
-/// Stands between the driver and the server, and can stop carrying bytes.
+/// Proxy between driver and server that can stop carrying bytes.
 struct Wire {
     address: String,
     open: watch::Sender<bool>,
@@ -73,8 +73,8 @@ async fn carry(
     }
 }
 
-/// While it does not answer, every call says so within its deadline; after that the same store goes on, and
-/// what was repeated is there once.
+/// While the server is silent, every call fails within its deadline; afterwards the same store goes
+/// on, and repeated writes are stored once.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs the real parts: make e2e"]
 async fn a_server_that_stops_is_unavailable_and_comes_back() {
@@ -89,7 +89,7 @@ async fn a_server_that_stops_is_unavailable_and_comes_back() {
     };
     let store = ScyllaHistory::new(Cql::connect(&behind).await.expect("connects"));
     let talk = Talk::new(&fresh());
-    // Others keep the server busy too: what counts is that each comes through in the end.
+    // Other tests load the server too: each call only has to succeed in the end.
     let until_done = async |id: MessageId| {
         let begun = Instant::now();
         let rows = talk.rows(id, 1, 1, "hello");
@@ -132,7 +132,7 @@ async fn a_server_that_stops_is_unavailable_and_comes_back() {
     assert_eq!(page.expect("reads").len(), 1);
 }
 
-/// A new connection finds what an old one wrote, and writes on.
+/// A new connection finds the rows of an old one, and writes on.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn a_new_connection_goes_on() {
@@ -150,7 +150,7 @@ async fn a_new_connection_goes_on() {
     }
 }
 
-/// Nothing of the store's hangs on to a server that is not there.
+/// No part of the store hangs on an absent server.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn nobody_at_the_address_is_unavailable() {

@@ -12,7 +12,7 @@ async fn status(store: &ScyllaHistory, owner: UserId, id: MessageId) -> RowStatu
     store.status(&[(owner, id)]).await.expect("reads")[0]
 }
 
-/// Another process, which remembers nothing, writes what an earlier record said.
+/// Another process without memory writes an earlier record.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn a_zombie_replaces_nothing_that_is_later() {
@@ -20,7 +20,7 @@ async fn a_zombie_replaces_nothing_that_is_later() {
     let good = ScyllaHistory::new(cql().await);
     let id = talk.say(&good, 9, 9).await;
     let zombie = ScyllaHistory::new(cql().await);
-    // Larger in every byte than what stands.
+    // Content of the zombie sorts after the stored content.
     let late = talk.rows(id, 5, 5, "zombie");
     zombie.save_private(late).await.expect("saves");
     let found = good.private(&[(talk.a, id), (talk.b, id)]).await;
@@ -29,7 +29,7 @@ async fn a_zombie_replaces_nothing_that_is_later() {
         assert_eq!((row.seq, row.version.offset), (Seq(9), 9));
         assert_eq!(row.content, Content::text("hello"));
     }
-    // Nor does one that claims the position for another message.
+    // A zombie that claims the position for another message loses as well.
     let other = MessageId::floor_of(at(7));
     let claim = talk.rows(other, 9, 6, "zombie");
     zombie.save_private(claim).await.expect("saves");
@@ -41,8 +41,8 @@ async fn a_zombie_replaces_nothing_that_is_later() {
     assert_eq!(ids, [id]);
 }
 
-/// Two that both saw an empty register write in either order: the register keeps the larger, and the column
-/// of the specification the stage.
+/// Two writers that both saw an empty register write in either order: the register keeps the larger
+/// value, and the column of the specification the stage.
 // proves S0-51 in part
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
@@ -52,7 +52,7 @@ async fn registers_grow_whatever_the_order() {
     let id = talk.say(&store, 9, 9).await;
     let receipts = [(Read, 40), (Received, 30), (Read, 20), (Received, 10)];
     for (kind, millis) in receipts {
-        // What a write looks like that was decided before any of the others.
+        // State after a write that was decided before any of the others.
         let after = match kind {
             Received => RowStatus {
                 delivered_at: Some(at(millis)),
@@ -90,7 +90,7 @@ async fn stage(owner: UserId, id: MessageId) -> i8 {
     rows.single_row::<(i8,)>().expect("a row").0
 }
 
-/// A redelivery, also one of a later record, brings nothing back.
+/// A redelivery, even by a later record, restores nothing.
 // proves S0-57 in part
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
@@ -116,7 +116,7 @@ async fn a_rewrite_brings_no_deleted_message_back() {
     }
 }
 
-/// A register without its row is no row, and the row that comes finds it.
+/// A register alone makes no row, and a later row finds it.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn a_receipt_before_its_row_makes_no_row() {
@@ -139,7 +139,7 @@ async fn a_receipt_before_its_row_makes_no_row() {
         status(&store, talk.a, ids[2]).await.delivered_at,
         Some(at(50))
     );
-    // A page of one is not filled by what is no row.
+    // Registers without a row do not fill a page of one.
     let page = store
         .find_private(talk.a, IdRange::default(), Order::Forward, 1)
         .await;
@@ -147,7 +147,7 @@ async fn a_receipt_before_its_row_makes_no_row() {
     assert_eq!(found, ids[2..]);
 }
 
-/// What the columns cannot hold is refused, and nothing of the call is written.
+/// A call with a value too large for its column is refused whole, and writes nothing.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn what_does_not_fit_is_refused_whole() {

@@ -1,4 +1,4 @@
-//! The embedded mailbox does what the rule does.
+//! The embedded mailbox follows the rule.
 
 use async_trait::async_trait;
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ impl Subject for Embedded {
         &self.mailbox.policies
     }
 
-    async fn audit(&self) -> Audit {
+    async fn audit(&self) -> IntegrityCheck {
         self.mailbox.audit().expect("audited")
     }
 

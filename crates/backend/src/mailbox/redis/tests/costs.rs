@@ -1,5 +1,5 @@
-//! How much a server does. `cargo test --release -p backend --all-features redis::tests::costs --
-//! --ignored --nocapture`
+//! Measures a server's throughput. `cargo test --release -p backend --all-features
+//! redis::tests::costs -- --ignored --nocapture`
 
 use tokio::time::Instant;
 
@@ -8,7 +8,8 @@ use super::*;
 const TASKS: i64 = 64;
 const USERS: i64 = 10_000;
 
-/// Requests a second when 64 tasks ask for `batch` at once, one call after the other.
+/// Requests per second from 64 concurrent tasks, each making one call of `batch` requests after
+/// another.
 async fn rate(
     mailbox: &Arc<RedisMailbox>,
     batch: i64,

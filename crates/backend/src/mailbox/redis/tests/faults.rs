@@ -1,4 +1,4 @@
-//! What happens to calls when a server is full, slow, forgetful or alone.
+//! Calls to a server that is full, slow, forgetful or isolated.
 
 use super::server::Server;
 use super::*;
@@ -30,7 +30,7 @@ async fn full_memory_refuses_what_would_be_stored_and_nothing_else() {
         "{}",
         why(&refused)
     );
-    // In one batch, each for itself.
+    // Requests of one batch succeed or fail independently.
     let answers = mailbox
         .route_or_store(vec![request(ios(1), 4), request(ios(2), 4)])
         .await;
@@ -116,7 +116,7 @@ async fn a_server_that_hangs_costs_one_deadline() {
     let mailbox = Arc::new(open(&config).await);
     server.signal("STOP");
     let start = tokio::time::Instant::now();
-    // Many pipelines, of which the later are not tried.
+    // Many pipelines; once one is unanswered, the rest are not tried.
     let requests = (1..=1_000).map(|user| request(ios(user), 1)).collect();
     for answer in mailbox.route_or_store(requests).await {
         assert_eq!(answer.expect_err("hangs").kind, Kind::Unavailable);
@@ -126,7 +126,7 @@ async fn a_server_that_hangs_costs_one_deadline() {
         "{:?}",
         start.elapsed()
     );
-    // No more than in_flight_max are on their way; the others wait as long and are told.
+    // At most in_flight_max pipelines are in flight; the others wait as long and then fail.
     let crowd = (1..=20).map(|n| {
         let mailbox = Arc::clone(&mailbox);
         tokio::spawn(async move { put(&mailbox, ios(n), 2).await })
@@ -140,7 +140,7 @@ async fn a_server_that_hangs_costs_one_deadline() {
         "{:?}",
         start.elapsed()
     );
-    // After so many, nobody waits for it.
+    // After this many unanswered calls nobody waits for the server any more.
     for n in 1..=8 {
         put(&mailbox, ios(n), 3).await.expect_err("hangs");
     }
@@ -156,7 +156,7 @@ async fn a_server_that_hangs_costs_one_deadline() {
     );
     server.signal("CONT");
     eventually(async || put(&mailbox, ios(1), 3).await).await;
-    // What was called unavailable may have been done, and whole.
+    // Calls reported as unavailable may have taken effect, but only as a whole.
     assert_eq!(
         mailbox.audit().await.expect("audited").wrong,
         Vec::<String>::new()
@@ -193,7 +193,7 @@ async fn a_replica_is_no_master() {
     let refused = refused.err().expect("a replica");
     assert!(why(&refused).contains("is a replica"), "{}", why(&refused));
 
-    // A master that is demoted while it is in use refuses pages, too: they may be old.
+    // A demoted master in use refuses pages too: they may be stale.
     let mailbox = open_own(&master).await;
     put(&mailbox, ios(1), 1).await.expect("stored");
     let other = replica.port.to_string();
@@ -230,7 +230,7 @@ async fn what_cannot_be_read_fails_its_user_only() {
         .map(|answer| answer.err().map(|error| error.kind))
         .collect();
     assert_eq!(kinds, [Some(Kind::Corrupt), None, Some(Kind::Corrupt)]);
-    // Nothing of it was begun, and nothing is thrown away. S1, pitfall A.
+    // The corrupt requests changed nothing, and the unreadable rows stay. S1, pitfall A.
     let audit = mailbox.audit().await.err().map(|error| error.kind);
     assert_eq!(audit, Some(Kind::Corrupt));
     let left: i64 = server
@@ -245,13 +245,16 @@ async fn what_cannot_be_read_fails_its_user_only() {
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn pages_are_bounded_in_bytes_and_trims_in_steps() {
-    let mut config = config(RedisMode::Single, crate::real::addresses("redis-single"));
+    let mut config = config(
+        RedisMode::Single,
+        crate::test_servers::addresses("redis-single"),
+    );
     config.page_bytes_max = 15;
     let mailbox = open(&config).await;
     let web = on(1, contract::UNLIMITED);
     let now = SystemClock.now();
     let many = 2 * mail::STEP as i64 + 10;
-    // The same time for all: the ids order them.
+    // Equal times: the ids decide the order.
     let requests = (1..=many).map(|n| {
         let mut request = request(web, n);
         request.mail = request.mail.map(|mail| Mail {
@@ -266,7 +269,7 @@ async fn pages_are_bounded_in_bytes_and_trims_in_steps() {
     let (mut after, mut pages) = (None, Vec::new());
     for _ in 0..4 {
         let page = mailbox.page(web, after, 500, now).await.expect("paged");
-        // An entry may be acknowledged between two pages, the one the cursor stands on, too.
+        // Entries may be acknowledged between pages, including the one at the cursor.
         let ids: Vec<MessageId> = page.mails.iter().map(|mail| mail.id).collect();
         pages.push(ids.iter().map(|id| id.get()).collect::<Vec<_>>());
         after = page.next;
@@ -288,7 +291,7 @@ async fn pages_are_bounded_in_bytes_and_trims_in_steps() {
     clean(&mailbox).await;
 }
 
-/// The mark is bounded, and forgets the oldest.
+/// Marks are bounded in number, and the oldest are forgotten.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn only_so_many_acknowledgements_are_remembered() {

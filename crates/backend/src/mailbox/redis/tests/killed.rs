@@ -1,11 +1,11 @@
-//! A server that is killed in the middle of scripts, again and again.
+//! A server killed in the middle of scripts, over and over.
 
 use futures_util::future::join_all;
 
 use super::server::Server;
 use super::*;
 
-/// I10: what the server has when it is back is whole, whatever it was doing.
+/// I10: the data of a restarted server is whole, whatever it was doing when it was killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the real parts: make e2e"]
 async fn what_is_left_of_a_killed_server_is_whole() {
@@ -20,7 +20,7 @@ async fn what_is_left_of_a_killed_server_is_whole() {
                 tokio::spawn(async move {
                     for n in 1.. {
                         let n = round * 100_000 + n;
-                        // The two share a bucket, and so the body.
+                        // The first two share a bucket, and so the body.
                         let targets = [ios(1), on(37, contract::UNLIMITED), ios(lane + 100)];
                         let requests = targets.map(|target| request(target, n)).to_vec();
                         let routed = mailbox.route_or_store(requests).await;

@@ -1,4 +1,4 @@
-//! A boat ends, and everybody it held is signed off.
+//! A boat ends, and all of its sessions are signed off.
 
 use std::time::Duration;
 
@@ -35,10 +35,10 @@ async fn a_hundred_thousand_leave_at_once() {
         }
         start.elapsed() / most as u32
     };
-    // The machine may be busy meanwhile: the quicker of two rounds each.
+    // The machine may be busy meanwhile: take the quicker of two rounds each.
     let (mut alone, mut together) = (Duration::MAX, Duration::MAX);
     for _ in 0..2 {
-        // A tenth says what one costs.
+        // A tenth suffices to measure the cost of one.
         arrive(EVERYBODY / 10).await;
         alone = alone.min(leave(1, keys.len() / 10).await);
         arrive(EVERYBODY).await;
@@ -47,7 +47,7 @@ async fn a_hundred_thousand_leave_at_once() {
     println!("signing off: {alone:?} each, {together:?} each with 1,024 in a call");
     let users: Vec<_> = keys.iter().map(|key| key.user).collect();
     for some in users.chunks(1024) {
-        for found in mailbox.sessions(some, Denied::default()).await {
+        for found in mailbox.sessions(some, DeniedBoats::default()).await {
             assert_eq!(found.expect("found"), []);
         }
     }

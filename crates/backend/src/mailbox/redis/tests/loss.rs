@@ -1,4 +1,4 @@
-//! Redis loses what it acknowledged, and it is found out.
+//! Redis loses acknowledged writes, and the loss is detected.
 
 use super::server::Server;
 use super::*;
@@ -17,7 +17,7 @@ async fn a_flush_changes_the_marker() {
     let known = reassert(&mailbox, ios(1), 1).await.expect("answered");
     assert_eq!(known, ReassertAnswer::Known { mail_waits: false });
     let _: String = server.tell(&["FLUSHALL"]).await.expect("flushed");
-    // Whatever else happens first.
+    // The loss is detected no matter which calls come first.
     put(&mailbox, ios(1), 1).await.expect("stored");
     let desk = connect(&mailbox, on(1, Platform::Desktop), 2)
         .await
@@ -44,7 +44,7 @@ async fn guarded() -> (Server, Server, Server, RedisMailbox) {
     config.deadline = Duration::from_millis(500);
     config.connect_wait = Duration::from_secs(1);
     let mailbox = open(&config).await;
-    // It hears of replicas every ten seconds.
+    // The sentinel learns of replicas every ten seconds.
     for _ in 0..400 {
         let words = ["SENTINEL", "REPLICAS", "packetboat"];
         let told: Vec<redis::Value> = sentinel.tell(&words).await.expect("told");
@@ -68,7 +68,7 @@ async fn a_failover_with_a_lost_tail_is_found_out() {
         .expect("replicated");
     tokio::time::sleep(Duration::from_millis(300)).await;
     replica.signal("STOP");
-    // Its socket would take what is sent, and it would read that later.
+    // The stopped replica's socket would still accept data, which the replica would read later.
     let words = ["CLIENT", "KILL", "TYPE", "replica"];
     let _: i64 = master.tell(&words).await.expect("cut off");
     // The tail: acknowledged by the master, and on no other server.
@@ -119,7 +119,7 @@ async fn a_clean_failover_is_followed_with_a_false_alarm() {
         .expect("stored");
     let old = mailbox.pool().masters();
     let words = ["SENTINEL", "FAILOVER", "packetboat"];
-    // Until it trusts the replica.
+    // Retry until the sentinel trusts the replica.
     while sentinel.tell::<String>(&words).await.is_err() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

@@ -1,4 +1,4 @@
-//! A cluster whose slots move while they are used.
+//! A cluster whose slots move while in use.
 
 use protocol::keys::bucket_of;
 use redis::Value;
@@ -37,7 +37,7 @@ async fn cluster() -> Vec<Server> {
     masters
 }
 
-/// A slot on its way from one server to another, as an operator's tool moves it.
+/// A slot moving from one server to another, in the steps of an operator's tool.
 struct Move<'a> {
     slot: String,
     from: &'a Server,
@@ -74,7 +74,7 @@ impl<'a> Move<'a> {
         assert_eq!(told, "OK", "{key}");
     }
 
-    /// Moves the other keys one after the other, and then the slot.
+    /// Moves the remaining keys one by one, then the slot.
     async fn end(self) {
         loop {
             let words = ["CLUSTER", "GETKEYSINSLOT", &self.slot, "1"];
@@ -83,7 +83,7 @@ impl<'a> Move<'a> {
                 break;
             };
             self.key(key).await;
-            // So that both have some for a while.
+            // Both servers should have some keys for a while.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         self.set(self.to, "NODE", &self.to_id).await;
@@ -91,7 +91,7 @@ impl<'a> Move<'a> {
     }
 }
 
-/// The slot of user 1 and the place of the master that begins with it.
+/// The slot of user 1 and the index of its first master.
 fn slot_of_one() -> (u16, usize) {
     let slot = crate::redis::slots::of_bucket(bucket_of(user(1)));
     (slot, usize::from(slot) * 3 / 16_384)
@@ -104,7 +104,7 @@ async fn open_cluster(masters: &[Server]) -> RedisMailbox {
     open(&config).await
 }
 
-/// All mail, which has its bodies on every page.
+/// All waiting mail; asserts that every page has its bodies.
 async fn whole(mailbox: &RedisMailbox, target: Target) -> Result<Vec<i64>> {
     let (mut found, mut after) = (Vec::new(), None);
     loop {
@@ -122,7 +122,7 @@ async fn whole(mailbox: &RedisMailbox, target: Target) -> Result<Vec<i64>> {
     }
 }
 
-/// Whichever keys have moved: those of the entries, of some bodies, of both.
+/// No body goes missing, whichever keys have moved: those of entries, of some bodies, or of both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the real parts: make e2e"]
 async fn no_body_is_missing_while_its_slot_moves() {
@@ -135,7 +135,7 @@ async fn no_body_is_missing_while_its_slot_moves() {
     for &n in &all {
         put(&mailbox, web, n).await.expect("stored");
     }
-    // An acknowledgement names the marks, too: they must be there.
+    // An acknowledgement also names the key of marks, which must exist.
     put(&mailbox, ios(1), 200).await.expect("stored");
     acknowledge(&mailbox, ios(1), &[200])
         .await
@@ -151,7 +151,7 @@ async fn no_body_is_missing_while_its_slot_moves() {
         assert_eq!(whole(&mailbox, pad).await.expect("paged"), [202]);
     };
     look().await;
-    // Bodies go before their entries, and entries before their bodies.
+    // Some bodies move before their entries, others after.
     for n in (1..=80).chain([201]) {
         moving.key(&body(n)).await;
     }
@@ -160,7 +160,7 @@ async fn no_body_is_missing_while_its_slot_moves() {
     moving.key(&mailbox.keys.waiting(pad)).await;
     look().await;
 
-    // What is nowhere is missing, and what cannot be reached is not.
+    // A body that exists nowhere is missing; a body on an unreachable server is not.
     let lost = mail(120).id;
     let _: Value = from.tell(&["DEL", &body(120)]).await.expect("deleted");
     let page = async |target, after| mailbox.page(target, after, 500, SystemClock.now()).await;
@@ -181,7 +181,7 @@ async fn no_body_is_missing_while_its_slot_moves() {
     assert_eq!(error.kind, crate::Kind::Unavailable);
     eventually(async || page(ios(1), None).await.map(drop)).await;
 
-    // Its body has moved, its count has not.
+    // The body has moved, its count has not.
     acknowledge(&mailbox, ios(1), &[201])
         .await
         .expect("removed");
@@ -233,7 +233,7 @@ async fn slots_may_move_under_load() {
     };
     let (last, looks, ()) = tokio::join!(load, device, moves);
     assert!(looks > 5, "{looks}");
-    // A script waits until all its keys lie in one place: few get through while the slot moves.
+    // Scripts wait until all their keys are in one place, so few get through while the slot moves.
     assert!(last > 101, "{last}");
 
     let expected: Vec<i64> = (1..=40).chain(101..=last).collect();
@@ -242,7 +242,7 @@ async fn slots_may_move_under_load() {
         mailbox.audit().await.expect("audited").wrong,
         Vec::<String>::new()
     );
-    // It came back to the master that it was told under.
+    // The slot is back at the master under which the marker was made.
     let after = connect(&mailbox, ios(1), 1)
         .await
         .expect("connected")
@@ -250,7 +250,7 @@ async fn slots_may_move_under_load() {
     assert_eq!(after, before);
 }
 
-/// One batch for users of all servers is answered in the order of the question.
+/// A batch for users of all servers is answered in request order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the real parts: make e2e"]
 async fn a_batch_goes_to_all_servers_and_comes_back_in_order() {

@@ -1,4 +1,4 @@
-//! The mailbox on Redis does what the rule does.
+//! The mailbox on Redis follows the rule.
 
 use async_trait::async_trait;
 use proptest::prelude::*;
@@ -19,11 +19,11 @@ impl Subject for OnRedis {
         &self.0.policies
     }
 
-    async fn audit(&self) -> Audit {
+    async fn audit(&self) -> IntegrityCheck {
         self.0.audit().await.expect("audited")
     }
 
-    /// The process may end and begin: nothing is in it.
+    /// The process holds no state, so a restart loses nothing.
     fn restart(&mut self) -> bool {
         false
     }

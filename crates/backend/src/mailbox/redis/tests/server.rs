@@ -1,4 +1,4 @@
-//! Servers of a test's own, which it may break.
+//! Servers owned by a test, which may break them.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::clock::{Entropy, SystemEntropy};
 
-/// For each answer of a server: other tests keep the machine busy for seconds.
+/// Time for each answer of a server: other tests keep the machine busy for seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A `redis-server` (or sentinel) on a port of its own, killed when it is dropped.
@@ -69,19 +69,19 @@ impl Server {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// As after a power cut, but for the page cache.
+    /// Kills the server, as a power cut would, except that the page cache survives.
     pub(super) fn kill(&mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("ended");
     }
 
-    /// The same again, on its data.
+    /// Restarts the server on its data.
     pub(super) async fn again(&mut self) {
         self.child = spawn(self.port, &self.dir, &self.args);
         self.answers().await;
     }
 
-    /// STOP or CONT.
+    /// Sends STOP or CONT.
     pub(super) fn signal(&self, name: &str) {
         let sent = Command::new("kill")
             .arg(format!("-{name}"))
@@ -102,7 +102,7 @@ impl Server {
         command.query_async(&mut connection).await
     }
 
-    /// Waits until INFO says so.
+    /// Waits until INFO has this line.
     pub(super) async fn says(&self, line: &str) {
         for _ in 0..400 {
             let told = self.tell::<String>(&["INFO"]).await.unwrap_or_default();
@@ -127,7 +127,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may be gone already.
+        // The server may be gone already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -144,8 +144,8 @@ fn spawn(port: u16, dir: &TempDir, args: &[String]) -> Child {
         .expect("redis-server is installed")
 }
 
-/// The cluster's bus takes the port 10,000 above. Both are below those that the kernel gives to outgoing
-/// connections: a server that was killed finds its own free.
+/// The cluster's bus uses the port 10,000 above. Both are below the kernel's range for outgoing
+/// connections, so a restarted server finds its own port free.
 fn free_port() -> u16 {
     loop {
         let port = 13_000 + (SystemEntropy.next() % 9_700) as u16;

@@ -1,4 +1,4 @@
-//! How long Redis keeps what nobody asks for.
+//! Lifetime of data in Redis that nobody asks for.
 
 use protocol::Timestamp;
 
@@ -8,7 +8,7 @@ use super::*;
 const DAY: i64 = 86_400_000;
 const MINUTE: i64 = 60_000;
 
-/// A mailbox on a server of its own that keeps mail for a week.
+/// A mailbox that keeps mail for a week, on a server of its own.
 async fn keeping_a_week() -> (Server, RedisMailbox) {
     let server = Server::start(&[]).await;
     let config = RedisConfig {
@@ -20,7 +20,7 @@ async fn keeping_a_week() -> (Server, RedisMailbox) {
 }
 
 impl Server {
-    /// When a key ends, in milliseconds.
+    /// Expiry time of a key, in milliseconds.
     async fn ends(&self, key: &str) -> i64 {
         self.tell(&["PEXPIRETIME", key]).await.expect("told")
     }
@@ -51,7 +51,7 @@ async fn what_nobody_fetches_ends_with_its_time() {
     let now = SystemClock.now();
     let before = |minutes: i64| Timestamp::from_millis(now.millis() - minutes * MINUTE);
     let end = |accepted_at: Timestamp| accepted_at.millis() + 7 * DAY + 10 * MINUTE;
-    // The second was accepted after, the third before all others.
+    // The second message was accepted last, the third first.
     let times = [before(20), before(10), before(30)];
     let ends = [end(times[0]), end(times[1]), end(times[1])];
     for ((n, accepted_at), mapping) in (1..).zip(times).zip(ends) {
@@ -63,7 +63,7 @@ async fn what_nobody_fetches_ends_with_its_time() {
         }
         assert_eq!(server.ends(&waiting).await, mapping, "after {n}");
     }
-    // The same once more adds nothing.
+    // Storing them once more adds nothing.
     put_at(&mailbox, target, 1, times[0]).await;
     assert_eq!(server.ends(&waiting).await, ends[2]);
 }

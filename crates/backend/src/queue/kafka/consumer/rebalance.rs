@@ -1,4 +1,4 @@
-//! What the group decides, kept until the member's next poll.
+//! Decisions of the group, queued until the member's next poll.
 
 use std::collections::VecDeque;
 use std::error::Error as StdError;
@@ -19,20 +19,20 @@ use super::super::layout::Layout;
 use super::super::report::Reporter;
 use crate::queue::Partition;
 
-/// A change of the assignment. librdkafka waits with the next until this one is carried out.
+/// A change of the assignment. librdkafka holds back the next one until this one is carried out.
 #[derive(Debug)]
-pub(super) enum Change {
+pub(super) enum AssignmentChange {
     Assign(Vec<Partition>),
     Revoke(Vec<Partition>),
     Lose(Vec<Partition>),
 }
 
-/// What librdkafka calls back while the consumer is polled.
+/// Callbacks of librdkafka, made while the consumer is polled.
 pub(super) struct Rebalances {
     layout: Arc<Layout>,
     reporter: Reporter,
-    changes: Mutex<VecDeque<Change>>,
-    /// What librdkafka said about places in the log that are not there.
+    changes: Mutex<VecDeque<AssignmentChange>>,
+    /// Reports of librdkafka about offsets missing from the log.
     misplaced: Mutex<Vec<String>>,
     /// Nobody polls any more: changes are carried out at once.
     leaving: AtomicBool,
@@ -49,7 +49,7 @@ impl Rebalances {
         }
     }
 
-    pub(super) fn next(&self) -> Option<Change> {
+    pub(super) fn next(&self) -> Option<AssignmentChange> {
         self.changes.lock().pop_front()
     }
 
@@ -74,7 +74,7 @@ impl Rebalances {
     }
 }
 
-/// The place in the log at which a partition was to be read is not there.
+/// True if the offset a partition was to be read from is not in the log.
 pub(super) fn is_misplaced(error: &KafkaError) -> bool {
     matches!(
         error.rdkafka_error_code(),
@@ -86,11 +86,11 @@ pub(super) fn is_misplaced(error: &KafkaError) -> bool {
     )
 }
 
-/// What librdkafka calls the error `_LOG_TRUNCATION`.
+/// Text of librdkafka's error `_LOG_TRUNCATION`.
 const TRUNCATION: &str = "Local: Partition log truncation detected";
 
-/// The position at which librdkafka found that the log had lost its tail, if that is what it says. Its
-/// error has no field for that; the wording is pinned by a test on the brokers that it plays.
+/// Parses the position at which librdkafka found the log truncated; `None` for other reasons. The
+/// error has no field for it; a test on mock brokers pins the wording.
 pub(in super::super) fn truncated_at(reason: &str) -> Option<u64> {
     if !reason.contains(TRUNCATION) {
         return None;
@@ -133,17 +133,17 @@ impl ConsumerContext for Rebalances {
         }
         let partitions = self.partitions(list);
         let change = if assigned {
-            Change::Assign(partitions)
+            AssignmentChange::Assign(partitions)
         } else if consumer.assignment_lost() {
-            Change::Lose(partitions)
+            AssignmentChange::Lose(partitions)
         } else {
-            Change::Revoke(partitions)
+            AssignmentChange::Revoke(partitions)
         };
         self.changes.lock().push_back(change);
     }
 }
 
-/// Tells librdkafka that a change is accepted.
+/// Accepts a change of the assignment towards librdkafka.
 pub(super) fn carry_out<C: ConsumerContext>(
     consumer: &impl Consumer<C>,
     assigned: bool,
@@ -156,7 +156,7 @@ pub(super) fn carry_out<C: ConsumerContext>(
     };
     if let Err(error) = done {
         tracing::info!(%error, assigned, "an assignment is cleared");
-        // Whatever it was about, librdkafka must not wait for an answer.
+        // librdkafka must not be left waiting for an answer, whatever the change was.
         if let Err(error) = consumer.unassign() {
             tracing::warn!(%error, "an assignment could not be cleared");
         }

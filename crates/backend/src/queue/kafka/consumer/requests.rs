@@ -1,4 +1,4 @@
-//! What a member asks of the brokers, blocking.
+//! Blocking requests of a member to the brokers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,17 +18,17 @@ use super::Client;
 use crate::queue::Partition;
 use crate::{Error, Result};
 
-/// Where each partition begins: its committed offset, the beginning where the group has none. The list is
-/// handed on as the brokers gave it, since an offset's leader epoch has no safe setter.
+/// Start of each partition: its committed offset, or the beginning if the group has none. The list
+/// is passed on as the brokers returned it, because an offset's leader epoch has no safe setter.
 pub(super) type Starts = TopicPartitionList;
 
-/// Where partitions are read from; `None` is the beginning.
+/// Offsets from which partitions are read; `None` is the beginning.
 pub(super) type Places = Vec<(Partition, Option<u64>)>;
 
-/// Offsets to be committed.
+/// Offsets to commit.
 pub(super) type Due = Vec<(Partition, u64)>;
 
-/// How long a commit waits that came in the middle of a rebalance.
+/// Pause before retrying a commit that met a rebalance.
 const REBALANCE_PAUSE: Duration = Duration::from_millis(20);
 
 /// A partition whose next record is not in the log.
@@ -38,7 +38,7 @@ pub(super) struct Misplaced {
     next: u64,
     first: u64,
     end: u64,
-    /// The log lost its tail and has grown again: what stands at `next` now is not what follows.
+    /// The log lost its tail and has grown again: the record now at `next` is not the successor.
     pub(super) truncated: bool,
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for Misplaced {
     }
 }
 
-/// Asks for the committed offsets. Nothing but a group that never committed begins at the beginning.
+/// Looks up the committed offsets. Only partitions without a commit start at the beginning.
 pub(super) fn starts(
     client: &Client,
     group: &str,
@@ -85,7 +85,8 @@ pub(super) fn starts(
     Ok(starts)
 }
 
-/// Nobody can tell a new group from one whose offsets have expired: the operator can.
+/// Reports a group without offsets whose log has lost its beginning. Only the operator can tell a
+/// new group from one whose offsets expired.
 fn begins_late(group: &str, topic: &str, partition: i32, first: u64) {
     counter!("queue_partitions_without_offset_total").increment(1);
     tracing::error!(
@@ -99,9 +100,10 @@ fn begins_late(group: &str, topic: &str, partition: i32, first: u64) {
     );
 }
 
-/// Where each partition begins, once all of them are sought there; `None` while librdkafka has not begun to
-/// read some. A seek to an offset with its leader epoch makes librdkafka ask the leader whether its log still
-/// has what was read; an assignment alone does not. Partitions that librdkafka has `stopped` take no seek.
+/// Seeks each partition to its start; `None` while librdkafka has not begun to read some of them. A
+/// seek to an offset with its leader epoch makes librdkafka ask the leader whether its log still
+/// has the records read before; an assignment alone does not. Partitions that librdkafka has
+/// `stopped` refuse seeks.
 pub(super) fn seek(
     client: &Client,
     starts: &Starts,
@@ -131,7 +133,7 @@ pub(super) fn seek(
     Ok(Some(places.collect()))
 }
 
-/// The offsets among `starts`; what begins at its log's beginning has none.
+/// Offsets among `starts`; a partition that starts at the beginning has none.
 pub(super) fn offsets(starts: &Starts, layout: &Layout) -> Vec<(Partition, u64)> {
     let starts = starts.elements();
     let offsets = starts.iter().filter_map(|at| {
@@ -148,7 +150,7 @@ fn offset(at: &TopicPartitionListElem<'_>) -> Option<u64> {
     }
 }
 
-/// Commits, again while the group is dividing its partitions anew.
+/// Commits, retrying while the group rebalances.
 pub(super) fn commit(
     client: &Client,
     due: &Due,
@@ -175,8 +177,8 @@ pub(super) fn commit(
     }
 }
 
-/// The offsets, with the leader epochs of what was read last: those are never older than the offsets'
-/// own, so that a log that lost either is found out. Offsets that are invalid are not sent.
+/// Pairs the offsets with the leader epochs of the last records read: those are never older than
+/// the offsets' own epochs, so a log that lost either is detected. Invalid offsets are not sent.
 fn with_epochs(client: &Client, due: &Due, layout: &Layout) -> Result<TopicPartitionList> {
     let failed = |error| failed("committing", error);
     let mut list = client.position().map_err(failed)?;
@@ -205,7 +207,7 @@ fn is_rebalance(code: RDKafkaErrorCode) -> bool {
     )
 }
 
-/// Refuses (`Conflict`) offsets that are not in the log yet.
+/// Refuses (`Conflict`) offsets beyond the end of the log.
 pub(super) fn check_ends(
     client: &Client,
     due: &Due,
@@ -234,12 +236,12 @@ fn bounds(
     reader::bounds(client, topic, number, patience)
 }
 
-/// Where librdkafka found that a log lost its tail.
+/// Truncations that librdkafka found in logs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Truncations {
-    /// Partitions that are known.
+    /// Partitions known to be truncated.
     pub(super) partitions: BTreeSet<Partition>,
-    /// Positions at which it was found out, of partitions that librdkafka does not name.
+    /// Positions of truncations whose partitions librdkafka does not name.
     pub(super) positions: BTreeSet<u64>,
 }
 
@@ -247,14 +249,14 @@ pub(super) struct Truncations {
 #[derive(Debug, Default)]
 pub(super) struct Search {
     pub(super) misplaced: Vec<Misplaced>,
-    /// Partitions that librdkafka does not read, though their next record is there.
+    /// Partitions that librdkafka no longer reads although their next record exists.
     pub(super) stopped: Vec<Partition>,
 }
 
-/// Finds the partitions whose next record is not there, and lets the others be read again from where they
-/// are: librdkafka stopped one of them and does not say which. Where a log lost its tail, nothing is read
-/// again: it may have grown beyond the place meanwhile, with other records. Partitions that have only `starts`
-/// yet are sought there by [`seek`].
+/// Finds the partitions whose next record is missing, and seeks the others to their positions
+/// again: librdkafka stopped one of them and does not say which. After a truncation nothing is
+/// sought, because a log may have grown past the position in the meantime, with other records.
+/// Partitions that only have `starts` are left to [`seek`].
 pub(super) fn misplaced(
     client: &Client,
     positions: &[(Partition, u64)],

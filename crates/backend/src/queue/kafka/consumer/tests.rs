@@ -3,7 +3,7 @@ use super::*;
 use crate::Kind;
 use crate::queue::Queue;
 
-/// librdkafka reports a place once; a search begun before the partition was placed finds nothing.
+/// librdkafka reports an offset once; a search begun before the partition was placed finds nothing.
 #[tokio::test]
 async fn a_place_reported_amid_a_search_is_searched_too() {
     let (_brokers, queue) = mock::installed(|_| {}).await;
@@ -29,24 +29,25 @@ async fn a_place_reported_amid_a_search_is_searched_too() {
     assert_eq!(error.kind, Kind::Corrupt);
 }
 
-/// Steps until the group's offsets are there; nothing is assigned yet. `None`: they came amid a step, and it went on.
+/// Polls until the group's offsets are known but nothing is assigned. `None` if they arrived during
+/// a poll that already went on.
 async fn starts(consumer: &mut KafkaConsumer) -> Option<Starts> {
     loop {
         if consumer.poll(10).now_or_never().is_some() {
             return None;
         }
         if let Some(Placing { step, .. }) = &mut consumer.placing
-            && let Step::Asked(asked) = step
+            && let AssignmentStep::Asked(asked) = step
         {
             let starts = asked.await.unwrap().unwrap();
-            *step = Step::Ask;
+            *step = AssignmentStep::Ask;
             return Some(starts);
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// librdkafka stops a partition whose place is gone and refuses each seek in it from then on.
+/// librdkafka stops a partition whose offset is gone and refuses every later seek in it.
 #[tokio::test]
 async fn a_place_reported_before_the_first_seek_keeps_back_no_other_partition() {
     let (_brokers, queue) = mock::installed(|_| {}).await;
@@ -66,7 +67,7 @@ async fn a_place_reported_before_the_first_seek_keeps_back_no_other_partition() 
     carry_out(consumer.client().unwrap().as_ref(), true, &starts);
     if let Some(placing) = &mut consumer.placing {
         let at = Instant::now() + Duration::from_secs(3);
-        placing.step = Step::Seek {
+        placing.step = AssignmentStep::Seek {
             starts,
             at,
             remind_at: at + REMIND,

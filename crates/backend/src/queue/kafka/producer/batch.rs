@@ -1,4 +1,4 @@
-//! One publish under way: its records' answers, and who waits for them.
+//! A publish in progress: the answers of its records, and their waiter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use tokio::time::Instant;
 use crate::Result;
 use crate::queue::Partition;
 
-/// One a record, in order; `None` is not answered yet.
-pub(super) type Answers = Vec<Option<Result<u64>>>;
+/// One answer per record, in order; `None` while it is open.
+pub(super) type RecordAnswers = Vec<Option<Result<u64>>>;
 
-/// Records that were handed over: their places in the publish, and where their answers will come.
-pub(super) struct Sent {
+/// Records handed over: their positions in the publish, and the channel of their answers.
+pub(super) struct PendingAnswers {
     pub(super) places: Vec<usize>,
     pub(super) answered: oneshot::Receiver<Vec<Result<u64>>>,
 }
 
-/// The batches of a generation that wait for an acknowledgement.
+/// Batches of a generation that await acknowledgement.
 #[derive(Default)]
 pub(super) struct InFlight {
     state: Mutex<InFlightState>,
@@ -28,7 +28,7 @@ pub(super) struct InFlight {
 #[derive(Default)]
 struct InFlightState {
     next: u64,
-    /// By age.
+    /// In order of age.
     batches: BTreeMap<u64, (Instant, BTreeSet<Partition>)>,
 }
 
@@ -47,7 +47,7 @@ impl InFlight {
         self.state.lock().batches.remove(&id);
     }
 
-    /// Since when the oldest waits.
+    /// Time at which the oldest batch was handed over.
     pub(super) fn oldest(&self) -> Option<Instant> {
         let state = self.state.lock();
         state
@@ -61,7 +61,7 @@ impl InFlight {
         state.batches.values().any(|(since, _)| *since > time)
     }
 
-    /// What waits since `time` or longer.
+    /// Partitions with a batch handed over at `time` or earlier.
     pub(super) fn before(&self, time: Instant) -> BTreeSet<Partition> {
         let state = self.state.lock();
         let old = state.batches.values().filter(|(since, _)| *since <= time);
@@ -76,23 +76,23 @@ impl InFlight {
     }
 }
 
-/// The records of one publish. It ends when each of them is answered.
+/// Records of one publish. The batch ends when each of them is answered.
 pub(super) struct Batch {
     id: u64,
     in_flight: Arc<InFlight>,
     state: Mutex<BatchState>,
-    /// Its share of the room.
+    /// Permit for the batch's bytes, returned when it ends.
     _room: OwnedSemaphorePermit,
 }
 
 struct BatchState {
-    answers: Answers,
+    answers: RecordAnswers,
     open: usize,
     waiter: Option<oneshot::Sender<Vec<Result<u64>>>>,
 }
 
 impl Batch {
-    /// A batch, and where its answers will come. It holds itself open until [`Batch::close`].
+    /// Creates a batch and the channel of its answers. The batch stays open until [`Batch::close`].
     pub(super) fn begin(
         count: usize,
         partitions: &BTreeSet<Partition>,
@@ -133,14 +133,14 @@ impl Batch {
         self.in_flight.leave(self.id);
         if let Some(waiter) = state.waiter.take() {
             let answers = std::mem::take(&mut state.answers).into_iter();
-            // Nobody waits when the publish was dropped.
+            // The waiter is gone if the publish was dropped.
             let _ = waiter.send(answers.flatten().collect());
         }
     }
 }
 
 impl Drop for Batch {
-    /// A record whose answer will never come must not keep its generation waiting.
+    /// Leaves the batches in flight: a generation must not wait for answers that will never come.
     fn drop(&mut self) {
         self.in_flight.leave(self.id);
     }

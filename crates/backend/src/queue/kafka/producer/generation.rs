@@ -1,4 +1,4 @@
-//! One librdkafka producer, from its start until it is thrown away.
+//! One librdkafka producer, from start to disposal.
 
 use std::collections::BTreeSet;
 use std::error::Error as StdError;
@@ -20,58 +20,58 @@ use super::super::config::KafkaConfig;
 use super::super::layout::Layout;
 use super::super::report::{Reporter, blocking, failed};
 use super::super::{SEAM, record, settings};
-use super::batch::{Answers, Batch, InFlight, Sent};
-use super::proofs::{Claim, Proofs};
+use super::batch::{Batch, InFlight, PendingAnswers, RecordAnswers};
+use super::confirmations::{Confirmations, Readiness};
 use crate::queue::{NewRecord, Partition};
 use crate::{Error, Result};
 
-/// What became of records that were to be handed over.
-pub(super) enum Handed {
-    /// All that could be; the rest waits for their answers.
-    Over(Sent),
-    /// None: another's first record in one of the partitions is under way.
+/// Outcome of handing records over.
+pub(super) enum SendState {
+    /// Handed over as far as possible; the rest waits for these answers.
+    Over(PendingAnswers),
+    /// Nothing handed over: another publish's first record in one of the partitions is in flight.
     Later,
-    /// None, for ever.
+    /// Nothing handed over, and never again.
     Closed,
 }
 
-/// The unit in which room is counted.
+/// Granularity of room, in bytes.
 const ROOM_UNIT: usize = 1 << 10;
 
 pub(super) struct Generation {
-    /// Always there until it is dropped, which takes a while and must not happen on the runtime.
+    /// Present until drop. Closing it takes a while and must not happen on the runtime.
     client: Option<Arc<ThreadedProducer<Deliveries>>>,
     state: Arc<State>,
     room: Arc<Semaphore>,
     room_max: u32,
-    /// False once what is left was thrown away: nothing may be handed over any more, because a later
-    /// record would then be appended although an earlier one was not.
+    /// False once the remaining records were discarded. Nothing may be handed over after that,
+    /// because a later record would then be appended although an earlier one was not.
     open: RwLock<bool>,
 }
 
 #[derive(Default)]
 struct State {
     in_flight: Arc<InFlight>,
-    proofs: Proofs,
+    proofs: Confirmations,
     broken: AtomicBool,
     broke: Notify,
 }
 
-/// What librdkafka calls back.
+/// Callbacks of librdkafka.
 struct Deliveries {
     state: Arc<State>,
     reporter: Reporter,
 }
 
-struct Slot {
+struct RecordSlot {
     batch: Arc<Batch>,
     place: usize,
-    /// The partition whose first record this is.
+    /// Partition whose first record this is, if it is one.
     first_of: Option<Partition>,
 }
 
 impl Generation {
-    /// Starts its threads; blocks for a moment.
+    /// Starts a producer with its threads; blocks briefly.
     pub(super) fn start(config: &KafkaConfig) -> Result<Generation> {
         let state = Arc::new(State::default());
         let context = Deliveries {
@@ -92,7 +92,7 @@ impl Generation {
         })
     }
 
-    /// Waits until the brokers have told this client who leads the topics.
+    /// Waits until the brokers have told this client the leaders of the topics.
     pub(super) async fn warm_up(&self, layout: &Layout, patience: Duration) -> Result<()> {
         let Some(client) = self.client.clone() else {
             return Ok(());
@@ -111,30 +111,30 @@ impl Generation {
         .await
     }
 
-    /// Waits for room for so many bytes; `None` when this generation takes nothing more.
+    /// Waits for room for `bytes`; `None` once this generation accepts nothing more.
     pub(super) async fn room(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let units = u32::try_from(bytes.div_ceil(ROOM_UNIT)).unwrap_or(u32::MAX);
         let units = units.clamp(1, self.room_max);
         self.room.clone().acquire_many_owned(units).await.ok()
     }
 
-    /// Hands over the records that have no answer yet; of a partition that does not know this producer,
-    /// the first of them.
+    /// Hands over the records without an answer; for a partition that does not know this producer
+    /// yet, only the first of them.
     pub(super) fn hand_over(
         &self,
         records: &[NewRecord],
-        answers: &Answers,
+        answers: &RecordAnswers,
         room: OwnedSemaphorePermit,
         layout: &Layout,
-    ) -> Handed {
+    ) -> SendState {
         let is_open = self.open.read();
         let (true, Some(client)) = (*is_open && !self.is_broken(), &self.client) else {
-            return Handed::Closed;
+            return SendState::Closed;
         };
-        // Told before librdkafka has called back.
+        // The error is set before librdkafka calls back.
         if client.client().fatal_error().is_some() {
             self.state.fail();
-            return Handed::Closed;
+            return SendState::Closed;
         }
         let mut places: Vec<usize> = (0..records.len())
             .filter(|&place| answers[place].is_none())
@@ -144,9 +144,9 @@ impl Generation {
             .map(|&place| records[place].partition)
             .collect();
         let first = match self.state.proofs.claim(&partitions, Instant::now()) {
-            Claim::Nothing => return Handed::Later,
-            Claim::Everything => false,
-            Claim::First(mut unknown) => {
+            Readiness::Nothing => return SendState::Later,
+            Readiness::Everything => false,
+            Readiness::First(mut unknown) => {
                 partitions.clone_from(&unknown);
                 places.retain(|&place| unknown.remove(&records[place].partition));
                 true
@@ -157,7 +157,7 @@ impl Generation {
         let mut stopped = BTreeSet::new();
         for (n, &place) in places.iter().enumerate() {
             let record = &records[place];
-            let slot = Slot {
+            let slot = RecordSlot {
                 batch: batch.clone(),
                 place: n,
                 first_of: first.then_some(record.partition),
@@ -175,15 +175,15 @@ impl Generation {
             }
         }
         batch.close();
-        Handed::Over(Sent { places, answered })
+        SendState::Over(PendingAnswers { places, answered })
     }
 
-    /// Completes when a partition came to know this producer, or did not, after this call.
+    /// Completes when a proof of a partition changes after this call.
     pub(super) fn proved(&self) -> impl Future<Output = ()> + '_ {
         self.state.proofs.changed()
     }
 
-    /// Throws away what is left; each record of it is answered. Blocks for a moment.
+    /// Discards the remaining records; each of them is answered. Blocks briefly.
     pub(super) fn kill(&self) {
         *self.open.write() = false;
         self.room.close();
@@ -196,7 +196,7 @@ impl Generation {
         self.state.broken.load(Ordering::Acquire)
     }
 
-    /// Completes when librdkafka gave up.
+    /// Completes when librdkafka reports a fatal error.
     pub(super) async fn broke(&self) {
         self.state.broke.notified().await;
     }
@@ -221,14 +221,14 @@ impl Generation {
 impl Drop for Generation {
     fn drop(&mut self) {
         let client = self.client.take();
-        // Without a thread to spare it is dropped here.
+        // Dropped on this thread if none can be spawned.
         let _ = std::thread::Builder::new()
             .name("kafka-producer-end".into())
             .spawn(move || drop(client));
     }
 }
 
-/// Why a record was not sent whose partition has failed already.
+/// Error of a record that follows a failed one in its partition.
 pub(super) fn failed_before() -> Error {
     Error::unavailable(SEAM, "a record before it in the same partition failed")
 }
@@ -236,9 +236,9 @@ pub(super) fn failed_before() -> Error {
 fn send(
     client: &ThreadedProducer<Deliveries>,
     record: &NewRecord,
-    slot: Box<Slot>,
+    slot: Box<RecordSlot>,
     layout: &Layout,
-) -> Result<(), (KafkaError, Box<Slot>)> {
+) -> Result<(), (KafkaError, Box<RecordSlot>)> {
     let Ok((topic, number)) = layout.place(record.partition) else {
         return Err((KafkaError::Canceled, slot));
     };
@@ -254,7 +254,7 @@ fn send(
         .map_err(|(error, sent)| (error, sent.delivery_opaque))
 }
 
-impl Slot {
+impl RecordSlot {
     fn answer(&self, state: &State, answer: Result<u64>) {
         if let Some(partition) = self.first_of {
             state.proofs.tell(partition, answer.is_ok(), Instant::now());
@@ -293,12 +293,12 @@ impl ClientContext for Deliveries {
 }
 
 impl ProducerContext for Deliveries {
-    type DeliveryOpaque = Box<Slot>;
+    type DeliveryOpaque = Box<RecordSlot>;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, slot: Box<Slot>) {
+    fn delivery(&self, result: &DeliveryResult<'_>, slot: Box<RecordSlot>) {
         let answer = match result {
             Ok(message) => u64::try_from(message.offset()).map_err(|_| {
-                // The brokers had it already and no longer know where.
+                // The brokers already had the record and no longer know its offset.
                 Error::unavailable(SEAM, "acknowledged without an offset")
             }),
             Err((error, message)) => {

@@ -1,8 +1,9 @@
-//! The publishes of one partition, a batch under way and the next one gathering.
+//! Publishes of one partition: a batch in flight, and the next one gathering.
 //!
-//! librdkafka sends nothing more of a partition while five of its records are in flight, and the thread of that broker
-//! spins for as long as any wait for it (librdkafka#3692): where a broker is slow, that takes the processors away from
-//! everybody else. So it is handed only what it can send at once, and the rest waits here.
+//! librdkafka sends nothing more for a partition while five of its records are in flight, and the
+//! thread of that broker spins as long as any record waits (librdkafka#3692): on a slow broker that
+//! takes CPU away from everything else. So librdkafka gets only as much as it can send at once, and
+//! the rest waits here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,12 +16,12 @@ use tokio::time::Instant;
 use crate::Result;
 use crate::queue::NewRecord;
 
-/// Records of one batch: what librdkafka puts into one request.
+/// Maximum number of records in a batch: librdkafka puts this many into one request.
 const RECORDS_MAX: usize = 10_000;
 
 type Answers = Vec<Result<u64>>;
 
-/// One partition.
+/// Queue of publishes for one partition.
 #[derive(Default)]
 pub(super) struct Lane {
     state: Mutex<State>,
@@ -42,12 +43,13 @@ struct Publish {
 /// Publishes that go together.
 pub(super) struct Gathered {
     pub(super) records: Vec<NewRecord>,
-    /// How many records each has, and who waits for their answers.
+    /// Record count of each publish, and the channel of its answers.
     publishes: Vec<(usize, oneshot::Sender<Answers>)>,
 }
 
 impl Lane {
-    /// Adds a publish; answers where its answers will come, and whether nobody carries the lane: then who asks is to.
+    /// Adds a publish; returns the channel of its answers and, if nobody carries the lane, the
+    /// right to do so, which the caller must use.
     pub(super) fn add(
         self: &Arc<Lane>,
         records: Vec<NewRecord>,
@@ -55,7 +57,7 @@ impl Lane {
     ) -> (oneshot::Receiver<Answers>, Option<Carrying>) {
         let (answered, answers) = oneshot::channel();
         let mut state = self.state.lock();
-        // Who asked gave up: what is held is what somebody waits for.
+        // The caller of such a publish gave up; only publishes with a waiter take up memory.
         while state
             .waiting
             .front()
@@ -78,15 +80,15 @@ impl Lane {
     }
 }
 
-/// The right to carry a lane: one holder at a time.
+/// The right to carry a lane, held by one task at a time.
 pub(super) struct Carrying {
     lane: Arc<Lane>,
     has_ended: bool,
 }
 
 impl Carrying {
-    /// The next batch, up to so many bytes, unless one publish has more; `None` ends the carrying. A publish that waited
-    /// for longer than `patience`, or was dropped, is left out.
+    /// Takes the next batch, of up to `bytes_max` bytes unless a single publish has more; `None`
+    /// ends the carrying. Skips publishes that were dropped or waited longer than `patience`.
     pub(super) fn next(&mut self, bytes_max: usize, patience: Duration) -> Option<Gathered> {
         let mut state = self.lane.state.lock();
         let mut gathered = Gathered {
@@ -118,7 +120,7 @@ impl Carrying {
 }
 
 impl Drop for Carrying {
-    /// A carrier that ended in the middle must not keep the next one away.
+    /// Frees the lane of a carrier that ended midway, so that the next one can start.
     fn drop(&mut self) {
         if !self.has_ended {
             self.lane.state.lock().is_carried = false;
@@ -127,7 +129,7 @@ impl Drop for Carrying {
 }
 
 impl Gathered {
-    /// Places of records whose publish was dropped.
+    /// Positions of records whose publish was dropped.
     pub(super) fn dropped(&self) -> impl Iterator<Item = usize> {
         let mut end = 0;
         self.publishes.iter().flat_map(move |(count, waiter)| {
@@ -137,11 +139,11 @@ impl Gathered {
         })
     }
 
-    /// One answer for each record, in order.
+    /// Sends each publish its answers, one per record, in order.
     pub(super) fn answer(self, answers: Answers) {
         let mut answers = answers.into_iter();
         for (count, waiter) in self.publishes {
-            // Nobody waits when the publish was dropped.
+            // The waiter is gone if the publish was dropped.
             let _ = waiter.send(answers.by_ref().take(count).collect());
         }
     }

@@ -1,4 +1,4 @@
-//! On the brokers that librdkafka plays itself: what they can be made to do wrong.
+//! Failures on librdkafka's mock brokers.
 
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
@@ -9,7 +9,7 @@ use crate::queue::contract::{self, World};
 
 pub(in crate::queue::kafka) type Brokers = MockCluster<'static, DefaultProducerContext>;
 
-/// Makes the topics, which these brokers do not do when they are asked.
+/// Creates the topics, which mock brokers do not do on request.
 async fn install(brokers: &Brokers, config: &KafkaConfig) {
     let layout = Layout::of(config);
     for (_, name, count) in layout.topics() {
@@ -36,8 +36,8 @@ fn in_a_hurry(config: &mut KafkaConfig) {
     config.request_timeout = Duration::from_secs(2);
 }
 
-/// Publishes one record, with this number, until it is accepted: when a producer reaches brokers
-/// that are back, within its first deadline or later, is up to its connections.
+/// Publishes one record with this number until it is accepted: a producer may need more than one
+/// deadline to reconnect to brokers that are back.
 async fn accepted_again(producer: &dyn Producer, partition: Partition, number: usize) {
     let accepted = async {
         while producer
@@ -101,7 +101,7 @@ async fn who_finds_nobody_or_nothing_is_told() {
 
     let brokers = MockCluster::new(1).unwrap();
     let mut config = config(vec![brokers.bootstrap_servers()]);
-    // Else these brokers would make whatever they are asked for.
+    // Otherwise mock brokers would create any topic they are asked for.
     for (_, name, _) in Layout::of(&config).topics() {
         let unknown = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
         brokers.topic_error(name, unknown).unwrap();
@@ -166,7 +166,7 @@ async fn without_brokers_nothing_is_accepted_and_afterwards_all_is_well() {
     );
     brokers.broker_up(-1).unwrap();
     accepted_again(producer.as_ref(), at(0), 6).await;
-    // What failed was thrown away before it could be sent.
+    // The failed records were discarded before they could be sent.
     assert_eq!(values(&queue, at(0)).await, [0, 1, 2, 6]);
 }
 
@@ -231,14 +231,14 @@ async fn after_a_refusal_for_good_none_of_the_later_records_is_appended() {
     let (brokers, queue) = installed(in_a_hurry).await;
     let producer = queue.producer();
     let refusal = [RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED];
-    // More than one request's worth.
+    // More than one request holds.
     let mut records = numbered(at(0), 0..40);
     for record in &mut records {
         record.headers = vec![("padding".into(), vec![7; 100_000].into())];
     }
     brokers.request_errors(RDKafkaApiKey::Produce, &refusal);
     let answers = producer.publish(records).await;
-    // The second request was not on its way yet: these brokers would have taken it.
+    // The second request was not sent yet: mock brokers would have accepted it.
     assert!(answers.iter().all(Result::is_err), "{answers:?}");
     // By a new producer.
     accepted_again(producer.as_ref(), at(0), 100).await;
@@ -297,7 +297,7 @@ async fn a_publish_that_is_dropped_harms_no_other() {
     assert_eq!(kept.last(), Some(&100));
 }
 
-/// Puts the group where the log of the first partition has nothing.
+/// Commits `next`, an offset that the first partition's log does not have.
 pub(in crate::queue::kafka) fn stand(queue: &KafkaQueue, next: i64) {
     use rdkafka::consumer::{CommitMode, Consumer as _};
     let group = queue.layout.group("carrier", Topic::Message);
@@ -369,7 +369,7 @@ async fn who_does_not_poll_loses_its_partitions_and_is_told() {
     while !lost.contains(&at(0)) {
         match next_change(away.as_mut()).await {
             Polled::Lost(more) => lost.extend(more),
-            // It polls, so it is a member again.
+            // The member polls, so it rejoins.
             Polled::Assigned(_) => {}
             other => panic!("nothing is left to be given up: {other:?}"),
         }

@@ -8,15 +8,15 @@ use rdkafka::client::DefaultClientContext;
 use super::*;
 use crate::queue::contract::{self, World};
 use crate::queue::topics::{Change, Difference};
-use crate::real;
+use crate::test_servers;
 
-/// An installation on the brokers, until it is dropped.
+/// An installation on real brokers, removed on drop.
 pub(super) struct Installation(pub(super) KafkaConfig);
 
 impl Installation {
     pub(super) fn named() -> Installation {
-        let mut config = config(real::addresses("kafka"));
-        let access = real::access("kafka");
+        let mut config = config(test_servers::addresses("kafka"));
+        let access = test_servers::access("kafka");
         config.tls = access.tls;
         config.sasl.mechanism = access
             .username
@@ -106,7 +106,7 @@ async fn keeps_the_contract(protocol: GroupProtocol) {
 #[ignore = "needs the real parts: make e2e"]
 async fn keeps_the_contract_on_brokers() {
     keeps_the_contract(GroupProtocol::Classic).await;
-    real::ran("queue", "kafka");
+    test_servers::ran("queue", "kafka");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -176,7 +176,7 @@ async fn a_log_that_is_made_anew_has_a_new_epoch() {
         "{changes:?}"
     );
     assert_eq!(installation.connect().await.epoch(), 2);
-    // Without topic `meta` nobody knows which epoch an older log had.
+    // Without topic `meta` nobody knows the epoch of the older log.
     installation.delete(&[&layout.meta()]).await;
     let refused = topics::apply(config).await.err().unwrap();
     assert!(refused.source.to_string().contains("epoch_min"));
@@ -231,7 +231,7 @@ async fn retention_that_overtakes_a_group_is_told() {
 
 const CHILD_PREFIX: &str = "PACKETBOAT_TEST_TOPIC_PREFIX";
 
-/// A process of its own that holds partitions until it is killed.
+/// A separate process that holds partitions until it is killed.
 #[tokio::test]
 #[ignore = "the other half of a test: does nothing alone"]
 async fn a_member_that_will_be_killed() {
@@ -274,7 +274,7 @@ async fn a_killed_member_is_replaced_within_the_session_timeout() {
     let mut consumer = queue.subscribe("carrier", Topic::Message).await.unwrap();
     let mut held: usize = 0;
     let mut shared = false;
-    // Alone at first perhaps, then two and two.
+    // The process may be alone at first; then the members hold two each.
     while !(shared && held == 2) {
         match next_change(consumer.as_mut()).await {
             Polled::Assigned(more) => held += more.len(),

@@ -78,6 +78,7 @@ async fn rebalancing() {
             let (mut revoked, mut assigned) = (None, None);
             while assigned.is_none() {
                 tokio::select! {
+                    biased;
                     polled = a.poll(10) => {
                         if let Polled::Revoked(_) = polled.unwrap() {
                             revoked = Some(started.elapsed());

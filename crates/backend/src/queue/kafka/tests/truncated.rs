@@ -1,5 +1,5 @@
-//! A log that lost its tail and has grown again: what was accepted since stands at offsets that the group has passed.
-//! A group that went on from its offset would skip it.
+//! A log that lost its tail and grew again: records accepted since then are at offsets that the
+//! group has passed. A group that continued at its offset would skip them.
 
 use std::process::{Command, Stdio};
 
@@ -10,9 +10,10 @@ use super::super::consumer::rebalance::truncated_at;
 use super::real::Installation;
 use super::*;
 use crate::Error;
-use crate::real;
+use crate::test_servers;
 
-/// The error of a poll, while nothing may be handed out of `partition`; the records of others.
+/// Polls until an error, and collects the records of other partitions; none of `partition` may
+/// come.
 async fn refusal(consumer: &mut dyn Consumer, partition: Partition) -> (Error, Vec<Record>) {
     let mut others = Vec::new();
     let refused = async {
@@ -53,7 +54,7 @@ fn librdkafka_says_where_in_words_alone() {
     }
 }
 
-// holes 5: the played brokers have no epoch of the records any more after a change of leaders.
+// holes 5: after a change of leaders, mock brokers no longer know the epoch of the records.
 #[tokio::test]
 async fn a_group_does_not_go_on_behind_what_the_log_lost() {
     let (brokers, queue) = super::mock::installed(|_| {}).await;
@@ -75,9 +76,9 @@ async fn a_group_does_not_go_on_behind_what_the_log_lost() {
         text.contains("message/0 continues at 3, but the log has 0 to 3 after it lost its tail"),
         "{text}"
     );
-    // Its offsets alone would make repeats of what was accepted since.
+    // Resetting offsets alone would make records accepted since then look like repeats.
     assert!(text.contains("kafka.epoch_min"), "{text}");
-    // Not when it has grown either, while others go on.
+    // The partition stays stopped when its log has grown, while others continue.
     producer.publish(numbered(at(0), 3..9)).await;
     producer.publish(numbered(at(1), 0..3)).await;
     let mut others = 0;
@@ -97,7 +98,7 @@ fn kafka(verb: &str, words: &[&str]) {
     assert!(ended.unwrap().success(), "kafka {verb} {words:?}");
 }
 
-/// Brings brokers back whatever becomes of the test.
+/// Restarts the brokers when dropped, however the test ends.
 struct Back(&'static [&'static str]);
 
 impl Drop for Back {
@@ -106,7 +107,7 @@ impl Drop for Back {
     }
 }
 
-/// Publishes so many records, again until each is appended.
+/// Publishes `count` records, repeating each until it is appended.
 async fn append(queue: &KafkaQueue, count: usize) {
     let producer = queue.producer();
     for n in 0..count {
@@ -114,11 +115,11 @@ async fn append(queue: &KafkaQueue, count: usize) {
     }
 }
 
-// Two copies, and what is accepted while one of them is away is lost with the other.
+// Records accepted while one of two copies is away are lost with the other copy.
 #[tokio::test]
 #[ignore = "kills brokers: make campaign"]
 async fn what_is_accepted_after_a_loss_is_not_skipped() {
-    assert_eq!(real::addresses("kafka").len(), 3, "three brokers");
+    assert_eq!(test_servers::addresses("kafka").len(), 3, "three brokers");
     let mut installation = Installation::named();
     installation.0.min_insync_replicas = 1;
     installation.0.unsafe_single_copy = true;
@@ -150,7 +151,7 @@ async fn what_is_accepted_after_a_loss_is_not_skipped() {
     kafka("start", &["3"]);
     append(&queue, 150).await;
     let (_, end) = loop {
-        // The broker that is asked first may be the one that is away.
+        // The first broker asked may be the one that is down.
         if let Ok(bounds) = queue.bounds(at(0)).await {
             break bounds;
         }

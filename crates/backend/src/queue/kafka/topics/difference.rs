@@ -1,39 +1,39 @@
-//! Where topics are not as they should be, and what was done about it.
+//! Differences between wanted and actual topics, and the changes made.
 
 use std::fmt;
 
-/// One thing that is not as configured.
+/// A single deviation from the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
     Missing {
         topic: String,
     },
-    /// Never changed: it is fixed at installation.
+    /// Wrong partition count. Never changed: it is fixed at installation.
     Partitions {
         topic: String,
         wanted: u32,
         found: u32,
     },
-    /// Fewer replicas than wanted. Never changed here: brokers copy data for that.
+    /// Fewer replicas than wanted. Never changed here, because brokers would have to copy data.
     Replicas {
         topic: String,
         wanted: u32,
         found: u32,
     },
-    /// A setting of a topic, as Kafka names it.
+    /// Different setting of a topic, under Kafka's name.
     Setting {
         topic: String,
         name: String,
         wanted: String,
         found: Option<String>,
     },
-    /// The log's epoch is not written down.
+    /// Missing epoch of the log.
     Epoch {
         topic: String,
     },
 }
 
-/// What [`apply`](super::apply) did.
+/// Change made, or left, by [`apply`](super::apply).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Created {
@@ -42,18 +42,18 @@ pub enum Change {
         replicas: u32,
     },
     Set(Difference),
-    /// The log got its epoch, or a new one because it was made anew.
+    /// First epoch of the log, or a new one because the log was created anew.
     Epoch {
         from: Option<u32>,
         to: u32,
     },
-    /// Not changed: it is fixed, or records would go sooner than now.
+    /// Difference left alone: it is fixed, or removing it would drop records earlier than now.
     Left(Difference),
 }
 
 impl Difference {
-    /// Whether setting it takes nothing away: what bounds how much is kept, how large a record may be and
-    /// how many brokers must have it may only grow.
+    /// True if setting it takes nothing away: bounds on retention, record size and in-sync replicas
+    /// may only grow.
     pub(super) fn may_be_set(&self) -> bool {
         let Difference::Setting {
             name,

@@ -1,4 +1,4 @@
-//! What the topics should be.
+//! Wanted state of the topics.
 
 use std::time::Duration;
 
@@ -8,27 +8,28 @@ use super::super::config::KafkaConfig;
 use super::super::layout::Layout;
 use super::super::settings::batch_bytes_max;
 
-/// Kafka drops whole segments, by their newest record: with longer ones retention would be far longer than it says.
+/// Upper bound on segments. Kafka drops whole segments, by their newest record, so longer ones
+/// would stretch the configured retention far.
 const SEGMENT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A topic as the configuration wants it.
-pub(super) struct Wanted {
+/// Topic as configured.
+pub(super) struct TopicSpec {
     pub(super) name: String,
     pub(super) partitions: u32,
     pub(super) replicas: u32,
-    /// Names and values as Kafka has them.
+    /// Kafka's setting names, with the wanted values.
     pub(super) settings: Vec<(&'static str, String)>,
 }
 
 /// All topics of an installation.
-pub(super) fn wanted(config: &KafkaConfig, layout: &Layout) -> Vec<Wanted> {
+pub(super) fn wanted(config: &KafkaConfig, layout: &Layout) -> Vec<TopicSpec> {
     let topics = layout.topics().map(|(topic, name, partitions)| {
         let mut settings = common(config);
         settings.push(("cleanup.policy", "delete".into()));
         let retention = retention(topic, config);
         settings.push(("retention.ms", millis(retention)));
         settings.push(("segment.ms", millis(retention.min(SEGMENT_MAX))));
-        Wanted {
+        TopicSpec {
             name: name.to_owned(),
             partitions,
             replicas: config.replication_factor,
@@ -38,7 +39,7 @@ pub(super) fn wanted(config: &KafkaConfig, layout: &Layout) -> Vec<Wanted> {
     let meta = {
         let mut settings = common(config);
         settings.push(("cleanup.policy", "compact".into()));
-        Wanted {
+        TopicSpec {
             name: layout.meta(),
             partitions: 1,
             replicas: config.replication_factor,
@@ -56,9 +57,9 @@ fn common(config: &KafkaConfig) -> Vec<(&'static str, String)> {
         ),
         ("message.timestamp.type", "LogAppendTime".into()),
         ("max.message.bytes", batch_bytes_max(config).to_string()),
-        // A replica that is behind never becomes leader: that would lose what was accepted.
+        // A lagging replica never becomes leader: that would lose accepted records.
         ("unclean.leader.election.enable", "false".into()),
-        // Time alone decides: a cluster's default in bytes would drop what nobody has read yet.
+        // Only time removes records: a cluster-wide default in bytes would drop unread ones.
         ("retention.bytes", "-1".into()),
     ]
 }
@@ -70,8 +71,8 @@ fn retention(topic: Topic, config: &KafkaConfig) -> Duration {
         Topic::Retry(_) => retention.retry,
         Topic::Notification => retention.notification,
         Topic::Dead | Topic::NotificationDead => retention.dead,
-        // Kafka drops whole segments, by their newest record: a letter may stay for long after its time, and
-        // what was done with it has to be known for as long.
+        // Kafka drops whole segments, by their newest record: a dead letter may stay long after its
+        // retention, and the operations on it must stay known for as long.
         Topic::Operation => retention.dead.saturating_mul(2),
     }
 }
@@ -84,7 +85,7 @@ fn millis(duration: Duration) -> String {
 mod tests {
     use super::*;
 
-    // holes 14: what a cluster's defaults would do to records that nobody has read yet.
+    // holes 14: a cluster's defaults could drop records that nobody has read yet.
     #[test]
     fn nothing_is_dropped_by_size_and_segments_end_within_a_day() {
         let config = KafkaConfig::default();

@@ -1,4 +1,5 @@
-//! The contract of a stream under TLS, for the adapter and for tokio-rustls as its judge: an echo over a pipe in memory.
+//! Contract of a TLS stream, checked on the adapter and on tokio-rustls as the reference: an echo
+//! over an in-memory pipe.
 
 use std::future::Future;
 use std::io::ErrorKind;
@@ -12,13 +13,13 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
-/// Bytes that fit into the pipe, so that nobody waits for anybody.
+/// Capacity of the pipe, large enough that neither side blocks.
 const PIPE_BYTES: usize = 8 * 1024 * 1024;
 
 /// End of a server's connection.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
-    /// The client said that nothing more follows.
+    /// The client sent its close.
     Clean,
     Cut,
     Refused,
@@ -32,7 +33,7 @@ struct Report {
     is_resumed: bool,
 }
 
-/// Echoes until the client says that nothing follows, then says so, too.
+/// Echoes until the client closes, then closes its side as well.
 async fn adapter(
     mut pipe: impl AsyncRead + AsyncWrite + Unpin,
     config: Arc<ServerConfig>,
@@ -68,7 +69,7 @@ async fn adapter(
     }
 }
 
-/// A socket takes what it likes.
+/// Flushes in short writes, like a socket that takes only a part.
 async fn flush(tls: &mut Tls, pipe: &mut (impl AsyncWrite + Unpin)) {
     while !tls.unwritten().is_empty() {
         let len = tls.unwritten().len().min(10_000);
@@ -142,7 +143,7 @@ impl Caller {
         self.client.writer().write_all(bytes).expect("room");
     }
 
-    /// The next plaintext; nothing at a clean end, an error at any other.
+    /// The next plaintext; empty at a clean end, an error at any other.
     async fn read(&mut self) -> Result<Vec<u8>, String> {
         let mut buffer = vec![0; 4000];
         loop {
@@ -187,7 +188,7 @@ impl Caller {
     }
 }
 
-/// One connection: what the caller does, and what the server saw.
+/// Runs one connection: `call` acts as the client, and the report is the server's.
 async fn connection<S>(
     server: impl Fn(DuplexStream, Arc<ServerConfig>) -> S,
     config: &Arc<ClientConfig>,
@@ -210,7 +211,7 @@ where
     served.await.expect("no panic")
 }
 
-/// The same for both servers, in both versions.
+/// Checks one server in both TLS versions.
 async fn keeps_the_contract<S>(server: impl Fn(DuplexStream, Arc<ServerConfig>) -> S + Copy)
 where
     S: Future<Output = Report> + Send + 'static,
@@ -264,7 +265,7 @@ async fn all_sizes_with_new_keys_until_a_clean_end<S>(
     }
 }
 
-/// Data right behind the handshake, and the end right behind data.
+/// Sends data right behind the handshake, and the end right behind data.
 async fn words_before_and_behind<S>(
     server: impl Fn(DuplexStream, Arc<ServerConfig>) -> S,
     config: &Arc<ClientConfig>,
@@ -283,7 +284,7 @@ async fn words_before_and_behind<S>(
     assert_eq!((report.end, report.bytes), (End::Clean, 9));
 }
 
-/// Between records, in a record, in the handshake, at once.
+/// Cuts the connection between records, in a record, in the handshake, at once.
 async fn cuts<S>(
     server: impl Fn(DuplexStream, Arc<ServerConfig>) -> S + Copy,
     config: &Arc<ClientConfig>,
@@ -338,8 +339,8 @@ async fn tokio_rustls_keeps_the_contract() {
     keeps_the_contract(judge).await;
 }
 
-/// OpenSSL's client reads a command where a line begins with its letter: K and k are new keys, with and without a wish
-/// for ours.
+/// OpenSSL's client takes a line's first letter as a command: K and k update its keys, with and
+/// without a request to update ours.
 #[tokio::test]
 #[ignore = "it needs openssl"]
 async fn openssl_is_understood() {

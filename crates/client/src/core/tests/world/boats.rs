@@ -1,4 +1,4 @@
-//! What boats and the services behind them do.
+//! Behaviour of boats and of the services behind them.
 
 use super::*;
 
@@ -64,7 +64,7 @@ impl World {
                 session::Action::FetchMail { after, limit } => {
                     self.later(index, 30, Answer::Page(after, limit));
                 }
-                // Tokens of these clients last.
+                // Tokens of these clients do not expire.
                 session::Action::Refresh(_) => {}
                 session::Action::Sync(request) => {
                     let slow = if self.chance(3) { 15_000 } else { 50 };
@@ -186,7 +186,7 @@ impl World {
         for other in 0..self.wires.len() {
             let end = &self.ends[self.wires[other].end];
             if other != index && end.user == me && end.platform == platform {
-                // The same device: an old connection that was admitted late, not somebody else.
+                // The other session is the same device's: an old connection that was admitted late.
                 let why = Refusal::new(Code::Reconnect, "replaced by another connection");
                 self.wires[other].session.close(why, self.now);
                 self.drain_session(other);
@@ -214,7 +214,7 @@ impl World {
         trouble: Trouble,
     ) -> Vec<Result<protocol::frame::Accepted, Refusal>> {
         let end = self.wires[index].end;
-        // From here on everything of the same receiver fails, as in one produce batch.
+        // From here on all sends to the same recipient fail, as in one produce batch.
         let fails_from = match trouble {
             Trouble::None => sends.len(),
             Trouble::Refused | Trouble::Unknown => self.rng.random_range(0..sends.len()),
@@ -251,7 +251,7 @@ impl World {
         answers
     }
 
-    /// Echoes the place to the sending session, and has the message pushed a little later.
+    /// Echoes the position to the sending session, and schedules the push of the message.
     pub(super) fn deliver(&mut self, index: usize, end: usize, placed: &Placed) {
         let echo = ServerFrame::Placed(PlacedEcho {
             send_id: placed.message.send_id,
@@ -270,8 +270,8 @@ impl World {
         self.pushes.insert((when, self.next), (told, end));
     }
 
-    /// A change is told to whoever is there; who misses it finds that one is missing, or syncs.
-    pub(super) fn tell(&mut self, conversation: ConversationId, changed: Changed) {
+    /// Pushes a change to all sessions there; a client that misses it notices the gap, or syncs.
+    pub(super) fn tell(&mut self, conversation: ConversationId, changed: OrderedChange) {
         let frame = ServerFrame::Changed {
             conversation,
             changed,
@@ -279,7 +279,7 @@ impl World {
         self.tell_all(&frame, |user| conversation.peer_of(user).is_some());
     }
 
-    pub(super) fn tell_of_list(&mut self, of: UserId, word: ListWord) {
+    pub(super) fn tell_of_list(&mut self, of: UserId, word: ListEvent) {
         self.tell_all(&ServerFrame::Listed(word), |user| user == of);
     }
 
@@ -291,7 +291,7 @@ impl World {
                 continue;
             }
             if self.chance(10) {
-                // A push that fails ends the session, so that it syncs.
+                // A failed push ends the session, so that it syncs.
                 let why = Refusal::new(Code::Reconnect, "sync");
                 self.wires[wire].session.close(why, self.now);
             } else {
@@ -339,7 +339,8 @@ impl World {
         }
     }
 
-    /// A push failed: the receiver's platform finds it in the mailbox, the sender's other device syncs.
+    /// Handles a failed push: the recipient's platform finds the message in the mailbox, the
+    /// sender's other device syncs.
     pub(super) fn undelivered(&mut self, index: usize, token: Token) {
         let at = self.wires[index].end;
         if token.source == 1 {
@@ -363,7 +364,7 @@ impl World {
         self.wires[index].session.hint();
     }
 
-    /// What is read on one device is told to the others.
+    /// Tells the user's other devices of a read.
     fn read_everywhere(&mut self, item: &AckItem, by: UserId) {
         self.server.read(by, item.conversation, item.seq, self.now);
         let receipt = Receipt {
@@ -384,7 +385,7 @@ impl World {
         }
     }
 
-    /// No acknowledgement without the message on the device. // I8
+    /// Checks that the device has every message it acknowledges. // I8
     pub(super) fn receive(&mut self, at: usize, ack: &Ack) {
         for item in &ack.items {
             let kept = self.ends[at].saved.conversations.get(&item.conversation);

@@ -1,4 +1,4 @@
-//! What clients and their processes do.
+//! Behaviour of clients and their processes.
 
 use super::*;
 
@@ -21,7 +21,7 @@ impl World {
         self.drain_end(at);
     }
 
-    /// Something is done to a message that this device shows.
+    /// Changes a message that this device shows.
     pub(super) fn change(&mut self, at: usize) {
         let end = &self.ends[at];
         let all: Vec<&Placed> = end
@@ -75,7 +75,7 @@ impl World {
         self.drain_end(at);
     }
 
-    /// The user sees some of what this device shows.
+    /// Lets the user read some of the messages this device shows.
     pub(super) fn read(&mut self, at: usize) {
         let end = &self.ends[at];
         let all: Vec<&Placed> = end
@@ -93,7 +93,7 @@ impl World {
         self.drain_end(at);
     }
 
-    /// The connection breaks: noticed by the client at once, or not at all.
+    /// Breaks the connection: the client notices at once, or not at all.
     pub(super) fn cut(&mut self, at: usize) {
         let Some(index) = self.ends[at].wire else {
             return;
@@ -101,7 +101,7 @@ impl World {
         let quietly = self.rng.random_bool(0.4);
         let wire = &mut self.wires[index];
         wire.silent = true;
-        // Some of what was on its way still arrives at the server.
+        // Some of the frames under way still arrive at the server.
         let arrives = self.rng.random_range(0..=wire.up.len());
         wire.up.truncate(arrives);
         wire.down.clear();
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// The client's process dies and starts again from what it had stored.
+    /// Kills the client's process, which restarts from what it had stored.
     pub(super) fn crash(&mut self, at: usize) {
         let device = self.ends[at].device.clone();
         let end = &mut self.ends[at];
@@ -136,19 +136,19 @@ impl World {
         let rows = end.saved.outbox.values().map(|row| row.send_id);
         let durable: BTreeSet<SendId> = rows.collect();
         let ranks = &mut end.ranks;
-        // What was not in the store was never transmitted, so it does not exist.
+        // Sends not in the store were never transmitted, so they do not exist.
         end.sent.retain(|(send_id, _)| {
             durable.contains(send_id) || ranks.get(send_id).is_some_and(|rank| *rank >= 2)
         });
-        // What was learnt and not stored is learnt again.
+        // Statuses learnt and not stored are learnt again.
         for send_id in durable {
             ranks.insert(send_id, 0);
         }
         for row in end.saved.followed.values() {
             let rank = match (row.status, row.seq) {
-                (Status::Sent, None) => 2,
-                (Status::Sent, Some(_)) => 3,
-                (Status::Delivered | Status::Read, _) => 4,
+                (ReceiptStatus::Sent, None) => 2,
+                (ReceiptStatus::Sent, Some(_)) => 3,
+                (ReceiptStatus::Delivered | ReceiptStatus::Read, _) => 4,
             };
             ranks.insert(row.send_id, rank);
         }
@@ -209,7 +209,7 @@ impl World {
         let end = &mut self.ends[at];
         if end.failed.first().is_some_and(|(at, _)| due(*at)) {
             let (_, send_id) = end.failed.remove(0);
-            // It may have been accepted late, after all.
+            // The send may have been accepted late, after all.
             if end.core.retry(send_id, now) {
                 end.ranks.insert(send_id, 0);
             }
@@ -227,11 +227,11 @@ impl World {
         }
         self.next += 1;
         let id = SessionId::new(self.next as i64).expect("positive");
-        let session_limits = session::Limits {
+        let session_limits = session::SessionLimits {
             push_window: 5,
             mail_page: 3,
             send_window: 4,
-            ..session::Limits::default()
+            ..session::SessionLimits::default()
         };
         self.wires.push(Wire {
             end: at,
@@ -283,7 +283,7 @@ impl World {
                     list.insert(summary.conversation, *summary);
                 }
                 Action::Status { send_id, status } => self.status(at, send_id, status),
-                Action::State(State::Closed(why)) => panic!("closed for good: {why}"),
+                Action::State(ConnectionState::Closed(why)) => panic!("closed for good: {why}"),
                 Action::Reset(reset) => panic!("there is only one history: {reset:?}"),
                 Action::Gap { .. } => panic!("everything can be had"),
                 Action::Receipt(_)
@@ -303,7 +303,7 @@ impl World {
         end.taking.push_back((when, taking));
     }
 
-    /// Statuses only move forward. // I7
+    /// Checks that statuses only move forward. // I7
     pub(super) fn status(&mut self, at: usize, send_id: SendId, status: SendStatus) {
         let when = self.soon(500);
         let end = &mut self.ends[at];

@@ -1,4 +1,4 @@
-//! What must be so at the end.
+//! Invariants at the end.
 
 use super::*;
 
@@ -33,7 +33,7 @@ impl World {
         assert_eq!(accepted, sent, "each send is one message");
     }
 
-    /// Each message says what it says on the server, and bears the same marks.
+    /// Checks that each message has the server's content and marks.
     fn judge_changes(&self, end: &End, conversation: ConversationId) {
         let changes = end
             .changed
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// The conversation list says what counting finds.
+    /// Checks that the conversation list agrees with a count.
     fn judge_row(&self, end: &End, conversation: ConversationId) {
         let saved = self.server.summary(end.user, conversation);
         let mut told = saved.clone();
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// Each once, in the order in which it was sent.
+    /// Checks that each send appears once, in the order of sending.
     pub(super) fn judge_sends(&self, end: &End) {
         for (conversation, log) in &self.server.logs {
             let arrived: Vec<SendId> = (log.iter())
@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// A fingerprint of everything that was shown and said.
+    /// Fingerprint of everything shown and sent.
     pub(in crate::core::tests) fn trace(&self) -> (Timestamp, u64, usize, Vec<Vec<MessageId>>) {
         let shown = self
             .ends

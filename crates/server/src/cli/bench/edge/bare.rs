@@ -1,5 +1,6 @@
-//! The bare accept: the same HTTP, WebSocket and TLS configuration as a boat's, one check of a token's signature and an
-//! answer of a welcome's size, and nothing that is remembered: a task for each connection reads until it ends.
+//! The bare accept: HTTP, WebSocket and TLS configured as a boat's, one check of a token's
+//! signature and an answer of a welcome's size, and no state: a task for each connection reads
+//! until it ends.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -29,13 +30,13 @@ use tokio_rustls::TlsAcceptor;
 use crate::settings::Settings;
 
 const FRAME_BYTES_MAX: usize = 64 * 1024;
-/// As a boat's.
+/// As in a boat.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 const BACKLOG: u32 = 4096;
 
 #[derive(Debug, Args)]
 pub struct BareAccept {
-    /// With TLS, by this certificate.
+    /// Serve TLS with this certificate.
     #[arg(long, requires = "key_file")]
     cert_file: Option<PathBuf>,
     #[arg(long)]
@@ -101,7 +102,8 @@ where
         }
         std::future::ready(Ok::<_, Infallible>(response))
     });
-    // A client that leaves inside its handshake is nobody's error. No timer beside that of the head: a boat has one.
+    // A client that leaves during its handshake is no error. The head has the only timer, as in a
+    // boat.
     let _ = upgrade::http(HEAD_TIMEOUT)
         .serve_connection(TokioIo::new(stream), answer)
         .with_upgrades()
@@ -113,7 +115,7 @@ where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     if let Some((stream, read)) = upgrade::socket::<S>(upgrade).await {
-        // A client that goes ends it.
+        // Ends once the client goes.
         let _ = serve(stream, &read, &tokens).await;
     }
 }

@@ -1,11 +1,11 @@
-//! A certificate of this machine's own address, for the run.
+//! Certificate for this machine's own address, for the run.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use backend::tls::CertificateFiles;
 
-/// ECDSA P-256, as is advised.
+/// Creates a self-signed certificate with an ECDSA P-256 key.
 pub(super) fn make(folder: &Path) -> Result<CertificateFiles> {
     let names = ["127.0.0.1".to_owned()];
     let made = rcgen::generate_simple_self_signed(names).context("making a certificate")?;

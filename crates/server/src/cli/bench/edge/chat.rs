@@ -1,4 +1,4 @@
-//! Others who chat meanwhile.
+//! Chat of other users during a measurement.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use tokio::time::sleep;
 use super::report::Figure;
 use super::{Part, Run};
 use crate::cli::bench::installation::Installation;
-use crate::cli::bench::load::{Load, Pace, run_beside};
+use crate::cli::bench::load::{Load, LoadPace, run_beside};
 
 const BODY_BYTES: usize = 200;
 
-/// The chat of others.
+/// Result of the chat.
 pub(super) struct Chat {
-    /// Milliseconds that 99 % of the messages took at most.
+    /// 99th percentile of the latency, in milliseconds.
     p99_ms: f64,
     /// Messages that came twice, or behind a later one: a client sorts and shows them once.
     again: u64,
 }
 
 impl Run<'_> {
-    /// Nothing happens.
+    /// Event without anything happening.
     pub(super) fn quiet(&self) -> impl Future<Output = Result<()>> + use<> {
         let seconds = Duration::from_secs(self.args.seconds);
         async move {
@@ -30,7 +30,7 @@ impl Run<'_> {
         }
     }
 
-    /// The chat of others during `event`.
+    /// Runs the chat of others during `event`.
     pub(super) async fn chat<T>(
         &mut self,
         server: &Installation,
@@ -39,7 +39,7 @@ impl Run<'_> {
         let load = Load {
             pairs: self.args.pairs,
             body_bytes: BODY_BYTES,
-            pace: Pace::Open {
+            pace: LoadPace::Open {
                 rate: self.args.rate,
             },
             warm_up: Duration::from_secs_f64(self.args.settle),

@@ -1,4 +1,5 @@
-//! A process of clients, so that a server's CPU and memory are its own, and each has its own limit of files.
+//! Process of clients, so that a server's CPU and memory are its own, and each process has its own
+//! limit of files.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -16,17 +17,17 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::link::{Link, Lost, Target};
+use super::link::{ConnectTarget, Link, Lost};
 use super::orders::{Answer, Kind, Order};
 use crate::cli::bench::dialect::Dialect;
 use crate::settings::Settings;
 
-/// A herd that takes longer has lost some.
+/// Time limit of a herd: a slower one has lost clients.
 const HERD_PATIENCE: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Args)]
 pub struct EdgeClients {
-    /// Addresses to connect to; each time one of them at random.
+    /// Addresses to connect to; each connection picks one at random.
     #[arg(long, required = true)]
     url: Vec<String>,
     #[arg(long)]
@@ -35,11 +36,12 @@ pub struct EdgeClients {
 
 /// Clients that are connected, or wait to be.
 struct Clients {
-    targets: Vec<Target>,
+    targets: Vec<ConnectTarget>,
     dialect: Dialect,
     limits: Limits,
     cut: CancellationToken,
-    /// Each ends with its user, and with what ended the connection where it was not cut.
+    /// Held connections. Each ends with its user, and with the reason of the loss unless it was
+    /// cut.
     held: JoinSet<(u64, Option<Lost>)>,
     /// Connections that nobody reads.
     slow: JoinSet<()>,
@@ -49,7 +51,7 @@ impl EdgeClients {
     pub(in crate::cli::bench) async fn run(self, config: Option<&Path>) -> Result<ExitCode> {
         let settings = Settings::load(config)?;
         let targets = self.url.iter();
-        let targets = targets.map(|url| Target::new(url, self.ca_file.as_deref()));
+        let targets = targets.map(|url| ConnectTarget::new(url, self.ca_file.as_deref()));
         let mut clients = Clients {
             targets: targets.collect::<Result<_>>()?,
             dialect: Dialect::packetboat(&settings),
@@ -97,7 +99,7 @@ impl Clients {
         }
     }
 
-    /// Ends those that are held; who comes now is not meant.
+    /// Ends the held connections; later ones are not affected.
     fn cut(&mut self) {
         std::mem::take(&mut self.cut).cancel();
     }
@@ -129,7 +131,8 @@ impl Clients {
             match arrived? {
                 (user, Ok(link)) => {
                     answer.connected += 1;
-                    // At once: the others may take longer than a server waits for a sign of life.
+                    // Hold at once: connecting the others may take longer than a server waits for a
+                    // heartbeat.
                     match kind {
                         Kind::Idle => self.hold(user, link),
                         Kind::Slow => drop(self.slow.spawn(link.ignore())),
@@ -160,7 +163,7 @@ impl Clients {
         Ok(answer)
     }
 
-    /// All come back by the rules of the client.
+    /// Disconnects all, who come back by the client's rules.
     async fn herd(&mut self) -> Result<Answer> {
         let begun = Instant::now();
         let end = begun + HERD_PATIENCE;
@@ -170,6 +173,7 @@ impl Clients {
         let mut answer = Answer::default();
         loop {
             tokio::select! {
+                biased;
                 Some(ended) = lost.join_next() => {
                     let (user, lost) = ended?;
                     let hello = self.dialect.hello(user)?;
@@ -199,14 +203,14 @@ impl Clients {
     }
 }
 
-fn any_of(targets: &[Target]) -> &Target {
+fn any_of(targets: &[ConnectTarget]) -> &ConnectTarget {
     &targets[random::<u64>() as usize % targets.len()]
 }
 
-/// Tries until it is admitted; the last value says why tries failed, and how many.
+/// Retries until admitted. Returns the failures before that, by kind.
 async fn come_back(
     user: u64,
-    targets: Vec<Target>,
+    targets: Vec<ConnectTarget>,
     hello: Vec<u8>,
     mut hint: Option<Duration>,
     limits: Limits,

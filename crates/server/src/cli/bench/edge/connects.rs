@@ -1,4 +1,4 @@
-//! Costs of a connection: memory while it stays, CPU when it comes, and what it leaves behind.
+//! Costs of a connection: memory while it stays, CPU when it comes, and memory left behind.
 
 use anyhow::Result;
 
@@ -9,7 +9,8 @@ use super::{Door, Part, Run};
 use crate::cli::bench::installation::Installation;
 use crate::cli::bench::report::median;
 
-/// Connections that bring up threads, tables and caches, which are not theirs.
+/// Warm-up connections: they bring up threads, tables and caches, which are not charged to later
+/// ones.
 const FIRST: u64 = 100;
 /// Users who come and go in turn.
 const CYCLE_USERS: u64 = 1000;
@@ -38,7 +39,7 @@ async fn idle_bytes(run: &mut Run<'_>, server: &Installation) -> Result<f64> {
     let first = run.connected(server, 0, FIRST).await?;
     let connections = run.args.connections;
     let mut rest = run.crowd(server, FIRST, connections).await?;
-    // The row of a device that was never here is not its connection's.
+    // The row of a new device does not belong to its connection: create the rows before.
     let met = rest.cycle(connections).await?;
     run.count(&met);
     run.settle().await;
@@ -53,12 +54,12 @@ async fn idle_bytes(run: &mut Run<'_>, server: &Installation) -> Result<f64> {
 
 /// Rounds of one side.
 #[derive(Default)]
-struct Rounds {
+struct ConnectRounds {
     cpu_us: Vec<f64>,
     rate: Vec<f64>,
 }
 
-/// CPU and rate of sign-ins, the two sides in turn.
+/// Measures CPU and rate of sign-ins, the two sides in turn.
 pub(super) async fn connect(run: &mut Run<'_>) -> Result<()> {
     for door in Door::BOTH {
         let servers = [run.bare(door)?, run.server(door, &[])?];
@@ -67,7 +68,7 @@ pub(super) async fn connect(run: &mut Run<'_>) -> Result<()> {
             let warm = run.connected(server, 0, FIRST).await?;
             crowds.push((run.crowd(server, FIRST, run.args.connections).await?, warm));
         }
-        let mut found = [Rounds::default(), Rounds::default()];
+        let mut found = [ConnectRounds::default(), ConnectRounds::default()];
         for _ in 0..run.args.rounds {
             for ((server, (crowd, _)), rounds) in servers.iter().zip(&mut crowds).zip(&mut found) {
                 wave(run, server, crowd, rounds).await?;
@@ -88,12 +89,12 @@ pub(super) async fn connect(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// All come; then all go.
+/// Connects all clients, then disconnects all.
 async fn wave(
     run: &mut Run<'_>,
     server: &Installation,
     crowd: &mut Crowd,
-    rounds: &mut Rounds,
+    rounds: &mut ConnectRounds,
 ) -> Result<()> {
     let before = server.cpu_of_all()?;
     let answer = crowd.connect(Kind::Idle).await?;
@@ -107,7 +108,7 @@ async fn wave(
     Ok(())
 }
 
-/// Resident memory after a tenth, half and all of the cycles.
+/// Measures resident memory after a tenth, half and all of the cycles.
 pub(super) async fn cycles(run: &mut Run<'_>) -> Result<()> {
     for door in Door::BOTH {
         let server = run.server(door, &[])?;

@@ -1,4 +1,4 @@
-//! Processes of clients, and what is asked of them.
+//! Processes of clients, and the orders to them.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -12,7 +12,7 @@ use super::orders::{Answer, Kind, Order};
 
 /// Clients of one process: it may not open more files than a server.
 pub(super) const CLIENTS_MAX: u64 = 18_000;
-/// Sign-ins at a time, over all processes.
+/// Concurrent sign-ins, over all processes.
 const AT_A_TIME: usize = 64;
 
 /// Clients of one or more processes, numbered from `first`.
@@ -28,7 +28,7 @@ struct Member {
     count: u64,
 }
 
-/// Whom a crowd consists of.
+/// Range of users in a crowd.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Users {
     pub(super) first: u64,
@@ -36,7 +36,7 @@ pub(super) struct Users {
 }
 
 impl Users {
-    /// Over so many processes at least, and no more in one than it can hold.
+    /// Splits the users over at least `processes` processes, and gives none more than it can hold.
     fn share(self, processes: u64) -> Vec<Users> {
         let processes = processes.max(self.count.div_ceil(CLIENTS_MAX)).max(1);
         let begin = |process| self.count * process / processes;
@@ -50,7 +50,7 @@ impl Users {
 }
 
 impl Crowd {
-    /// A process for each of `urls` at least, which connects there.
+    /// Starts at least one process for each of `urls`, which connects there.
     pub(super) async fn start(
         config: Option<&Path>,
         urls: &[String],
@@ -64,7 +64,7 @@ impl Crowd {
         Ok(Crowd { members })
     }
 
-    /// All sign in.
+    /// Signs all users in.
     pub(super) async fn connect(&mut self, kind: Kind) -> Result<Answer> {
         let at_a_time = (AT_A_TIME / self.members.len()).max(1);
         self.ask(|first, count| Order::Connect {
@@ -90,7 +90,7 @@ impl Crowd {
         self.ask(|_, _| Order::Cut).await.map(drop)
     }
 
-    /// All come back: now, where they are cut, and otherwise once they have lost their connections.
+    /// Cuts all connections, and has the clients come back.
     pub(super) async fn herd(&mut self) -> Result<Answer> {
         self.ask(|_, _| Order::Herd).await
     }
@@ -103,7 +103,7 @@ impl Crowd {
         Ok(Answer::sum(try_join_all(asked).await?))
     }
 
-    /// `kill -9`: all sockets are closed in one moment.
+    /// Kills the processes with `kill -9`: all sockets close in one moment.
     pub(super) async fn kill(mut self) -> Result<()> {
         for member in &mut self.members {
             member.child.start_kill()?;

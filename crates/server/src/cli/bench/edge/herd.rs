@@ -1,4 +1,5 @@
-//! All connections end, and all clients come back by the rules of the client: how long that takes, and what others feel.
+//! Ends all connections, and has all clients come back by the client's rules: how long does it
+//! take, and what do others feel?
 
 use anyhow::Result;
 
@@ -6,7 +7,7 @@ use super::orders::Answer;
 use super::report::{Figure, quantile};
 use super::{Door, Part, Run};
 
-/// Share of the clients, and its goal where there is one, as a ratio to the bare accept.
+/// Shares of the clients, each with its goal, if any, as a ratio to the bare accept.
 const SHARES: [(f64, Option<f64>); 4] = [(0.5, None), (0.9, None), (0.99, Some(3.0)), (1.0, None)];
 
 pub(super) async fn herd(run: &mut Run<'_>) -> Result<()> {

@@ -1,4 +1,5 @@
-//! All boats are killed with all their sessions: what that asks of Redis, and from when on nobody counts as there.
+//! Kills all boats with all their sessions: what load does Redis get, and how long until no session
+//! counts as online?
 
 use std::time::Duration;
 
@@ -14,11 +15,11 @@ use crate::cli::bench::dialect::Dialect;
 use crate::cli::bench::sign_in::{say, sign_in};
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// More than a lease and the doubt after it take.
+/// Longer than a lease and the doubt after it.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Absent users who are written to.
+/// Absent users who get a message.
 const WRITTEN_TO: u64 = 200;
-/// The number of the user who writes.
+/// Number of the user who writes.
 const WRITER: u64 = 800_000;
 
 const DENIED: &str = "carrier_boats_denied_total";
@@ -34,7 +35,7 @@ pub(super) async fn killed(run: &mut Run<'_>) -> Result<()> {
     let connections = run.args.connections;
     let crowd = run.connected(&server, 0, connections).await?;
     run.settle().await;
-    // The same time without a fault: a cluster at rest asks Redis something, too.
+    // The same duration without a fault: a cluster at rest queries Redis, too.
     let rest = redis::commands(&run.redis).await?;
     sleep(Duration::from_secs(run.args.seconds)).await;
     let before = redis::commands(&run.redis).await?;
@@ -84,7 +85,7 @@ pub(super) async fn killed(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A message to each of so many, evenly among all, one after the other.
+/// Writes a message to each of `count` users, spread evenly over all, one after the other.
 async fn write_to(url: &str, dialect: &Dialect, users: u64, count: u64) -> Result<()> {
     let mut socket = sign_in(url, dialect, WRITER).await?;
     for n in 1..=count {

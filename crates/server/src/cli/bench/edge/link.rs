@@ -1,4 +1,4 @@
-//! A client as light as a connection can be: raw frames over a socket, and no buffer while nothing comes.
+//! The lightest possible client: raw frames over a socket, and no buffer while nothing comes.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::Path;
@@ -18,20 +18,20 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
-/// For a whole sign-in.
+/// Time limit of a whole sign-in.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Below the interval in which the server wants to hear something.
+/// Heartbeat interval, below the server's limit of silence.
 const PING_EVERY: Duration = Duration::from_secs(25);
 const HEAD_BYTES_MAX: usize = 8 * 1024;
 const FRAME_BYTES_MAX: usize = 1024 * 1024;
-/// A client that does not read is to have little room in its kernel.
+/// Receive buffer of a client that does not read: its kernel should hold little.
 const SLOW_RECEIVE_BYTES: u32 = 4096;
 
 type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// A boat, or the bare server.
 #[derive(Clone)]
-pub(super) struct Target {
+pub(super) struct ConnectTarget {
     address: SocketAddr,
     tls: Option<TlsConnector>,
 }
@@ -42,10 +42,10 @@ pub(super) struct Link {
     partial: BytesMut,
 }
 
-/// The reason that a client was not admitted, or is not any more.
+/// Reason why a client was not admitted, or lost its connection.
 #[derive(Debug)]
 pub(super) enum Lost {
-    /// The server said so.
+    /// The server refused it.
     Refused(Refusal),
     Failed(anyhow::Error),
 }
@@ -57,7 +57,7 @@ impl<E: Into<anyhow::Error>> From<E> for Lost {
 }
 
 impl Lost {
-    /// Time over which the server spreads those whom it sends away.
+    /// Time over which the server spreads clients that it sends away.
     pub(super) fn hint(&self) -> Option<Duration> {
         match self {
             Lost::Refused(refusal) => refusal.retry_after,
@@ -65,7 +65,7 @@ impl Lost {
         }
     }
 
-    /// A name for all of its kind: the code of a refusal, or what was done when it failed.
+    /// Name of the kind of loss: the code of a refusal, or the step that failed.
     pub(super) fn kind(&self) -> String {
         match self {
             Lost::Refused(refusal) => refusal.code.name().to_owned(),
@@ -83,8 +83,8 @@ impl std::fmt::Display for Lost {
     }
 }
 
-impl Target {
-    pub(super) fn new(url: &str, ca_file: Option<&Path>) -> Result<Target> {
+impl ConnectTarget {
+    pub(super) fn new(url: &str, ca_file: Option<&Path>) -> Result<ConnectTarget> {
         let (address, is_secure) = match url.split_once("://") {
             Some(("ws", address)) => (address, false),
             Some(("wss", address)) => (address, true),
@@ -95,13 +95,14 @@ impl Target {
             true => Some(tls::client_config(ca_file, &[b"http/1.1"])?.into()),
             false => None,
         };
-        Ok(Target {
+        Ok(ConnectTarget {
             address: address.context("an IP address with a port is needed")?,
             tls,
         })
     }
 
-    /// Up to the welcome. `is_slow`: with little room in the kernel, for who is not going to read.
+    /// Signs in, up to the welcome. `is_slow` gives the socket a small kernel buffer, for a client
+    /// that is not going to read.
     pub(super) async fn sign_in(&self, hello: &[u8], is_slow: bool) -> Result<Link, Lost> {
         let signing_in = async {
             let mut link = self.connect(is_slow).await?;
@@ -148,8 +149,8 @@ impl Target {
     }
 }
 
-/// One of the loopback addresses that Linux has: from a single one, 17,000 clients of a port made the kernel search for free
-/// ports with a third of the CPU.
+/// A random loopback address as source: with a single one, for 17,000 clients of a port the kernel
+/// spent a third of the CPU searching for free ports.
 fn own_address() -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::new(127, 0, 1, random::<u8>().max(1)), 0)
 }
@@ -177,7 +178,7 @@ impl Link {
         }
     }
 
-    /// Masked with zeros, which changes nothing.
+    /// Sends a frame masked with zeros, which leaves the payload as it is.
     pub(super) async fn send(&mut self, payload: &[u8]) -> Result<()> {
         self.stream.write_all(&masked(payload)).await?;
         Ok(self.stream.flush().await?)
@@ -192,7 +193,7 @@ impl Link {
         Ok(())
     }
 
-    /// May be dropped at any time.
+    /// Returns the next frame. Cancel safe.
     async fn next(&mut self) -> Result<ServerFrame> {
         loop {
             while let Some((opcode, payload)) = next_frame(&mut self.partial)? {
@@ -206,7 +207,7 @@ impl Link {
         }
     }
 
-    /// Stays connected and says now and then that it lives, but reads nothing.
+    /// Stays connected and sends heartbeats, but reads nothing.
     pub(super) async fn ignore(mut self) {
         let ping = api::codec::encode_client(&ClientFrame::Ping { nonce: 1 });
         while self.send(&ping).await.is_ok() {
@@ -214,7 +215,7 @@ impl Link {
         }
     }
 
-    /// Stays connected, reads what comes and says now and then that it lives.
+    /// Stays connected, reads, and sends heartbeats.
     pub(super) async fn hold(mut self) -> Lost {
         let ping = api::codec::encode_client(&ClientFrame::Ping { nonce: 1 });
         loop {
@@ -251,7 +252,7 @@ fn masked(payload: &[u8]) -> BytesMut {
     frame
 }
 
-/// The opcode and the payload of what has come whole; a server's frames are not masked.
+/// Takes the next complete frame: opcode and payload. A server's frames are not masked.
 fn next_frame(bytes: &mut BytesMut) -> Result<Option<(u8, Bytes)>> {
     let mut rest = &bytes[..];
     if rest.len() < 2 {
@@ -305,8 +306,8 @@ mod tests {
 
     #[test]
     fn addresses_are_urls_of_websockets() {
-        assert!(Target::new("ws://127.0.0.1:9000/", None).is_ok());
-        assert!(Target::new("tcp://127.0.0.1:9000", None).is_err());
-        assert!(Target::new("ws://boat", None).is_err());
+        assert!(ConnectTarget::new("ws://127.0.0.1:9000/", None).is_ok());
+        assert!(ConnectTarget::new("tcp://127.0.0.1:9000", None).is_err());
+        assert!(ConnectTarget::new("ws://boat", None).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Metrics of the servers, read as Prometheus reads them.
+//! Metrics of the servers, scraped as Prometheus does.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use anyhow::{Context, Result};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The metrics of some servers.
+/// Scraper of some servers' metrics.
 pub(super) struct Scraper {
     http: reqwest::Client,
     pages: Vec<String>,
 }
 
-/// One look at all of them.
+/// One scrape of all servers.
 #[derive(Debug, Default)]
-pub(super) struct Metrics(String);
+pub(super) struct ScrapedMetrics(String);
 
 impl Scraper {
     pub(super) fn new(health: &[String]) -> Result<Scraper> {
@@ -25,24 +25,24 @@ impl Scraper {
         })
     }
 
-    pub(super) async fn look(&self) -> Result<Metrics> {
+    pub(super) async fn look(&self) -> Result<ScrapedMetrics> {
         let mut text = String::new();
         for page in &self.pages {
             let answer = self.http.get(page).send().await?.error_for_status()?;
             text.push_str(&answer.text().await?);
             text.push('\n');
         }
-        Ok(Metrics(text))
+        Ok(ScrapedMetrics(text))
     }
 }
 
-impl Metrics {
+impl ScrapedMetrics {
     #[cfg(test)]
-    pub(super) fn of(text: String) -> Metrics {
-        Metrics(text)
+    pub(super) fn of(text: String) -> ScrapedMetrics {
+        ScrapedMetrics(text)
     }
 
-    /// The sum of all samples of this name, of those with this label only where one is given.
+    /// Sum of all samples of this name; if `label` is given, of those that carry it.
     pub(super) fn sum(&self, name: &str, label: &str) -> f64 {
         self.samples(name)
             .filter(|(labels, _)| labels.contains(label))
@@ -50,7 +50,7 @@ impl Metrics {
             .sum()
     }
 
-    /// Labels and values.
+    /// Labels and values of all samples of this name.
     pub(super) fn samples<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
         self.0.lines().filter_map(move |line| {
             let rest = line.strip_prefix(name)?;
@@ -76,7 +76,7 @@ boat_sessions_other 100
 calls{call=\"connect\",result=\"ok\"} 5
 calls{call=\"disconnect\",result=\"ok\"} 7
 ";
-        let metrics = Metrics(text.to_owned());
+        let metrics = ScrapedMetrics(text.to_owned());
         assert_eq!(metrics.sum("boat_sessions", ""), 15.0);
         assert_eq!(metrics.sum("calls", "call=\"connect\""), 5.0);
         assert_eq!(metrics.sum("calls", ""), 12.0);

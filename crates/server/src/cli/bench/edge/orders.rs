@@ -7,25 +7,25 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Order {
-    /// Users `first` and the next ones sign in, so many at a time, and stay.
+    /// Sign in users from `first` on, `at_a_time` concurrently, and keep them connected.
     Connect {
         first: u64,
         count: u64,
         at_a_time: usize,
         kind: Kind,
     },
-    /// So many users sign in and go at once, again and again.
+    /// Have users sign in and leave at once, again and again.
     Cycle { first: u64, users: u64, times: u64 },
-    /// All go.
+    /// Disconnect all.
     Cut,
-    /// A cut of all that are connected, who come back.
+    /// Disconnect all, and let them come back.
     Herd,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Kind {
-    /// Reads what comes.
+    /// Reads everything.
     Idle,
     /// Reads nothing after its welcome.
     Slow,
@@ -33,7 +33,7 @@ pub(super) enum Kind {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Answer {
-    /// Clients that were admitted.
+    /// Number of clients admitted.
     pub(super) connected: u64,
     pub(super) failed: u64,
     /// The first failure in words.
@@ -41,7 +41,7 @@ pub(super) struct Answer {
     pub(super) seconds: f64,
     /// Milliseconds from the order of a herd to each welcome.
     pub(super) back_ms: Vec<u32>,
-    /// Tries of a herd that were refused or failed before one succeeded, by what ended them.
+    /// Tries of a herd that failed before one succeeded, by the kind of failure.
     pub(super) tries_failed: BTreeMap<String, u64>,
 }
 
@@ -57,7 +57,7 @@ impl Answer {
         }
     }
 
-    /// The sum of several processes' answers.
+    /// Sums the answers of several processes.
     pub(super) fn sum(answers: impl IntoIterator<Item = Answer>) -> Answer {
         answers.into_iter().fold(Answer::default(), |sum, other| {
             let mut sum = Answer {

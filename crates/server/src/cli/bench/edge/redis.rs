@@ -1,4 +1,4 @@
-//! Commands that Redis executed, as it counts them itself.
+//! Number of commands that Redis executed, by its own count.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use tokio::time::timeout;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Commands of all masters among these servers so far. Replicas count the writes of their masters once more.
+/// Commands of all masters among these servers so far. Replicas count the writes of their masters
+/// again.
 pub(super) async fn commands(addresses: &[String]) -> Result<f64> {
     let mut sum = 0.0;
     for address in addresses {
@@ -22,7 +23,7 @@ pub(super) async fn commands(addresses: &[String]) -> Result<f64> {
     Ok(sum)
 }
 
-/// Its role and its commands.
+/// Fetches a server's role and its command counts.
 async fn info(address: &str) -> Result<String> {
     let mut server = BufReader::new(TcpStream::connect(address).await?);
     server
@@ -40,7 +41,7 @@ async fn info(address: &str) -> Result<String> {
     Ok(String::from_utf8(text)?)
 }
 
-/// Data commands of a master; a script counts once, and what it calls counts, too.
+/// Data commands of a master; a script counts once, and the commands it calls count, too.
 fn counted(info: &str) -> f64 {
     if !info.lines().any(|line| line == "role:master") {
         return 0.0;

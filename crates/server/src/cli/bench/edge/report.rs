@@ -1,4 +1,4 @@
-//! Figures of a run: a line for each, with its peer of the same run beside it.
+//! Figures of a run: one line each, with its peer of the same run beside it.
 
 use anyhow::Result;
 use comfy_table::{Table, presets};
@@ -10,7 +10,7 @@ use crate::cli::Output;
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
     figures: Vec<Figure>,
-    /// Sign-ins and messages that went wrong, and the first of them in words.
+    /// Sign-ins and messages that went wrong, and the first failure in words.
     failed: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
@@ -22,15 +22,15 @@ pub(super) struct Figure {
     name: String,
     value: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    peer: Option<Peer>,
-    /// The most that `ratio` may be, or `value` where there is no peer.
+    peer: Option<PeerFigure>,
+    /// Goal: the most that `ratio` may be, or `value` without a peer.
     #[serde(skip_serializing_if = "Option::is_none")]
     goal: Option<f64>,
 }
 
-/// The same of somebody else, or of before.
+/// The same figure of another server, or of an earlier moment.
 #[derive(Debug, Serialize)]
-struct Peer {
+struct PeerFigure {
     name: &'static str,
     value: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,7 +50,7 @@ impl Figure {
 
     pub(super) fn beside(mut self, name: &'static str, value: f64) -> Figure {
         let ratio = (value != 0.0).then(|| self.value / value);
-        self.peer = Some(Peer { name, value, ratio });
+        self.peer = Some(PeerFigure { name, value, ratio });
         self
     }
 
@@ -74,7 +74,7 @@ impl Figure {
     }
 }
 
-/// Three digits that say something.
+/// Formats a value with three significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),

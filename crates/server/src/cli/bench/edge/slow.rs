@@ -1,5 +1,5 @@
-//! Clients that do not read, while groups say much to them: what the server holds for them, when it lets them go, and
-//! what others who chat feel.
+//! Clients that do not read, while groups flood them: what the server holds for them, when it drops
+//! them, and what others who chat feel.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use futures_util::future::try_join_all;
 use protocol::{GroupId, Recipient};
 use tokio::time::{Instant, sleep};
 
-use super::metrics::{Metrics, Scraper};
+use super::metrics::{ScrapedMetrics, Scraper};
 use super::orders::Kind;
 use super::report::Figure;
 use super::{Door, FIRST_OF_CROWD, Part, Run};
@@ -19,16 +19,18 @@ use crate::cli::bench::groups::create_group;
 use crate::cli::bench::installation::Installation;
 use crate::cli::bench::sign_in::{say, sign_in};
 
-/// Members of a group, few enough that what they miss is kept for them: the slow ones are in as many as it takes.
+/// Members of a group, few enough that missed messages are kept for them; the slow clients share as
+/// many groups as it takes.
 const GROUP: u64 = 400;
-/// Owners of the groups have numbers from here on.
+/// First number of the groups' owners.
 const FIRST_OWNER: u64 = 900_000;
-/// More than the windows of a session take.
+/// Messages per group, more than the windows of a session take.
 const MESSAGES: u64 = 16;
 const BODY_BYTES: usize = 16 * 1024;
-/// Between two of them to a group: many readers are to be slow, not a fan-out fast.
+/// Pause between two messages to a group: many readers should be slow, rather than one fan-out
+/// fast.
 const PACE: Duration = Duration::from_secs(2);
-/// The messages, and more than a boat waits for a socket that takes nothing of what fills its windows.
+/// Time for the messages, and for a boat to give up on a socket that does not drain.
 const PATIENCE: Duration = Duration::from_secs(100);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
@@ -39,14 +41,14 @@ struct Group {
     id: GroupId,
 }
 
-/// The end of the slow ones.
-struct Seen {
+/// Result of watching the slow clients until their end.
+struct SlowClientsResult {
     resident_max: u64,
-    /// The most that the boat counted against its ceiling.
+    /// Highest memory that the boat counted against its limit.
     counted_max: u64,
-    /// Until the last of them was sent away.
+    /// Time until the last of them was sent away.
     ended: Duration,
-    /// Clients that were sent away, by code.
+    /// Number of clients sent away, by code.
     closed: BTreeMap<String, u64>,
 }
 
@@ -82,7 +84,7 @@ pub(super) async fn slow(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Groups of all that are slow.
+/// Groups with all slow clients as members.
 async fn groups(run: &Run<'_>, server: &Installation) -> Result<Vec<Group>> {
     let mut groups = Vec::new();
     for (number, first) in (0..run.args.slow).step_by(GROUP as usize).enumerate() {
@@ -95,17 +97,17 @@ async fn groups(run: &Run<'_>, server: &Installation) -> Result<Vec<Group>> {
     Ok(groups)
 }
 
-/// Says much to all of them, and looks on until they are gone.
+/// Floods the groups, and watches until all slow clients are gone.
 async fn watch(
     server: &Installation,
     groups: &[Group],
     dialect: Dialect,
     clients: u64,
-) -> Result<Seen> {
+) -> Result<SlowClientsResult> {
     let scraper = Scraper::new(&server.health())?;
     let (begun, before) = (Instant::now(), scraper.look().await?);
     let told = async {
-        // One group after the other begins, so that they do not speak at the same moments.
+        // The groups begin one after the other, so that they do not send at the same moments.
         let begin = |(n, group): (usize, &Group)| {
             let (dialect, group) = (&dialect, *group);
             let wait = PACE * u32::try_from(n).unwrap_or(0) / groups.len() as u32;
@@ -127,7 +129,7 @@ async fn watch(
             let closed = closed(&before, &now);
             let ended = begun.elapsed();
             if closed.values().sum::<u64>() >= clients || ended > PATIENCE {
-                return anyhow::Ok(Seen {
+                return anyhow::Ok(SlowClientsResult {
                     resident_max,
                     counted_max,
                     ended,
@@ -139,7 +141,8 @@ async fn watch(
     };
     tokio::pin!(told, watched);
     tokio::select! {
-        // Nobody is left to speak to.
+        biased;
+        // No recipient is left.
         seen = &mut watched => seen,
         told = &mut told => {
             told?;
@@ -148,8 +151,9 @@ async fn watch(
     }
 }
 
-/// Connections that the boats ended between two looks, by code; those of clients that went are not among them.
-fn closed(before: &Metrics, now: &Metrics) -> BTreeMap<String, u64> {
+/// Connections that the boats ended between two scrapes, by code; without those of clients that
+/// left.
+fn closed(before: &ScrapedMetrics, now: &ScrapedMetrics) -> BTreeMap<String, u64> {
     let mut closed = BTreeMap::new();
     for (metrics, sign) in [(now, 1.0), (before, -1.0)] {
         for (labels, value) in metrics.samples("boat_disconnects_total") {
@@ -182,8 +186,8 @@ mod tests {
     fn who_was_sent_away_is_counted_by_code() {
         let line =
             |code: &str, count| format!("boat_disconnects_total{{code=\"{code}\"}} {count}\n");
-        let before = Metrics::of(line("slow", 2) + &line("client", 5));
-        let now = Metrics::of(line("slow", 9) + &line("client", 50) + &line("full", 1));
+        let before = ScrapedMetrics::of(line("slow", 2) + &line("client", 5));
+        let now = ScrapedMetrics::of(line("slow", 9) + &line("client", 50) + &line("full", 1));
         let closed = closed(&before, &now);
         assert_eq!(closed["slow"], 7);
         assert_eq!(closed["full"], 1);

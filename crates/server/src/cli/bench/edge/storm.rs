@@ -1,18 +1,18 @@
-//! All connections end in one moment: how long until nobody counts as connected any more.
+//! Ends all connections in one moment: how long until no session counts as connected?
 
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use tokio::time::{Instant, sleep};
 
-use super::metrics::{Metrics, Scraper};
+use super::metrics::{ScrapedMetrics, Scraper};
 use super::report::Figure;
 use super::{Door, Part, Run};
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Calls of boats to stations; sign-offs among them.
+/// Calls of boats to stations, sign-offs among them.
 const CALLS: &str = "boat_station_calls_total";
 const SIGN_OFF: &str = "call=\"disconnect\"";
 
@@ -20,7 +20,7 @@ pub(super) async fn storm(run: &mut Run<'_>) -> Result<()> {
     let server = run.server(Door::Plain, &[])?;
     let scraper = Scraper::new(&server.health())?;
     let connections = run.args.connections;
-    // Sign-offs are over when none has been made for so long.
+    // Sign-offs count as over once none was made for this long.
     let quiet = Duration::from_secs_f64(run.args.settle);
     let crowd = run.connected(&server, 0, connections).await?;
     run.settle().await;
@@ -43,12 +43,12 @@ pub(super) async fn storm(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Times of the last session and the last sign-off, and the metrics then.
+/// Waits for the last session and the last sign-off; returns their times and the metrics then.
 async fn wait_for_silence(
     scraper: &Scraper,
     begun: Instant,
     quiet: Duration,
-) -> Result<(Duration, Duration, Metrics)> {
+) -> Result<(Duration, Duration, ScrapedMetrics)> {
     let (mut gone, mut calls, mut since) = (None, f64::NAN, begun);
     loop {
         let metrics = scraper.look().await?;

@@ -1,4 +1,4 @@
-//! What one pair knows of its messages, numbered 1, 2, 3 …, and the sum of it.
+//! Record of one pair's messages, numbered 1, 2, 3 …, and the sum over all pairs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,37 +10,37 @@ use serde::Serialize;
 
 use crate::cli::Output;
 
-/// Longer latencies count as this long, in milliseconds.
+/// Upper bound of recorded latencies, in milliseconds: longer ones count as this long.
 const LATENCY_MAX: u64 = 3_600_000;
-/// Missing messages that are named.
+/// Maximum number of missing messages named.
 const NAMED: usize = 20;
 
 #[derive(Default)]
-pub(super) struct Book(Mutex<Entries>);
+pub(super) struct Book(Mutex<BookEntries>);
 
 #[derive(Clone)]
-struct Entries {
+struct BookEntries {
     sent: u64,
     accepted: u64,
     /// Refusals after which the client tried again.
     retried: u64,
-    /// Accepted and not shown, by number, with the server's id.
+    /// Messages accepted and not shown, by number, with the server's id.
     owed: BTreeMap<u64, String>,
     shown: u64,
     last: u64,
-    /// Below `last` and not shown.
+    /// Numbers below `last` that were not shown.
     skipped: BTreeSet<u64>,
     twice: u64,
     out_of_order: u64,
     /// Clients that took the server for another one, or found that it lost messages.
     resets: u64,
-    /// From sent to shown, in milliseconds, for receivers that stay.
+    /// Time from sent to shown, in milliseconds, for receivers that stay.
     latency: Histogram<u64>,
 }
 
-impl Default for Entries {
+impl Default for BookEntries {
     fn default() -> Self {
-        Entries {
+        BookEntries {
             sent: 0,
             accepted: 0,
             retried: 0,
@@ -58,11 +58,11 @@ impl Default for Entries {
 }
 
 impl Book {
-    fn entries(&self) -> MutexGuard<'_, Entries> {
+    fn entries(&self) -> MutexGuard<'_, BookEntries> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of the next message.
+    /// Returns the number of the next message.
     pub(super) fn send(&self) -> u64 {
         let mut entries = self.entries();
         entries.sent += 1;
@@ -86,7 +86,7 @@ impl Book {
         self.entries().resets += 1;
     }
 
-    /// `after`: milliseconds since it was sent, where that says something.
+    /// Records a shown message. `after`: milliseconds since it was sent, if meaningful.
     pub(super) fn shown(&self, number: u64, after: Option<u64>) {
         let mut entries = self.entries();
         if number > entries.last {
@@ -112,16 +112,16 @@ impl Book {
     }
 }
 
-/// What a run found.
+/// Result of a run.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Found {
     pub(super) sent: u64,
     pub(super) accepted: u64,
-    /// Neither accepted nor known to be refused when the bench ended.
+    /// Messages neither accepted nor known to be refused when the bench ended.
     pub(super) open: u64,
     pub(super) retried: u64,
     pub(super) shown: u64,
-    /// Accepted and not shown: their ids.
+    /// Ids of messages accepted and not shown.
     pub(super) missing: Vec<String>,
     pub(super) twice: u64,
     pub(super) out_of_order: u64,
@@ -134,7 +134,7 @@ pub(super) struct Found {
 impl Found {
     pub(super) fn sum(books: &[Arc<Book>]) -> Found {
         let mut found = Found::default();
-        let mut latency = Entries::default().latency;
+        let mut latency = BookEntries::default().latency;
         for book in books {
             let entries = book.entries();
             found.sent += entries.sent;
@@ -146,7 +146,7 @@ impl Found {
             found.resets += entries.resets;
             let missing = entries.owed.values().cloned();
             found.missing.extend(missing);
-            // Equal bounds: this cannot fail.
+            // Cannot fail: the bounds are equal.
             let _ = latency.add(&entries.latency);
         }
         found.open = found.sent - found.accepted;
@@ -156,7 +156,7 @@ impl Found {
         found
     }
 
-    /// Nothing lost, nothing twice, nothing out of order.
+    /// True if nothing was lost, repeated, open or out of order, and no client was reset.
     pub(super) fn is_clean(&self) -> bool {
         let faults = [self.twice, self.out_of_order, self.open, self.resets];
         self.missing.is_empty() && faults == [0; 4]

@@ -1,5 +1,5 @@
-//! The users of a steady chat: senders that press *try again*, receivers that stay, and such that come
-//! and go.
+//! Users of a steady chat: senders that press *try again*, receivers that stay, and receivers that
+//! come and go.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use backend::clock::{Clock, SystemClock};
 use bytes::{BufMut, Bytes, BytesMut};
-use client::core::{CatchUp, Origin, Shown, State};
+use client::core::{CatchUp, ConnectionState, Origin, Shown};
 use client::{Client, ClientConfig, Event, Events, SendTicket, store};
 use protocol::message::Content;
 use protocol::{DeviceId, Platform, Recipient, UserId};
@@ -23,20 +23,20 @@ use super::users::Pair;
 use crate::cli::token;
 use crate::settings::Settings;
 
-/// Sends of one sender whose answer is open; beyond it the sender waits.
+/// Open sends of one sender; at this bound the sender waits.
 const OPEN_MAX: usize = 4096;
-/// How long a person looks at "failed" before trying again.
+/// Time a person looks at "failed" before trying again.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 const SIGN_IN: Duration = Duration::from_secs(60);
 
 pub(super) struct People {
     plan: Steady,
-    /// Of each address of the plan.
+    /// TLS settings by address of the plan.
     tls: Vec<Option<Arc<rustls::ClientConfig>>>,
     users: Vec<Pair>,
     settings: Settings,
     state: PathBuf,
-    /// Receivers that have signed in for the first time.
+    /// Permits of receivers that have signed in for the first time.
     present: Semaphore,
     signing_in: Semaphore,
 }
@@ -85,12 +85,12 @@ impl People {
         let index = user.get() as usize / 2 % urls.len();
         let mut config = ClientConfig::new(&urls[index], token, platform, device);
         config.tls.clone_from(&self.tls[index]);
-        config.state = store::State::Path(self.state.join(format!("{user}.sqlite")));
+        config.state = store::StorePath::Path(self.state.join(format!("{user}.sqlite")));
         config.catch_up = CatchUp::Everything;
         Ok(Client::connect(config).await?)
     }
 
-    /// Shows what comes until `stop`; some go away now and then, and come back.
+    /// Shows messages until `stop`; some receivers leave now and then, and come back.
     pub(super) async fn receive(
         self: Arc<Self>,
         pair: u32,
@@ -121,11 +121,13 @@ impl People {
         Ok(())
     }
 
-    /// Sends at its share of the rate until `enough`, then waits for the answers until `stop`.
+    /// Sends at the pair's share of the rate until `enough`, drops `numbering`, then waits for the
+    /// answers until `stop`.
     pub(super) async fn send(
         self: Arc<Self>,
         pair: u32,
         book: Arc<Book>,
+        numbering: mpsc::Sender<()>,
         enough: CancellationToken,
         stop: CancellationToken,
     ) -> Result<()> {
@@ -134,7 +136,7 @@ impl People {
             receiver: to,
         } = self.users[pair as usize];
         let (client, mut events) = self.sign_in(from, Platform::Desktop).await?;
-        // Its tickets say the rest.
+        // The send tickets report everything else.
         let resets = book.clone();
         tokio::spawn(async move {
             while let Some(event) = events.next().await {
@@ -150,7 +152,7 @@ impl People {
         let phase = interval.mul_f64(f64::from(pair) / f64::from(self.pairs()));
         let mut due = Instant::now() + phase;
         loop {
-            // What has a number is sent: it ends between two messages only.
+            // A message with a number is always sent: the loop ends between two messages only.
             let room = async {
                 sleep_until(due).await;
                 follow.reserve().await
@@ -170,6 +172,7 @@ impl People {
             let ticket = client.send(Recipient::User(to), content).await?;
             room.send((number, ticket));
         }
+        drop(numbering);
         drop(follow);
         following.await??;
         client.close().await;
@@ -177,7 +180,7 @@ impl People {
     }
 }
 
-/// Waits for each answer, in order, until `stop`; what failed is tried again, as a person would.
+/// Waits for each answer, in order, until `stop`; failed sends are retried, as a person would.
 async fn followed(
     client: Client,
     mut tickets: mpsc::Receiver<(u64, SendTicket)>,
@@ -205,7 +208,7 @@ async fn accepted(
     loop {
         match ticket.accepted().await {
             Ok(id) => return Ok(id.to_string()),
-            Err(refusal) if matches!(*client.state().borrow(), State::Closed(_)) => {
+            Err(refusal) if matches!(*client.state().borrow(), ConnectionState::Closed(_)) => {
                 bail!("a sender was sent away: {refusal}")
             }
             Err(refusal) => {
@@ -228,8 +231,9 @@ async fn show(
     loop {
         let event = tokio::select! {
             biased;
-            event = events.next() => event,
+            // Events may come without a pause.
             () = until(leave) => return Ok(()),
+            event = events.next() => event,
         };
         match event {
             Some(Event::Message(shown)) if shown.origin == Origin::Other => {
@@ -238,7 +242,9 @@ async fn show(
                 let after = u64::try_from(after).ok().filter(|_| !wanders);
                 book.shown(number, after);
             }
-            Some(Event::State(State::Closed(why))) => bail!("a receiver was sent away: {why}"),
+            Some(Event::State(ConnectionState::Closed(why))) => {
+                bail!("a receiver was sent away: {why}")
+            }
             Some(Event::Reset(_)) => book.reset(),
             Some(Event::Gap {
                 conversation,
@@ -261,7 +267,7 @@ async fn until(time: Option<Instant>) {
     }
 }
 
-/// Number and time of sending, filled up to the size.
+/// Body of a message: number and time of sending, padded to the size.
 fn body(number: u64, bytes: usize) -> Bytes {
     let mut body = BytesMut::with_capacity(bytes.max(16));
     body.put_u64(number);

@@ -11,7 +11,7 @@ pub(super) struct Pair {
     pub(super) receiver: UserId,
 }
 
-/// `first` sends to the user after it, and so on.
+/// Consecutive users in pairs: `first` sends to the user after it, and so on.
 pub(super) fn consecutive(first: i64, pairs: u32) -> Result<Vec<Pair>> {
     let pairs = (0..i64::from(pairs)).map(|pair| {
         let user = |number| UserId::new(number).context("--first-user must be above zero");
@@ -23,7 +23,7 @@ pub(super) fn consecutive(first: i64, pairs: u32) -> Result<Vec<Pair>> {
     pairs.collect()
 }
 
-/// A line each: `<sender> <receiver>`.
+/// Reads pairs from a file, one per line: `<sender> <receiver>`.
 pub(super) fn read(file: &Path) -> Result<Vec<Pair>> {
     let text = std::fs::read_to_string(file)
         .with_context(|| format!("reading the users of {}", file.display()))?;

@@ -1,0 +1,57 @@
+//! Entries of one call about one message, in the encoding of every backend: times are distances
+//! from the message's own.
+
+use bytes::Bytes;
+use protocol::ledger::{LedgerEntry, LedgerEvent};
+use protocol::message::Target;
+use protocol::{MessageId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+use crate::embedded::value::{decode, encode};
+
+/// Entry within a row; the key names the message.
+#[derive(Serialize)]
+struct PackedEntry<'a> {
+    after_millis: i64,
+    target: Option<Target>,
+    event: &'a LedgerEvent,
+}
+
+#[derive(Deserialize)]
+struct StoredRow {
+    after_millis: i64,
+    target: Option<Target>,
+    event: LedgerEvent,
+}
+
+/// Encodes entries of one message.
+pub(super) fn to_bytes(
+    seam: &'static str,
+    message: MessageId,
+    entries: &[&LedgerEntry],
+) -> Result<Bytes> {
+    let said: Vec<_> = entries
+        .iter()
+        .map(|entry| PackedEntry {
+            after_millis: entry.at.millis() - message.timestamp().millis(),
+            target: entry.target,
+            event: &entry.event,
+        })
+        .collect();
+    encode(seam, &said)
+}
+
+pub(super) fn from_bytes(
+    seam: &'static str,
+    message: MessageId,
+    bytes: &[u8],
+) -> Result<impl Iterator<Item = LedgerEntry>> {
+    let kept: Vec<StoredRow> = decode(seam, bytes)?;
+    Ok(kept.into_iter().map(move |kept| LedgerEntry {
+        message,
+        at: Timestamp::from_millis(message.timestamp().millis() + kept.after_millis),
+        target: kept.target,
+        event: kept.event,
+    }))
+}

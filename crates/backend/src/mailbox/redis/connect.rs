@@ -1,0 +1,162 @@
+//! Calls that register, reassert and remove sessions.
+
+use std::collections::BTreeSet;
+
+use protocol::mailbox::{
+    ConnectAnswer, ConnectRequest, NewSession, Overflow, Policies, ReassertAnswer, SessionCapacity,
+};
+use protocol::message::Target;
+use protocol::presence::{BoatLife, DeniedBoats, SessionEntry, SessionKey};
+use protocol::{Timestamp, UserId, keys};
+use redis::Value;
+
+use super::keys::Keys;
+use super::route::{oldest_kept, score};
+use super::session;
+use crate::redis::call::Call;
+use crate::redis::failure::Failure;
+use crate::redis::reply;
+use crate::redis::scripts::ScriptName;
+
+/// Answered in place of a login number if the platform is full.
+const FULL: &str = "full";
+
+/// Lives of a platform's sessions that a login has encountered so far.
+#[derive(Default)]
+pub(super) struct Lives {
+    pub(super) denied: Vec<BoatLife>,
+    pub(super) living: Vec<BoatLife>,
+}
+
+/// Input of a login or a reassertion.
+pub(super) struct Login<'a> {
+    pub(super) user: UserId,
+    pub(super) new: &'a NewSession,
+    pub(super) now: Timestamp,
+    /// Marker to set if the bucket has no valid one.
+    pub(super) marker: u64,
+}
+
+impl Login<'_> {
+    fn call(
+        &self,
+        name: ScriptName,
+        keys: &Keys,
+        policies: &Policies,
+        denied: &[BoatLife],
+        living: &[BoatLife],
+    ) -> Call {
+        let NewSession {
+            key,
+            platform,
+            device,
+        } = self.new;
+        let bucket = keys::bucket_of(self.user);
+        let target = Target {
+            user: self.user,
+            platform: *platform,
+        };
+        let overflow = match SessionCapacity::overflow(*platform) {
+            Overflow::Displace => "displace",
+            Overflow::Refuse => "refuse",
+        };
+        Call::script(bucket, name)
+            .key(keys.sessions(self.user))
+            .key(keys.waiting(target))
+            .key(keys.epoch(bucket))
+            .arg(score(self.now))
+            .arg(session::lives_text(denied))
+            .arg(key.session)
+            .arg(platform.number())
+            .arg(policies.sessions.of(*platform))
+            .arg(session::incarnation(&key.life))
+            .arg(&key.life.boat)
+            .arg(device)
+            .arg(oldest_kept(policies.of(*platform), self.now))
+            // Clients without a marker send zero.
+            .arg(self.marker.max(1))
+            .arg(overflow)
+            .arg(session::lives_text(living))
+    }
+
+    pub(super) fn connect(&self, keys: &Keys, policies: &Policies, met: &Lives) -> Call {
+        self.call(
+            ScriptName::Connect,
+            keys,
+            policies,
+            &met.denied,
+            &met.living,
+        )
+    }
+
+    /// Builds the call; `denied` are lives that were encountered and have ended.
+    pub(super) fn reassert(&self, keys: &Keys, policies: &Policies, denied: &[BoatLife]) -> Call {
+        self.call(ScriptName::Reassert, keys, policies, denied, &[])
+    }
+}
+
+/// Outcome of a login.
+pub(super) enum Connected {
+    Registered(ConnectAnswer),
+    /// The platform is at its capacity, with sessions of these lives; some may have ended.
+    Full {
+        met: Lives,
+    },
+}
+
+/// Reads the answer to a login. Leaves out sessions of denied lives, which nobody needs to kick.
+pub(super) fn connected(told: Value, request: &ConnectRequest) -> Result<Connected, Failure> {
+    let [login, marker, mail_waits, displaced, replaced] = reply::items(told)?;
+    if reply::text(login.clone())? == FULL {
+        let held = session::read_all(displaced)?.into_iter();
+        let lives: BTreeSet<BoatLife> = held.map(|entry| entry.life).collect();
+        let (denied, living) = (lives.into_iter()).partition(|life| request.denied.contains(life));
+        let met = Lives { denied, living };
+        return Ok(Connected::Full { met });
+    }
+    let keys = |told| -> Result<Vec<SessionKey>, Failure> {
+        let ended = session::living(session::read_all(told)?, &request.denied);
+        let key = |entry: SessionEntry| entry.into_key(request.user);
+        Ok(ended.into_iter().map(key).collect())
+    };
+    Ok(Connected::Registered(ConnectAnswer {
+        login: reply::number(login)?,
+        displaced: keys(displaced)?,
+        replaced: keys(replaced)?,
+        marker: reply::number(marker)?,
+        mail_waits: reply::integer(mail_waits)? == 1,
+    }))
+}
+
+/// Reads the answer to a reassertion, with the sessions that hold its place.
+pub(super) fn reasserted(told: Value) -> Result<(ReassertAnswer, Vec<SessionEntry>), Failure> {
+    let mut told = reply::list(told)?.into_iter();
+    let mut next = || told.next().unwrap_or(Value::Nil);
+    let outcome = reply::text(next())?;
+    let marker = reply::number(next())?;
+    let mail_waits = reply::integer(next())? == 1;
+    let answer = match outcome.as_str() {
+        "known" => ReassertAnswer::Known { mail_waits },
+        "restored" => ReassertAnswer::Restored { marker, mail_waits },
+        "displaced" => ReassertAnswer::Displaced,
+        "replaced" => ReassertAnswer::Replaced,
+        other => return Err(Failure::Reply(format!("a session cannot be {other:?}"))),
+    };
+    let holders = session::read_all(Value::Array(told.collect()))?;
+    Ok((answer, holders))
+}
+
+/// Denied lives among the holders; the call must be repeated with them for a new decision.
+pub(super) fn met(holders: Vec<SessionEntry>, denied: &DeniedBoats) -> Vec<BoatLife> {
+    let lives = holders.into_iter().map(|holder| holder.life);
+    let ended: BTreeSet<BoatLife> = lives.filter(|life| denied.contains(life)).collect();
+    ended.into_iter().collect()
+}
+
+pub(super) fn disconnect(keys: &Keys, key: &SessionKey) -> Call {
+    Call::script(keys::bucket_of(key.user), ScriptName::Disconnect)
+        .key(keys.sessions(key.user))
+        .arg(key.session)
+        .arg(&key.life.boat)
+        .arg(session::incarnation(&key.life))
+}

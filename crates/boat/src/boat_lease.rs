@@ -1,0 +1,145 @@
+//! The lease of a boat: kept, lost, and regained under the same name.
+//!
+//! A boat that lost its lease goes on serving its clients and only turns new ones away. Once
+//! registered again, it asserts all its sessions anew. Only a boat that no station answers either,
+//! for longer than the fence, sends its clients away.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend::discovery::{Registration, Role};
+use backend::{Error, Result};
+use protocol::drain::{PUBLISH_EVERY, ROOM_EVERY};
+use protocol::{Code, Refusal};
+use tokio::time::{sleep, timeout};
+use tracing::{debug, info, warn};
+
+use crate::Config;
+use crate::boat::{Boat, Phase};
+use crate::drain::send_away;
+use crate::reregister::{jittered, pass};
+
+/// Pause between attempts to regain a lost lease, each with a probe of the stations; doubled each
+/// time, up to `ASK_AGAIN_MAX`.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+const ASK_AGAIN_MAX: Duration = Duration::from_secs(4);
+/// Shortest pause between two publications of the load.
+const PUBLISH_REST: Duration = Duration::from_secs(1);
+/// Time in which all sessions are asserted after a lost lease, approximately.
+pub(crate) const REASSERT_WITHIN: Duration = Duration::from_secs(2);
+
+pub(crate) struct BoatLease {
+    pub(crate) address: String,
+    pub(crate) held: Registration,
+}
+
+/// Keeps the boat registered until dropped, and gives up the lease then.
+pub(crate) async fn keep(boat: Arc<Boat>, mut lease: BoatLease) {
+    publish(&boat, &lease.held).await;
+    loop {
+        warn!(life = ?lease.held.instance.life, "the lease is lost; clients stay, new ones go elsewhere");
+        boat.metrics.leases_lost.increment(1);
+        boat.lose_lease();
+        boat.refresh_ready();
+        lease.held = regain(&boat, &lease).await;
+        boat.begin_life(lease.held.instance.life.clone());
+        boat.refresh_ready();
+        info!(life = ?lease.held.instance.life, "registered again");
+        // A lease lost meanwhile is regained before these finish.
+        let lost = &lease.held.lost;
+        let spreading = lost.run_until_cancelled(spread(&boat));
+        let asserting = pass(&boat, REASSERT_WITHIN, || lost.is_cancelled());
+        tokio::join!(spreading, asserting, publish(&boat, &lease.held));
+    }
+}
+
+/// Publishes the boat's load until the lease is lost: periodically, and soon after a change of
+/// state.
+async fn publish(boat: &Boat, held: &Registration) {
+    let publishing = async {
+        let (mut ready, mut phases) = (boat.ready(), boat.phases());
+        loop {
+            ready.mark_unchanged();
+            let phase = *phases.borrow_and_update();
+            let load = boat.load();
+            if let Err(error) = within(&boat.config, held.lease.publish(&load)).await {
+                debug!(%error, source = %error.source, "the load is not published; it is tried again");
+            }
+            // A flapping state must not load discovery.
+            sleep(PUBLISH_REST).await;
+            let pause = match phase {
+                Phase::Serving => jittered(&*boat.entropy, PUBLISH_EVERY * 2 / 3),
+                Phase::Notice { .. } | Phase::Draining => ROOM_EVERY,
+            };
+            tokio::select! {
+                biased;
+                () = sleep(pause.saturating_sub(PUBLISH_REST)) => {}
+                _ = phases.changed() => {}
+                _ = ready.changed() => {}
+            }
+        }
+    };
+    held.lost.run_until_cancelled(publishing).await;
+}
+
+/// Bounds a call to the registry by its timeout. After a timeout the outcome is unknown: a lease
+/// that nobody holds expires by itself, and the next one has a later incarnation.
+pub(crate) async fn within<T>(config: &Config, call: impl Future<Output = Result<T>>) -> Result<T> {
+    let most = config.registry_timeout;
+    (timeout(most, call).await).unwrap_or_else(|_| {
+        Err(Error::unavailable(
+            "registry",
+            format!("no answer within {most:?}"),
+        ))
+    })
+}
+
+async fn regain(boat: &Boat, lease: &BoatLease) -> Registration {
+    let mut pause = ASK_AGAIN;
+    loop {
+        let registering = (boat.registry).register(Role::Boat, &boat.config.name, &lease.address);
+        match within(&boat.config, registering).await {
+            Ok(registration) => return registration,
+            Err(error) => {
+                let pause_ms = pause.as_millis() as u64;
+                warn!(%error, source = %error.source, pause_ms, "not registered yet; it is tried again");
+            }
+        }
+        let _ = boat.stations.probe().await;
+        if boat.stations.silence() > boat.config.fence {
+            close_all(boat);
+        }
+        sleep(jittered(&*boat.entropy, pause)).await;
+        pause = (pause * 2).min(ASK_AGAIN_MAX);
+    }
+}
+
+/// Closes all connections of a boat that is cut off: its clients may be served elsewhere.
+fn close_all(boat: &Boat) {
+    for connection in boat.connections.all() {
+        let text = "this boat is cut off; reconnect to reach another";
+        connection.update(|session| session.close(refusal(boat, text), boat.now()));
+    }
+}
+
+/// Sends a share of the clients away, as far as other boats have room, so that a boat that others
+/// had lost sight of is not left the fullest one.
+pub(crate) async fn spread(boat: &Boat) {
+    if boat.phase() != Phase::Serving {
+        // All clients are leaving already.
+        return;
+    }
+    let share = u64::from(boat.config.reconnect_percent);
+    let mut connections = boat.connections.all();
+    connections.retain(|_| boat.entropy.next() % 100 < share);
+    let text = "this boat was cut off for a while; reconnect and sync";
+    let refusal = refusal(boat, text);
+    let pace = boat.config.drain_pace;
+    let sending = send_away(boat, connections, &refusal, pace, None);
+    let _ = timeout(boat.config.drain_deadline, sending).await;
+}
+
+fn refusal(boat: &Boat, text: &str) -> Refusal {
+    Refusal::new(Code::Reconnect, text).retry_after(boat.config.drain_spread)
+}

@@ -1,0 +1,269 @@
+//! Re-registers this boat's sessions with the stations in slow, repeated passes: sessions that the
+//! store lost come back, and those it displaced are closed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::station::{Disconnect, Reassert, ReassertOutcome, Reasserted};
+use backend::clock::Entropy;
+use protocol::mailbox::{ReassertAnswer, signed_in_again};
+use protocol::presence::{LossDetector, RESYNC_REST, SessionKey, syncs_restored};
+use protocol::revocation::closing;
+use protocol::{Code, Refusal};
+use tokio::time::{Instant, sleep};
+use tracing::{debug, warn};
+
+use crate::boat::Boat;
+use crate::boat_lease::REASSERT_WITHIN;
+use crate::connection::Connection;
+
+/// Passes over all sessions once per interval, until dropped. A session that the store had
+/// forgotten has the next ones asserted without pause; if those were forgotten too, a full pass
+/// follows at once, as nobody delivers to them meanwhile.
+pub(crate) async fn sweep(boat: Arc<Boat>) {
+    let mut rested_at = Instant::now();
+    let mut losses = LossDetector::default();
+    loop {
+        let used = boat.connections.shards_used().max(1) as u32;
+        let interval = (boat.config.sweep_interval).min(boat.config.sweep_pause_max * used);
+        let life = boat.life();
+        let ending = go_over(&boat, interval, Some((rested_at, &mut losses)), || false).await;
+        if boat.life() != life {
+            // A new life registers every session anew, and that pass has run already.
+            let all = boat.assertions.time_of(boat.connections.len());
+            rested_at = rested_at.max(Instant::now() + (REASSERT_WITHIN + all) * 2);
+            losses = LossDetector::default();
+        } else if ending == Ending::Loss {
+            warn!("the mailbox store has lost sessions: all are asserted again");
+            boat.metrics.losses.increment(1);
+            pass(&boat, boat.config.restore_spread, || false).await;
+            rested_at = Instant::now() + RESYNC_REST;
+            losses = LossDetector::default();
+        }
+    }
+}
+
+/// Asserts every session once, spread over about `interval`, or until `is_over`.
+pub(crate) async fn pass(boat: &Boat, interval: Duration, is_over: impl Fn() -> bool) {
+    go_over(boat, interval, None, is_over).await;
+}
+
+/// End of a pass over all sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Whole,
+    /// The store has lost sessions.
+    Loss,
+}
+
+/// Like `pass`; with `seeks` it ends early if assertions from that time on reveal a loss.
+async fn go_over(
+    boat: &Boat,
+    interval: Duration,
+    mut seeks: Option<(Instant, &mut LossDetector)>,
+    is_over: impl Fn() -> bool,
+) -> Ending {
+    let pause = interval / boat.connections.shards_used().max(1) as u32;
+    let mut is_empty = true;
+    for (lane, connections) in boat.connections.by_shard().enumerate() {
+        if connections.is_empty() {
+            continue;
+        }
+        is_empty = false;
+        if !seeks.as_ref().is_some_and(|(_, losses)| losses.hurries()) {
+            sleep(jittered(&*boat.entropy, pause)).await;
+        }
+        let mut found = ReregisterResult::default();
+        for batch in connections.chunks(boat.config.batch_items_max) {
+            if is_over() {
+                return Ending::Whole;
+            }
+            reassert(boat, lane % boat.lanes.len(), batch, &mut found).await;
+        }
+        // An unhealthy store is not asked for everything again and again; a different store is.
+        if let Some((since, losses)) = &mut seeks
+            && (found.is_new || losses.hurries() || Instant::now() >= *since)
+        {
+            losses.handle_answers(found.answered, found.forgotten, boat.connections.len());
+            if losses.is_loss() {
+                return Ending::Loss;
+            }
+        }
+    }
+    if is_empty {
+        sleep(pause).await;
+    }
+    Ending::Whole
+}
+
+/// Tally of the store's answers; sessions without an answer do not count.
+#[derive(Default)]
+pub(crate) struct ReregisterResult {
+    pub(crate) answered: usize,
+    forgotten: usize,
+    /// True if a marker was new to the boat: another store answers.
+    is_new: bool,
+}
+
+pub(crate) async fn reassert(
+    boat: &Boat,
+    lane: usize,
+    connections: &[Arc<Connection>],
+    found: &mut ReregisterResult,
+) {
+    boat.assertions.take(connections.len()).await;
+    let Some(life) = boat.life() else {
+        return;
+    };
+    let (connections, sessions): (Vec<_>, Vec<_>) = (connections.iter())
+        .filter_map(|connection| {
+            let state = connection.lock();
+            let session = &state.session;
+            let user = session.user().filter(|_| session.is_open())?;
+            let asserted = Reassert {
+                key: SessionKey {
+                    user,
+                    session: session.id(),
+                    life: life.clone(),
+                },
+                platform: session.platform(),
+                device: session.device()?.clone(),
+                issued_at: state.issued_at(),
+                ticket: state.ticket,
+            };
+            Some((connection, asserted))
+        })
+        .unzip();
+    if sessions.is_empty() {
+        return;
+    }
+    let mut answers = boat.stations.reassert(lane, &sessions).await;
+    if answers.is_err() {
+        // The station may have applied it all the same.
+        for connection in &connections {
+            connection.lock().in_doubt = true;
+        }
+        // The unreachable station rests now, so this asks another one.
+        answers = boat.stations.reassert(lane, &sessions).await;
+    }
+    let Ok(answers) = answers else {
+        // The next pass makes up for it.
+        return;
+    };
+    for ((connection, answer), asserted) in connections.into_iter().zip(answers).zip(sessions) {
+        let Reasserted { outcome, ticket } = answer;
+        let is_refreshed = connection.lock().issued_at() != asserted.issued_at;
+        if is_refreshed && ends_token(&outcome) {
+            // A verdict on the previous token: the next assertion shows the ticket of the new one.
+            continue;
+        }
+        if let Some(ticket) = ticket {
+            connection.lock().replace_ticket(ticket);
+        }
+        let is_registered = matches!(
+            &outcome,
+            ReassertOutcome::Answer(ReassertAnswer::Known { .. } | ReassertAnswer::Restored { .. })
+        );
+        if is_registered && connection.lock().session.is_closed() {
+            // The sign-off may have run before the assertion. If the lane is full, the next push to
+            // the session finds out.
+            let _ = boat.lanes.get(lane).leaves.push(Disconnect {
+                key: asserted.key,
+                ticket: ticket.or(asserted.ticket),
+            });
+            continue;
+        }
+        let is_answer = matches!(outcome, ReassertOutcome::Answer(_));
+        found.answered += usize::from(is_answer);
+        let was_unregistered = is_answer && {
+            let mut state = connection.lock();
+            state.renews = false;
+            std::mem::take(&mut state.unregistered)
+        };
+        conclude(boat, connection, outcome, was_unregistered, found);
+    }
+}
+
+/// Carries out the verdict on a session.
+fn conclude(
+    boat: &Boat,
+    connection: &Connection,
+    outcome: ReassertOutcome,
+    was_unregistered: bool,
+    found: &mut ReregisterResult,
+) {
+    match outcome {
+        ReassertOutcome::Answer(ReassertAnswer::Known { mail_waits }) => {
+            boat.metrics.known.increment(1);
+            if std::mem::take(&mut connection.lock().in_doubt) {
+                // Perhaps known only since the assertion whose answer was lost.
+                connection.update(|session| session.resync(boat.now()));
+            } else if mail_waits {
+                // A hint, or the removal of acknowledged mail, was lost on its way.
+                connection.update(|session| session.hint());
+            }
+        }
+        ReassertOutcome::Answer(ReassertAnswer::Restored { marker, mail_waits }) => {
+            debug!(session = connection.id().get(), "registered again");
+            boat.metrics.restored.increment(1);
+            found.forgotten += 1;
+            let is_new = boat.is_new_marker(marker);
+            found.is_new |= is_new;
+            let was_in_doubt = std::mem::take(&mut connection.lock().in_doubt);
+            if was_in_doubt || syncs_restored(boat.has_lease(), is_new) {
+                connection.update(|session| session.resync(boat.now()));
+            } else if mail_waits {
+                connection.update(|session| session.hint());
+            }
+        }
+        // An earlier session is registered: only a new, later sign-in settles which of them has
+        // to go.
+        ReassertOutcome::Answer(ReassertAnswer::Displaced | ReassertAnswer::Replaced)
+            if was_unregistered =>
+        {
+            let text = "an earlier session of yours is still registered; sign in again";
+            let refusal = Refusal::new(Code::Unavailable, text);
+            connection.update(|session| session.close(refusal, boat.now()));
+        }
+        ReassertOutcome::Answer(ReassertAnswer::Displaced) => {
+            boat.metrics.displaced.increment(1);
+            let refusal = Refusal::new(Code::Displaced, "signed in elsewhere on this platform");
+            connection.update(|session| session.close(refusal, boat.now()));
+        }
+        ReassertOutcome::Answer(ReassertAnswer::Replaced) => {
+            boat.metrics.replaced.increment(1);
+            connection.update(|session| session.close(signed_in_again(), boat.now()));
+        }
+        ReassertOutcome::Unproved => {
+            boat.metrics.unproved.increment(1);
+            let text = "nothing proves any more that you have signed in; sign in again";
+            let refusal = Refusal::new(Code::Reconnect, text);
+            connection.update(|session| session.close(refusal, boat.now()));
+        }
+        ReassertOutcome::Unavailable => connection.lock().in_doubt = true,
+        ReassertOutcome::Revoked => {
+            boat.metrics.revoked.increment(1);
+            connection.update(|session| session.close(closing(), boat.now()));
+        }
+    }
+}
+
+/// True for a verdict on the token rather than on the session.
+fn ends_token(outcome: &ReassertOutcome) -> bool {
+    matches!(
+        outcome,
+        ReassertOutcome::Unproved | ReassertOutcome::Revoked
+    )
+}
+
+/// Random duration between half of `mean` and one and a half times `mean`.
+pub(crate) fn jittered(entropy: &dyn Entropy, mean: Duration) -> Duration {
+    mean / 2 + random_below(entropy, mean)
+}
+
+pub(crate) fn random_below(entropy: &dyn Entropy, end: Duration) -> Duration {
+    match u64::try_from(end.as_micros()) {
+        Ok(micros) if micros > 0 => Duration::from_micros(entropy.next() % micros),
+        Ok(_) | Err(_) => Duration::ZERO,
+    }
+}

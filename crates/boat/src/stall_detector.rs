@@ -1,0 +1,61 @@
+//! Notices that this process stood still: stopped, swapped out, or starved of CPU.
+//!
+//! Meanwhile peers waited, and stored what the boat did not take; their hints may have been lost.
+//! So on waking it asserts all sessions anew and tells every client to sync.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::warn;
+
+use crate::boat::Boat;
+use crate::boat_lease::{REASSERT_WITHIN, spread};
+use crate::reregister::pass;
+
+/// Clients told to sync at once, and the pause before the next ones.
+const RESYNC_BATCH: usize = 256;
+const RESYNC_PAUSE: Duration = Duration::from_millis(20);
+
+/// Watches the clock until dropped, also while a recovery runs.
+pub(crate) async fn watch_pauses(boat: Arc<Boat>) {
+    let limit = boat.config.pause_max;
+    let step = limit / 4;
+    let mut under_way = FuturesUnordered::new();
+    loop {
+        let before = Instant::now();
+        let wake = sleep_until(before + step);
+        tokio::pin!(wake);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut wake => break,
+                Some(()) = under_way.next() => {}
+            }
+        }
+        let stood = before.elapsed().saturating_sub(step);
+        if stood > limit {
+            warn!(?stood, "this process stood still; clients are told to sync");
+            boat.metrics.pauses.increment(1);
+            under_way.push(say_anew(&boat));
+        }
+    }
+}
+
+async fn say_anew(boat: &Boat) {
+    let saying = async {
+        resync_all(boat).await;
+        pass(boat, REASSERT_WITHIN, || false).await;
+    };
+    tokio::join!(spread(boat), saying);
+}
+
+async fn resync_all(boat: &Boat) {
+    for (index, connection) in boat.connections.all().iter().enumerate() {
+        if index > 0 && index % RESYNC_BATCH == 0 {
+            sleep(RESYNC_PAUSE).await;
+        }
+        connection.update(|session| session.resync(boat.now()));
+    }
+}

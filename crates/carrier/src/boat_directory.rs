@@ -1,0 +1,230 @@
+//! Directory of boats: the lives, their addresses, and the lives believed to be over.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::transport::Connector;
+use api::v1;
+use api::v1::boat_service_client::BoatServiceClient;
+use backend::clock::Clock;
+use backend::discovery;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use protocol::access::Role;
+use protocol::presence::{BoatLife, BoatLiveness, DeniedBoats};
+use tokio::sync::{mpsc, watch};
+
+use crate::Config;
+
+/// Boats at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct DirectoryView {
+    /// Addresses of lives with a lease, and of lives whose lease is gone but whose end nobody has
+    /// seen. A denied life is left out, though [`BoatProbe`] keeps its address to ask it again.
+    pub(crate) addresses: BTreeMap<BoatLife, Arc<str>>,
+    pub(crate) denied: DeniedBoats,
+}
+
+/// Directory of boats for the shards. Clones share the view.
+#[derive(Clone, Debug)]
+pub(crate) struct BoatDirectory {
+    view: watch::Receiver<Arc<DirectoryView>>,
+    met: mpsc::Sender<BoatLife>,
+}
+
+/// Unknown lives that wait to be looked into. More of them at once would say nothing new.
+const MET: usize = 256;
+/// Interval of checking for lives due for a probe.
+const LOOK: Duration = Duration::from_millis(500);
+/// Lives probed at the same time.
+const PROBES: usize = 32;
+
+impl BoatDirectory {
+    pub(crate) fn view(&self) -> Arc<DirectoryView> {
+        self.view.borrow().clone()
+    }
+
+    pub(crate) fn denied(&self) -> DeniedBoats {
+        self.view.borrow().denied.clone()
+    }
+
+    /// Returns the address of a life. A life without an address of its own gets the newest address
+    /// of its boat's name, where a later life will answer that this one is over.
+    pub(crate) fn address(&self, life: &BoatLife) -> Option<Arc<str>> {
+        let view = self.view.borrow();
+        let known = view.addresses.get(life);
+        let namesake = || {
+            let mut others = view.addresses.iter().rev();
+            others
+                .find(|(other, _)| other.boat == life.boat)
+                .map(|(_, address)| address)
+        };
+        known.or_else(namesake).cloned()
+    }
+
+    /// Reports a life that the mailbox named and nobody can reach.
+    pub(crate) fn met(&self, life: &BoatLife) {
+        // Without room the report is dropped: the life will be met again.
+        let _ = self.met.try_send(life.clone());
+    }
+
+    pub(crate) async fn changed(&mut self) {
+        if self.view.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+/// Keeps a [`BoatDirectory`] current.
+pub(crate) struct BoatProbe {
+    leases: watch::Receiver<discovery::Directory>,
+    met: mpsc::Receiver<BoatLife>,
+    view: watch::Sender<Arc<DirectoryView>>,
+    addresses: BTreeMap<BoatLife, Arc<str>>,
+    obituary: BoatLiveness,
+    connector: Connector,
+    clock: Arc<dyn Clock>,
+    probe_timeout: Duration,
+}
+
+pub(crate) fn boat_directory(
+    leases: watch::Receiver<discovery::Directory>,
+    connector: Connector,
+    clock: Arc<dyn Clock>,
+    config: &Config,
+) -> (BoatDirectory, BoatProbe) {
+    let (met, met_out) = mpsc::channel(MET);
+    let (view, view_out) = watch::channel(Arc::default());
+    let mut lookout = BoatProbe {
+        leases,
+        met: met_out,
+        view,
+        addresses: BTreeMap::new(),
+        obituary: BoatLiveness::new(
+            config.lease_patience,
+            config.probe_interval,
+            config.denied_max,
+        ),
+        connector,
+        clock,
+        probe_timeout: config.probe_timeout,
+    };
+    lookout.read_leases();
+    let roster = BoatDirectory {
+        view: view_out,
+        met,
+    };
+    (roster, lookout)
+}
+
+impl BoatProbe {
+    /// Runs until it is dropped.
+    pub(crate) async fn run(mut self) {
+        let mut look = tokio::time::interval(LOOK);
+        let mut probes = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                biased;
+                changed = self.leases.changed() => match changed {
+                    Ok(()) => self.read_leases(),
+                    // The registry is closing; the last known leases stand.
+                    Err(_) => return,
+                },
+                Some((life, answer)) = probes.next(), if !probes.is_empty() => {
+                    self.answered(&life, answer);
+                }
+                // Ahead of `met`, which may always have something.
+                _ = look.tick() => {
+                    let room = PROBES.saturating_sub(probes.len());
+                    for life in self.obituary.due(self.clock.now(), room) {
+                        let address = self.addresses.get(&life).cloned();
+                        probes.push(probe(
+                            self.connector.clone(),
+                            address,
+                            life,
+                            self.probe_timeout,
+                        ));
+                    }
+                }
+                Some(life) = self.met.recv() => {
+                    self.obituary.handle_unknown(self.clock.now(), &life);
+                }
+            }
+        }
+    }
+
+    fn read_leases(&mut self) {
+        let leased = self.leases.borrow_and_update().clone();
+        for instance in leased.iter() {
+            self.addresses
+                .insert(instance.life.clone(), instance.address.as_str().into());
+        }
+        let lives = leased.iter().map(|instance| &instance.life);
+        self.obituary.handle_roster(self.clock.now(), lives);
+        self.publish();
+    }
+
+    fn answered(&mut self, life: &BoatLife, answer: Answer) {
+        let now = self.clock.now();
+        let is_over = match answer {
+            Answer::Alive => {
+                tracing::info!(boat = %life.boat, incarnation = life.incarnation.0, "a boat lives without a lease");
+                self.obituary.handle_heard(now, life);
+                false
+            }
+            Answer::Replaced => self.obituary.handle_replaced(now, life),
+            Answer::Silence => self.obituary.handle_silent(now, life),
+        };
+        if is_over {
+            tracing::info!(boat = %life.boat, incarnation = life.incarnation.0, "a boat is over");
+            metrics::counter!("carrier_boats_denied_total").increment(1);
+            let obituary = &self.obituary;
+            self.addresses.retain(|life, _| obituary.remembers(life));
+        }
+        self.publish();
+    }
+
+    fn publish(&self) {
+        let denied = self.obituary.denied();
+        let addresses = (self.addresses.iter())
+            .filter(|(life, _)| !denied.contains(life))
+            .map(|(life, address)| (life.clone(), address.clone()))
+            .collect();
+        self.view
+            .send_replace(Arc::new(DirectoryView { addresses, denied }));
+    }
+}
+
+/// Answer of a life to a probe.
+enum Answer {
+    Alive,
+    /// Another life answers at its address.
+    Replaced,
+    Silence,
+}
+
+/// Asks a life whether it lives. A life without an address counts as silent.
+async fn probe(
+    connector: Connector,
+    address: Option<Arc<str>>,
+    life: BoatLife,
+    timeout: Duration,
+) -> (BoatLife, Answer) {
+    let Some(address) = address else {
+        return (life, Answer::Silence);
+    };
+    let channel = connector
+        .channel(Role::Boat, &address)
+        .with_unary_timeout(timeout);
+    let request = v1::ProbeRequest {
+        life: Some((&life).into()),
+    };
+    let answer = BoatServiceClient::new(channel).probe(request).await;
+    let answer = match answer.map(|response| response.into_inner().alive) {
+        Ok(true) => Answer::Alive,
+        Ok(false) => Answer::Replaced,
+        Err(_) => Answer::Silence,
+    };
+    (life, answer)
+}

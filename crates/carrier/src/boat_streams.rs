@@ -1,0 +1,246 @@
+//! Step 6 of a message's way: the boats that a shard talks to, one long-lived stream per life.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::boat;
+use api::transport::Connector;
+use api::v1;
+use api::v1::boat_service_client::BoatServiceClient;
+use api::v1::outcome::Kind;
+use backend::clock::Entropy;
+use protocol::Timestamp;
+use protocol::access::Role;
+use protocol::delivery::{Notice, Push, PushOutcome, PushToken, SessionEvent};
+use protocol::frame::ServerFrame;
+use protocol::presence::BoatLife;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use crate::Config;
+use crate::backoff::Backoff;
+use crate::boat_directory::{BoatDirectory, DirectoryView};
+use crate::boat_outbox::BoatOutbox;
+
+/// Report of a boat's stream to its shard.
+#[derive(Debug)]
+pub(crate) enum BoatMessage {
+    Outcomes(Vec<(PushToken, PushOutcome)>),
+    /// The stream broke, or could not be opened.
+    Lost(BoatLife),
+}
+
+pub(crate) struct BoatStreams {
+    boats: BTreeMap<BoatLife, Boat>,
+    connector: Connector,
+    roster: BoatDirectory,
+    heard: mpsc::Sender<BoatMessage>,
+    tasks: TaskTracker,
+    entropy: Arc<dyn Entropy>,
+    config: Arc<Config>,
+}
+
+struct Boat {
+    outbox: Arc<BoatOutbox>,
+    /// Deliveries of this turn, until [`BoatStreams::flush`].
+    deliveries: Vec<(Instant, boat::Delivery)>,
+    notices: Vec<boat::Notice>,
+    _ends_stream: DropGuard,
+}
+
+impl BoatStreams {
+    pub(crate) fn new(
+        connector: Connector,
+        roster: BoatDirectory,
+        heard: mpsc::Sender<BoatMessage>,
+        tasks: TaskTracker,
+        entropy: Arc<dyn Entropy>,
+        config: Arc<Config>,
+    ) -> BoatStreams {
+        BoatStreams {
+            boats: BTreeMap::new(),
+            connector,
+            roster,
+            heard,
+            tasks,
+            entropy,
+            config,
+        }
+    }
+
+    /// Queues a delivery. Returns false if no address of the boat is known.
+    pub(crate) fn push(&mut self, push: Push, now: Timestamp) -> bool {
+        let Some(boat) = self.boat(&push.life) else {
+            return false;
+        };
+        let until = Instant::now() + push.deadline.since(now);
+        let delivery = boat::Delivery {
+            token: push.token.number(),
+            session: push.session,
+            id: push.message,
+            frame: push.frame,
+            needs_ack: push.needs_ack,
+            trace: push.trace,
+        };
+        boat.deliveries.push((until, delivery));
+        true
+    }
+
+    /// Queues a notice, or drops it if no address of the boat is known.
+    pub(crate) fn notice(&mut self, notice: Notice) {
+        let kind = match notice.word {
+            SessionEvent::Placed(echo) => {
+                let frame = api::codec::encode_server(&ServerFrame::Placed(echo));
+                boat::NoticeKind::Frame(frame)
+            }
+            SessionEvent::Refused { send_id, refusal } => {
+                let frame = api::codec::encode_server(&ServerFrame::Refused { send_id, refusal });
+                boat::NoticeKind::Frame(frame)
+            }
+            SessionEvent::Hint => boat::NoticeKind::Hint,
+            SessionEvent::Close(refusal) => boat::NoticeKind::Close(refusal),
+        };
+        if let Some(boat) = self.boat(&notice.life) {
+            boat.notices.push(boat::Notice {
+                session: notice.session,
+                kind,
+            });
+        }
+    }
+
+    /// Moves this turn's deliveries and notices to the outboxes.
+    pub(crate) fn flush(&mut self) {
+        for boat in self.boats.values_mut() {
+            if !boat.deliveries.is_empty() || !boat.notices.is_empty() {
+                boat.outbox.fill(&mut boat.deliveries, &mut boat.notices);
+            }
+        }
+    }
+
+    /// Drops everything queued for this boat; the executor handles it otherwise.
+    pub(crate) fn clear(&mut self, life: &BoatLife) {
+        if let Some(boat) = self.boats.get_mut(life) {
+            boat.outbox.clear();
+            boat.deliveries.clear();
+            boat.notices.clear();
+        }
+    }
+
+    /// Ends the streams to boats that are over, and returns those lives.
+    pub(crate) fn follow(&mut self, view: &DirectoryView) -> Vec<BoatLife> {
+        let over: Vec<BoatLife> = self
+            .boats
+            .keys()
+            .filter(|life| !view.addresses.contains_key(life) || view.denied.contains(life))
+            .cloned()
+            .collect();
+        for life in &over {
+            self.boats.remove(life);
+        }
+        over
+    }
+
+    fn boat(&mut self, life: &BoatLife) -> Option<&mut Boat> {
+        if !self.boats.contains_key(life) {
+            let Some(address) = self.roster.address(life) else {
+                self.roster.met(life);
+                return None;
+            };
+            let boat = self.sail(life, &address);
+            self.boats.insert(life.clone(), boat);
+        }
+        self.boats.get_mut(life)
+    }
+
+    fn sail(&self, life: &BoatLife, address: &str) -> Boat {
+        let config = &self.config;
+        let outbox = Arc::new(BoatOutbox::new(
+            life,
+            config.push_batch_max,
+            config.notices_max,
+        ));
+        let stop = CancellationToken::new();
+        let stream = Stream {
+            life: life.clone(),
+            outbox: Arc::clone(&outbox),
+            client: BoatServiceClient::new(self.connector.channel(Role::Boat, address)),
+            heard: self.heard.clone(),
+            backoff: Backoff::new(config),
+            entropy: Arc::clone(&self.entropy),
+        };
+        let until = stop.clone();
+        self.tasks.spawn(async move {
+            until.run_until_cancelled(stream.run()).await;
+        });
+        Boat {
+            outbox,
+            deliveries: Vec::new(),
+            notices: Vec::new(),
+            _ends_stream: stop.drop_guard(),
+        }
+    }
+}
+
+/// Keeps a `Deliver` stream to one life of one boat open.
+struct Stream {
+    life: BoatLife,
+    outbox: Arc<BoatOutbox>,
+    client: BoatServiceClient<api::transport::Channel>,
+    heard: mpsc::Sender<BoatMessage>,
+    backoff: Backoff,
+    entropy: Arc<dyn Entropy>,
+}
+
+impl Stream {
+    async fn run(mut self) {
+        loop {
+            match self.converse().await {
+                Ok(()) => tracing::debug!(boat = %self.life.boat, "the boat ended its stream"),
+                Err(status) => {
+                    tracing::debug!(boat = %self.life.boat, error = %status, "no stream to a boat");
+                }
+            }
+            if self
+                .heard
+                .send(BoatMessage::Lost(self.life.clone()))
+                .await
+                .is_err()
+            {
+                return;
+            }
+            tokio::time::sleep(self.backoff.failed(&*self.entropy)).await;
+        }
+    }
+
+    /// Reads outcomes until the stream ends.
+    async fn converse(&mut self) -> Result<(), tonic::Status> {
+        let mut outcomes = self.client.deliver(self.outbox.open()).await?.into_inner();
+        while let Some(batch) = outcomes.message().await? {
+            self.backoff.succeeded();
+            let outcomes = batch.outcomes.iter().map(outcome).collect();
+            if self
+                .heard
+                .send(BoatMessage::Outcomes(outcomes))
+                .await
+                .is_err()
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads an outcome. A kind that this version does not know counts as unreachable.
+fn outcome(wire: &v1::Outcome) -> (PushToken, PushOutcome) {
+    let outcome = match Kind::try_from(wire.kind) {
+        Ok(Kind::Done) => PushOutcome::Done,
+        Ok(Kind::NoAck) => PushOutcome::NoAck,
+        Ok(Kind::NoSession) => PushOutcome::NoSession,
+        Ok(Kind::Full) => PushOutcome::Full,
+        Ok(Kind::Unspecified) | Err(_) => PushOutcome::Unreachable,
+    };
+    (PushToken::from_number(wire.token), outcome)
+}

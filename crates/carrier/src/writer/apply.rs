@@ -1,0 +1,307 @@
+//! Applies a plan: stages in order, the effects of a stage side by side.
+
+use std::collections::BTreeMap;
+
+use backend::cache::{CacheLookup, CacheRecord};
+use backend::timeline::TimelineEntry;
+use backend::{Error, Kind};
+use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
+use protocol::cache::{CacheKey, Invalidation};
+use protocol::conversation::Head;
+use protocol::writer::{
+    ChangedPlaces, Effect, GroupChange, HeadMove, ListOp, ListOpKind, MessageRow, Owner, Stage,
+};
+use protocol::{ConversationId, GroupId, MessageId, Timestamp};
+use tokio::time::Instant;
+
+use super::stamping::Stamping;
+use super::{Halt, WriteFailure, Writer};
+
+/// Groups whose timelines are pushed at once.
+const TOGETHER: usize = 64;
+
+/// Cache entries of groups, with their fill tokens, from before anything is written.
+type Permits = Vec<(GroupId, CacheLookup)>;
+
+/// Results of earlier effects of a plan, for later ones.
+#[derive(Default)]
+struct Applied {
+    permits: Permits,
+    /// Heads as stamped.
+    heads: BTreeMap<ConversationId, Head>,
+}
+
+/// Yield of one effect.
+enum Yield {
+    Nothing,
+    Permits(Permits),
+    Heads(Vec<HeadMove>),
+    Group(Box<GroupChange>),
+}
+
+impl Writer {
+    /// Applies all stages. Lazy effects that fail are counted, and stall nothing.
+    pub(super) async fn apply(
+        &mut self,
+        stages: Vec<Stage>,
+        until: Instant,
+    ) -> Result<(), WriteFailure> {
+        let mut applied = Applied::default();
+        for Stage(effects) in stages {
+            // Heads and groups are remembered only once they are written.
+            effects
+                .iter()
+                .for_each(|effect| self.forget_targets(effect));
+            let effects = effects
+                .into_iter()
+                .map(|effect| self.effect(effect, &applied, until));
+            let mut failure = None;
+            for done in join_all(effects).await {
+                match done {
+                    Ok(Yield::Nothing) => {}
+                    Ok(Yield::Permits(permits)) => applied.permits = permits,
+                    Ok(Yield::Heads(heads)) => {
+                        for moved in heads {
+                            applied.heads.insert(moved.conversation, moved.head);
+                            self.heads.remember(moved);
+                        }
+                    }
+                    Ok(Yield::Group(change)) => self.groups.remember(*change),
+                    Err(error) => _ = failure.get_or_insert(error),
+                }
+            }
+            failure.map_or(Ok(()), Err)?;
+        }
+        Ok(())
+    }
+
+    fn forget_targets(&mut self, effect: &Effect) {
+        match effect {
+            Effect::Group(change) => self.groups.forget_one(change.group),
+            Effect::Heads(heads) => {
+                for moved in heads {
+                    self.heads.forget_one(moved.conversation);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Applies one effect, stamped anew until a write is soon enough.
+    async fn effect(
+        &self,
+        mut effect: Effect,
+        applied: &Applied,
+        until: Instant,
+    ) -> Result<Yield, WriteFailure> {
+        if !effect.stamp(self.clock.now()) {
+            return self.call(effect, applied).await;
+        }
+        let mut stamping = Stamping::new(self.clock.clone(), self.list_margin, until);
+        let mut done = Yield::Nothing;
+        while let Some(stamp) = stamping.next()? {
+            effect.stamp(stamp);
+            done = self.call(effect.clone(), applied).await?;
+        }
+        Ok(done)
+    }
+
+    async fn call(&self, effect: Effect, applied: &Applied) -> Result<Yield, WriteFailure> {
+        let (backends, stores) = (&self.backends, self.stores);
+        match effect {
+            Effect::Group(change) => {
+                let members = change.update.members.iter();
+                let members = members.map(|(user, member)| (*user, *member)).collect();
+                let settings = change.update.settings;
+                let saved = backends.groups.save(change.group, settings, members);
+                stores.within(saved).await.map_err(refused)?;
+                return Ok(Yield::Group(change));
+            }
+            Effect::Touch { lists, at } => {
+                let touched = backends.conversations.touch(lists, at);
+                stores.within(touched).await?;
+            }
+            Effect::Invalidate(invalidations) => {
+                self.invalidate(&invalidations).await.map_err(Halt::Store)?;
+            }
+            Effect::Permits(groups) => return Ok(Yield::Permits(self.permits(groups).await)),
+            Effect::Messages(rows) => self.save_rows(rows).await?,
+            Effect::Changes(rows) => {
+                let saved = backends.changes.save(rows);
+                stores.within(saved).await.map_err(refused)?;
+            }
+            Effect::Recalled(messages) => self.delete(messages).await?,
+            Effect::Heads(heads) => {
+                self.heads.write(&heads).await?;
+                return Ok(Yield::Heads(heads));
+            }
+            Effect::Renew(groups) => self.renew(groups, applied).await,
+            Effect::Timeline(entries) => self.push(entries).await,
+            Effect::ListRows(rows) => {
+                let saved = backends.conversations.save(rows);
+                stores.within(saved).await?;
+            }
+            Effect::ListOps { ops, at } => self.list_ops(&ops, at).await?,
+        }
+        Ok(Yield::Nothing)
+    }
+
+    async fn save_rows(&self, rows: Vec<MessageRow>) -> Result<(), WriteFailure> {
+        let (mut private, mut of_groups) = (Vec::new(), Vec::new());
+        for row in rows {
+            match row {
+                MessageRow::Private(row) => private.push(row),
+                MessageRow::Group(row) => of_groups.push(row),
+            }
+        }
+        let private = async {
+            match private.is_empty() {
+                true => Ok(()),
+                false => {
+                    let saved = self.backends.history.save_private(private);
+                    self.stores.within(saved).await
+                }
+            }
+        };
+        let of_groups = async {
+            match of_groups.is_empty() {
+                true => Ok(()),
+                false => {
+                    let saved = self.backends.group_history.save(of_groups);
+                    self.stores.within(saved).await
+                }
+            }
+        };
+        let (private, of_groups) = tokio::join!(private, of_groups);
+        private.and(of_groups).map_err(refused)
+    }
+
+    async fn delete(&self, messages: Vec<(Owner, MessageId)>) -> Result<(), Error> {
+        let mut private = Vec::new();
+        let mut of_groups: BTreeMap<GroupId, Vec<MessageId>> = BTreeMap::new();
+        for (owner, id) in messages {
+            match owner {
+                Owner::User(user) => private.push((user, id)),
+                Owner::Group(group) => of_groups.entry(group).or_default().push(id),
+            }
+        }
+        if !private.is_empty() {
+            let deleted = self.backends.history.delete(&private);
+            self.stores.within(deleted).await?;
+        }
+        for (group, ids) in &of_groups {
+            let deleted = self.backends.group_history.delete(*group, ids);
+            self.stores.within(deleted).await?;
+        }
+        Ok(())
+    }
+
+    /// Operations of one kind.
+    async fn list_ops(&self, ops: &[ListOp], at: Timestamp) -> Result<(), Error> {
+        let (mut cleared, mut arranged, mut hidden) = (Vec::new(), Vec::new(), Vec::new());
+        for op in ops {
+            let (owner, conversation) = (op.owner, op.conversation);
+            match op.kind {
+                ListOpKind::Clear(up_to) => cleared.push((owner, conversation, up_to)),
+                ListOpKind::Arrange(how) => arranged.push((owner, conversation, op.version, how)),
+                ListOpKind::Hide(seq) => hidden.push((owner, conversation, op.version, seq)),
+            }
+        }
+        let conversations = &self.backends.conversations;
+        if !cleared.is_empty() {
+            let cleared = conversations.set_cleared(cleared, at);
+            self.stores.within(cleared).await?;
+        }
+        if !arranged.is_empty() {
+            let arranged = conversations.arrange(arranged, at);
+            self.stores.within(arranged).await?;
+        }
+        if !hidden.is_empty() {
+            let hidden = conversations.hide(hidden, at);
+            self.stores.within(hidden).await?;
+        }
+        Ok(())
+    }
+
+    async fn permits(&self, groups: Vec<GroupId>) -> Permits {
+        let keys: Vec<CacheKey> = groups.iter().map(|group| CacheKey::Group(*group)).collect();
+        let found = self.backends.cache.find(&keys);
+        let found = self.stores.each(keys.len(), found).await;
+        let found = groups.into_iter().zip(found);
+        let found = found.filter_map(|(group, found)| match found {
+            Ok(found) => Some((group, found)),
+            Err(error) => {
+                not_renewed(&error);
+                None
+            }
+        });
+        found.collect()
+    }
+
+    /// Renews the cache entries of groups, where there are some, so that a returning member finds the newest head
+    /// without a store. An entry that somebody else was quicker with is invalidated: they may not have seen the last
+    /// stamp of the head. No record depends on it: whoever routes a delivery invalidates stale entries first.
+    async fn renew(&self, groups: Vec<(GroupId, ChangedPlaces)>, applied: &Applied) {
+        let changes: BTreeMap<GroupId, ChangedPlaces> = groups.into_iter().collect();
+        let renewed = applied.permits.iter().filter_map(|(group, found)| {
+            let head = *applied.heads.get(&ConversationId::Group(*group))?;
+            let entry = found.group()?.moved(head, changes.get(group)?)?;
+            let entry = CacheRecord::of_group(*group, found.token.clone(), &entry).ok()?;
+            Some((CacheKey::Group(*group), entry))
+        });
+        let (keys, entries): (Vec<CacheKey>, Vec<CacheRecord>) = renewed.unzip();
+        if entries.is_empty() {
+            return;
+        }
+        let kept = self.backends.cache.keep(entries);
+        let kept = self.stores.each(keys.len(), kept).await;
+        let mut stale = Vec::new();
+        for (key, kept) in keys.into_iter().zip(kept) {
+            match kept {
+                Ok(true) => {}
+                Ok(false) => stale.push(Invalidation::of(key)),
+                Err(error) => not_renewed(&error),
+            }
+        }
+        if let Err(error) = self.invalidate(&stale).await {
+            not_renewed(&error);
+        }
+    }
+
+    async fn invalidate(&self, invalidations: &[Invalidation]) -> Result<(), Error> {
+        if invalidations.is_empty() {
+            return Ok(());
+        }
+        let forgotten = self.backends.cache.forget(invalidations);
+        let forgotten = self.stores.each(invalidations.len(), forgotten).await;
+        forgotten.into_iter().collect()
+    }
+
+    /// Pushes the newest messages of groups to where pages are read first. It is a cache: what is not there is read from
+    /// history, and no group waits for another's.
+    async fn push(&self, entries: Vec<(GroupId, Vec<TimelineEntry>)>) {
+        let timeline = &self.backends.timeline;
+        let pushes = stream::iter(entries).map(async |(group, entries)| {
+            let pushed = self.stores.within(timeline.push(group, entries)).await;
+            if let Err(error) = pushed {
+                tracing::warn!(%error, source = %error.source, %group, "not in the timeline");
+                metrics::counter!("carrier_timeline_failures_total").increment(1);
+            }
+        });
+        pushes.buffer_unordered(TOGETHER).collect::<()>().await;
+    }
+}
+
+/// A conflict is the fault of a record.
+fn refused(error: Error) -> WriteFailure {
+    match error.kind {
+        Kind::Conflict => WriteFailure::Refused(error),
+        Kind::Unavailable | Kind::Corrupt => error.into(),
+    }
+}
+
+fn not_renewed(error: &Error) {
+    tracing::warn!(%error, source = %error.source, "cache entries of groups are not renewed");
+    metrics::counter!("carrier_cache_failures_total").increment(1);
+}

@@ -1,0 +1,242 @@
+//! Reads the facts that a decision lacks.
+
+use backend::{Backends, Result};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use protocol::change::OrderedChange;
+use protocol::conversation::StoredPosition;
+use protocol::frame::HistoryRange;
+use protocol::history::Version;
+use protocol::writer::{ChangeKey, Facts, MessageRow, Missing, Owner, SendKey};
+use protocol::{ConversationId, GroupId, MessageId, Seq, UserId};
+use tokio::time::Instant;
+
+use super::{WriteFailure, Writer};
+use crate::deadline::StoreDeadline;
+
+/// Questions of one kind that are asked at once, where each is a call of its own.
+const TOGETHER: usize = 64;
+
+impl Writer {
+    /// Asks a call a kind, side by side, but groups before heads, and heads before the rest. False: there was no time
+    /// to read the groups whole.
+    pub(super) async fn load(
+        &mut self,
+        missing: Missing,
+        facts: &mut Facts,
+        until: Instant,
+    ) -> std::result::Result<bool, WriteFailure> {
+        let Some(mut groups) = self.groups.load(&missing.groups, until).await? else {
+            return Ok(false);
+        };
+        let named = missing.groups.keys();
+        let groups = named.map(|group| (*group, groups.remove(group)));
+        facts.groups.extend(groups);
+        facts.heads.extend(self.heads.load(&missing.heads).await?);
+        let stored = self.heads.reload(&missing.stored_heads).await?;
+        facts.stored_heads.extend(stored);
+        let reader = Reader {
+            backends: &self.backends,
+            stores: self.stores,
+        };
+        let now = self.clock.now();
+        let platforms = self.platforms.load(&missing.platforms, now);
+        let (platforms, read) = tokio::join!(platforms, reader.read(&missing, facts));
+        read?;
+        facts.platforms.extend(platforms?);
+        Ok(true)
+    }
+}
+
+/// Calls to the stores, each under a deadline.
+struct Reader<'a> {
+    backends: &'a Backends,
+    stores: StoreDeadline,
+}
+
+impl Reader<'_> {
+    /// Reads the facts that no memory of the writer holds.
+    async fn read(&self, missing: &Missing, facts: &mut Facts) -> Result<()> {
+        let sends = missing.first_sends.iter();
+        let sends = sends.map(|key| self.first_send(*key)).collect();
+        let changes = missing.first_changes.iter();
+        let changes = changes
+            .map(|(key, last)| self.first_change(*key, *last))
+            .collect();
+        let own = missing.own_changes.iter();
+        let own = own
+            .map(|(key, last)| self.own_change(*key, *last))
+            .collect();
+        let followers = missing.followers.iter();
+        let followers = followers.map(|key| self.follower(*key)).collect();
+        let (rows, first_sends, overlays, first_changes, own_changes, followers, cleared, roles) =
+            tokio::try_join!(
+                self.rows(missing),
+                each(sends),
+                self.overlays(missing),
+                each(changes),
+                each(own),
+                each(followers),
+                self.cleared(missing),
+                self.roles(missing),
+            )?;
+        facts.rows.extend(rows);
+        let sends = missing.first_sends.iter().copied();
+        facts.first_sends.extend(sends.zip(first_sends));
+        facts.overlays.extend(overlays);
+        let changes = missing.first_changes.keys().copied();
+        facts.first_changes.extend(changes.zip(first_changes));
+        let own = missing.own_changes.keys().copied();
+        facts.own_changes.extend(own.zip(own_changes));
+        let places = missing.followers.iter().copied();
+        facts.followers.extend(places.zip(followers));
+        facts.cleared.extend(cleared);
+        facts.roles.extend(roles);
+        Ok(())
+    }
+
+    async fn rows(
+        &self,
+        missing: &Missing,
+    ) -> Result<Vec<((Owner, MessageId), Option<MessageRow>)>> {
+        let (mut of_users, mut of_groups) = (Vec::new(), Vec::new());
+        for (owner, id) in &missing.rows {
+            match owner {
+                Owner::User(user) => of_users.push((*user, *id)),
+                Owner::Group(group) => of_groups.push((*group, *id)),
+            }
+        }
+        let private = async {
+            match of_users.is_empty() {
+                true => Ok(Vec::new()),
+                false => {
+                    let rows = self.backends.history.private(&of_users);
+                    self.stores.within(rows).await
+                }
+            }
+        };
+        let group = async {
+            match of_groups.is_empty() {
+                true => Ok(Vec::new()),
+                false => {
+                    let rows = self.backends.group_history.rows(&of_groups);
+                    self.stores.within(rows).await
+                }
+            }
+        };
+        let (private, group) = tokio::try_join!(private, group)?;
+        let private = of_users.iter().zip(private);
+        let private = private
+            .map(|((user, id), row)| ((Owner::User(*user), *id), row.map(MessageRow::Private)));
+        let group = of_groups.iter().zip(group);
+        let group = group
+            .map(|((group, id), row)| ((Owner::Group(*group), *id), row.map(MessageRow::Group)));
+        Ok(private.chain(group).collect())
+    }
+
+    async fn first_send(&self, key: SendKey) -> Result<Option<(MessageId, StoredPosition)>> {
+        let SendKey {
+            from,
+            conversation,
+            send_id,
+            since,
+        } = key;
+        if let ConversationId::Group(group) = conversation {
+            let history = &self.backends.group_history;
+            let row = history.find_send(from, group, send_id, since);
+            let row = self.stores.within(row).await?;
+            return Ok(row.map(|row| (row.id, StoredPosition::from(&row))));
+        }
+        let history = &self.backends.history;
+        let row = history.find_send(from, conversation, send_id, since);
+        let row = self.stores.within(row).await?;
+        Ok(row.map(|row| (row.id, StoredPosition::from(&row))))
+    }
+
+    async fn overlays(
+        &self,
+        missing: &Missing,
+    ) -> Result<Vec<((ConversationId, Seq), protocol::change::Overlay)>> {
+        if missing.overlays.is_empty() {
+            return Ok(Vec::new());
+        }
+        let places: Vec<_> = missing.overlays.iter().copied().collect();
+        let overlays = self.backends.changes.altered_each(&places);
+        let overlays = self.stores.within(overlays).await?;
+        Ok(places.into_iter().zip(overlays).collect())
+    }
+
+    async fn first_change(
+        &self,
+        key: ChangeKey,
+        last: u64,
+    ) -> Result<Option<(Version, OrderedChange)>> {
+        let ChangeKey {
+            conversation,
+            by,
+            send_id,
+        } = key;
+        let first = (self.backends.changes).find_send(conversation, by, send_id, last);
+        self.stores.within(first).await
+    }
+
+    async fn own_change(
+        &self,
+        (conversation, record): (ConversationId, Version),
+        last: u64,
+    ) -> Result<Option<OrderedChange>> {
+        let own = (self.backends.changes).of_record(conversation, record, last);
+        self.stores.within(own).await
+    }
+
+    async fn follower(
+        &self,
+        (owner, conversation, after): (Owner, ConversationId, Seq),
+    ) -> Result<Option<Version>> {
+        let range = HistoryRange::Forward { after };
+        match owner {
+            Owner::Group(group) => {
+                let rows = (self.backends.group_history).conversation(group, range, 1);
+                let rows = self.stores.within(rows).await?;
+                Ok(rows.first().map(|row| row.version))
+            }
+            Owner::User(user) => {
+                let rows = (self.backends.history).conversation(user, conversation, range, 1);
+                let rows = self.stores.within(rows).await?;
+                Ok(rows.first().map(|row| row.version))
+            }
+        }
+    }
+
+    async fn cleared(
+        &self,
+        missing: &Missing,
+    ) -> Result<Vec<((UserId, ConversationId), protocol::unread::Tally)>> {
+        if missing.cleared.is_empty() {
+            return Ok(Vec::new());
+        }
+        let keys: Vec<_> = missing.cleared.iter().copied().collect();
+        let registers = self.backends.conversations.registers(&keys);
+        let registers = self.stores.within(registers).await?;
+        let cleared = registers.into_iter().map(|registers| registers.cleared);
+        Ok(keys.into_iter().zip(cleared).collect())
+    }
+
+    async fn roles(
+        &self,
+        missing: &Missing,
+    ) -> Result<Vec<((GroupId, UserId), Option<protocol::group::Role>)>> {
+        if missing.roles.is_empty() {
+            return Ok(Vec::new());
+        }
+        let keys: Vec<_> = missing.roles.iter().copied().collect();
+        let members = self.backends.groups.members_of(&keys);
+        let members = self.stores.within(members).await?;
+        let roles = members.into_iter().map(|member| member?.1.role);
+        Ok(keys.into_iter().zip(roles).collect())
+    }
+}
+
+/// Asks a few questions at a time. Answers are in the order of the questions.
+async fn each<T>(asked: Vec<impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
+    stream::iter(asked).buffered(TOGETHER).try_collect().await
+}

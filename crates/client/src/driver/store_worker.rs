@@ -1,0 +1,74 @@
+//! Runs the store on the runtime's threads for blocking work, one job at a time.
+
+use tokio::task::JoinHandle;
+
+use crate::core::{Account, Change, Snapshot};
+use crate::store::{Store, StoreError};
+
+/// The store, idle or at work.
+#[derive(Debug)]
+pub(super) struct StoreWorker {
+    store: Option<Store>,
+    job: Option<JoinHandle<(Store, Result<StoreResult, StoreError>)>>,
+}
+
+/// Result of a job.
+#[derive(Debug)]
+pub(super) enum StoreResult {
+    Stored(u64),
+    Switched(Box<Snapshot>),
+}
+
+impl StoreWorker {
+    pub(super) fn new(store: Store) -> StoreWorker {
+        StoreWorker {
+            store: Some(store),
+            job: None,
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.job.is_none()
+    }
+
+    /// Starts a write. No effect while a job runs: the core never asks for two.
+    pub(super) fn write(&mut self, batch: u64, changes: Vec<Change>) {
+        if let Some(mut store) = self.store.take() {
+            self.job = Some(tokio::task::spawn_blocking(move || {
+                let written = store.write(&changes);
+                (store, written.map(|()| StoreResult::Stored(batch)))
+            }));
+        }
+    }
+
+    pub(super) fn switch(&mut self, account: Account) {
+        if let Some(mut store) = self.store.take() {
+            self.job = Some(tokio::task::spawn_blocking(move || {
+                let switched = store.switch(account);
+                (
+                    store,
+                    switched.map(|saved| StoreResult::Switched(Box::new(saved))),
+                )
+            }));
+        }
+    }
+
+    /// Waits for the end of the job; forever, if there is none. Cancel safe.
+    pub(super) async fn done(&mut self) -> Result<StoreResult, String> {
+        let Some(job) = &mut self.job else {
+            return std::future::pending().await;
+        };
+        let ended = job.await;
+        self.job = None;
+        match ended {
+            Ok((store, done)) => {
+                self.store = Some(store);
+                done.map_err(|error| match std::error::Error::source(&error) {
+                    Some(source) => format!("{error}: {source}"),
+                    None => error.to_string(),
+                })
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}

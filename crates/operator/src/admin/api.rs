@@ -1,0 +1,186 @@
+//! The operators' desk: traces and audit here, dead letters beside it, as JSON over HTTP.
+
+use std::sync::Arc;
+
+use api::transport::Connector;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router, middleware};
+use backend::Backends;
+use backend::audit::AuditStore;
+use backend::clock::Clock;
+use backend::discovery::Registry;
+use backend::history::HistoryStore;
+use backend::ledger::LedgerStore;
+use backend::mailbox::MailboxStore;
+use protocol::access::{Caller, Role};
+use protocol::bounds::Bounds;
+use tokio_util::sync::CancellationToken;
+
+use super::auditor::{self, Auditor};
+use super::drain::{self, Boats};
+use super::kick::{self, Stations};
+use super::log::{Busy, Log};
+use super::operators::{Operator, Operators, authenticate};
+use super::supervised::keep;
+use super::{audit, audit_answer, dead_letters, trace, verify};
+use crate::DeadLetters;
+
+/// Dependencies of the operators' desk. Every scan of the log takes a turn first.
+pub struct Desk {
+    pub(super) log: Arc<Log>,
+    pub(super) letters: DeadLetters,
+    history: Arc<dyn HistoryStore>,
+    ledger: Arc<dyn LedgerStore>,
+    mailbox: Arc<dyn MailboxStore>,
+    audit: Arc<dyn AuditStore>,
+    pub(super) registry: Arc<dyn Registry>,
+    pub(super) stations: Stations,
+    pub(super) boats: Boats,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) operators: Arc<Operators>,
+}
+
+impl Desk {
+    /// `bounds` are those of messages that are redriven.
+    pub fn new(
+        backends: &Backends,
+        connector: &Connector,
+        bounds: Bounds,
+        operators: Operators,
+    ) -> Desk {
+        let caller = Caller::new(Role::Desk, "desk");
+        let connector = connector.clone().with_caller(caller);
+        Desk {
+            letters: DeadLetters::new(backends.clone(), bounds),
+            log: Arc::new(Log::new(backends.queue.clone())),
+            history: backends.history.clone(),
+            ledger: backends.ledger.clone(),
+            mailbox: backends.mailbox.clone(),
+            audit: backends.audit.clone(),
+            registry: backends.registry.clone(),
+            stations: Stations::new(
+                backends.registry.clone(),
+                connector.clone(),
+                backends.entropy.clone(),
+            ),
+            boats: Boats::new(backends.registry.clone(), connector),
+            clock: backends.clock.clone(),
+            operators: Arc::new(operators),
+        }
+    }
+
+    /// Works off the tasks of operators under this name until `stop`, whenever no other process
+    /// does.
+    pub fn employ(&self, name: &str, stop: CancellationToken) {
+        let (letters, name) = (self.letters.clone(), name.to_owned());
+        let until = stop.clone();
+        keep("letters", stop, move || {
+            letters.clone().work(name.clone(), until.clone())
+        });
+    }
+
+    /// Closes minutes until `stop`, if the settings want it and whenever no other process does.
+    /// Reads the log of this desk, in turn with its questions. `worker`: a number unique to this
+    /// process.
+    pub fn close_minutes(
+        self: &Arc<Self>,
+        worker: u64,
+        config: &auditor::Config,
+        stop: CancellationToken,
+    ) {
+        if !config.continuous {
+            return;
+        }
+        let (desk, config, until) = (self.clone(), config.clone(), stop.clone());
+        keep("audit", stop, move || {
+            desk.auditor(worker, config.clone()).run(until.clone())
+        });
+    }
+
+    /// The auditor that `close_minutes` keeps running.
+    pub fn auditor(&self, worker: u64, config: auditor::Config) -> Auditor {
+        Auditor::new(
+            self.log.clone(),
+            self.ledger.clone(),
+            self.audit.clone(),
+            self.clock.clone(),
+            worker,
+            config,
+        )
+    }
+}
+
+/// A refusal of the desk: a status and a sentence.
+pub(super) type Refused = (StatusCode, String);
+pub(super) type Answer<T> = Result<Json<T>, Refused>;
+
+pub(super) fn routes(desk: Arc<Desk>) -> Router {
+    let operators = desk.operators.clone();
+    Router::new()
+        .route("/me", get(me))
+        .route("/trace/{id}", get(trace_one))
+        .route("/audit", get(audit_all))
+        .route("/audit/verify", get(verify_chain))
+        .route("/users/{user}/kick", post(kick::kick))
+        .route("/boats", get(drain::list))
+        .route("/boats/{boat}", get(drain::progress))
+        .route("/boats/{boat}/drain", post(drain::drain))
+        .nest("/dead-letters", dead_letters::routes())
+        .layer(middleware::from_fn_with_state(operators, authenticate))
+        .with_state(desk)
+}
+
+async fn me(Extension(operator): Extension<Operator>) -> Json<Operator> {
+    Json(operator)
+}
+
+pub(super) async fn trace_one(
+    State(desk): State<Arc<Desk>>,
+    Path(id): Path<String>,
+) -> Answer<Vec<trace::Report>> {
+    let name = id.parse().map_err(|text| (StatusCode::BAD_REQUEST, text))?;
+    let witnesses = trace::Witnesses {
+        log: &desk.log,
+        history: desk.history.as_ref(),
+        ledger: desk.ledger.as_ref(),
+        mailbox: desk.mailbox.as_ref(),
+    };
+    let traced = witnesses.trace(name, desk.clock.now()).await;
+    traced.map(Json).map_err(failed)
+}
+
+pub(super) async fn audit_all(
+    State(desk): State<Arc<Desk>>,
+    Query(question): Query<audit::AuditQuestion>,
+) -> Answer<audit::Report> {
+    let (ledger, store) = (desk.ledger.as_ref(), desk.audit.as_ref());
+    audit_answer::answer(&desk.log, ledger, store, &question, desk.clock.now())
+        .await
+        .map(Json)
+        .map_err(failed)
+}
+
+async fn verify_chain(
+    State(desk): State<Arc<Desk>>,
+    Query(question): Query<verify::VerifyQuestion>,
+) -> Answer<verify::Report> {
+    verify::verify(&desk.log, desk.audit.as_ref(), &question)
+        .await
+        .map(Json)
+        .map_err(failed)
+}
+
+pub(super) fn busy(busy: Busy) -> Refused {
+    (StatusCode::TOO_MANY_REQUESTS, busy.to_string())
+}
+
+pub(super) fn failed(error: anyhow::Error) -> Refused {
+    let error = match error.downcast() {
+        Ok(refused) => return busy(refused),
+        Err(error) => error,
+    };
+    tracing::warn!(error = format!("{error:#}"), "the desk could not answer");
+    (StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}"))
+}

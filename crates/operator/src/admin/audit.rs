@@ -1,0 +1,228 @@
+//! The audit: each message that the log accepted is settled, in flight, or named as missing.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use anyhow::Result;
+use backend::ledger::LedgerStore;
+use protocol::ledger::audit::{Audit, Balance};
+use protocol::ledger::trace::MessageLife;
+use protocol::{MessageId, Timestamp};
+use serde::{Deserialize, Serialize};
+use tokio::task::yield_now;
+
+use super::log::{Accepted, Log, Reader};
+use super::truncated::Shortlist;
+
+/// Lives read from the ledger before the task yields its thread.
+pub(super) const PAGE: usize = 50;
+/// Looks before a message counts as missing: it may have moved during a look.
+pub(super) const LOOKS: usize = 4;
+/// Default window of an audit.
+pub const WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
+/// Default limit of messages in one audit, each about a hundred bytes of memory.
+pub const MESSAGES: usize = 500_000;
+/// Upper limit of messages in one audit.
+pub const MESSAGES_MAX: usize = 5_000_000;
+/// Limit of names of one kind in a report.
+const NAMES: usize = 1000;
+/// Limit of minutes in a report: a week and a bit.
+const MINUTES: usize = 11_000;
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AuditQuestion {
+    /// Milliseconds since 1970; default: a day ago, or `until` less a day.
+    pub since: Option<i64>,
+    /// Default: now, and messages that arrive during the audit.
+    pub until: Option<i64>,
+    /// From the start of the log, unless `since` is set.
+    pub all: bool,
+    /// At most this many messages, the oldest of the window.
+    pub limit: Option<usize>,
+    /// From log and ledger alone, exact to the millisecond, without closed minutes.
+    pub deep: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// True if no audited message is missing and no entries contradict each other.
+    pub even: bool,
+    /// Audited window, `since` to `until`, in milliseconds since 1970.
+    pub since: i64,
+    pub until: Option<i64>,
+    pub accepted: u64,
+    pub settled: u64,
+    pub in_flight: u64,
+    /// Message ids that neither the ledger nor the log accounts for.
+    pub missing: Shortlist<String>,
+    /// Pairs of ledger entries that cannot both be true.
+    pub contradictions: Shortlist<String>,
+    /// Records of the log that do not decode (each is a dead letter).
+    pub unreadable: u64,
+    pub minutes: Shortlist<Minute>,
+    /// Records of messages in the window left out, as they are too many for one audit.
+    pub left_off: u64,
+    /// `since` of the next question, which continues with the records left off.
+    pub next: Option<i64>,
+    /// Minutes answered from their stored rows; the others were read from the log.
+    #[serde(default)]
+    pub closed: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Minute {
+    /// Start of the minute, milliseconds since 1970.
+    pub at: i64,
+    pub accepted: u64,
+    pub settled: u64,
+    pub in_flight: u64,
+    pub missing: u64,
+}
+
+impl AuditQuestion {
+    /// Acceptance times of the messages asked for.
+    pub fn window(&self, now: Timestamp) -> Range<Timestamp> {
+        let until = self.until.map(Timestamp::from_millis);
+        let since = match (self.since, self.all) {
+            (Some(since), _) => Timestamp::from_millis(since),
+            (None, true) => Timestamp::ZERO,
+            (None, false) => until.unwrap_or(now) - WINDOW,
+        };
+        since..until.unwrap_or(Timestamp::MAX)
+    }
+}
+
+/// Accounts for every message accepted in the window asked for.
+///
+/// # Errors
+/// `Busy` if other questions read the log for long before this one begins; a log or a ledger that
+/// does not answer.
+pub async fn audit(
+    log: &Log,
+    ledger: &dyn LedgerStore,
+    question: &AuditQuestion,
+    now: Timestamp,
+) -> Result<Report> {
+    audit_from(&mut log.reader(), ledger, question, now).await
+}
+
+/// Like `audit`, for a question that may have begun already.
+pub(super) async fn audit_from(
+    reader: &mut Reader<'_>,
+    ledger: &dyn LedgerStore,
+    question: &AuditQuestion,
+    now: Timestamp,
+) -> Result<Report> {
+    let window = question.window(now);
+    let most = question.limit.unwrap_or(MESSAGES).clamp(1, MESSAGES_MAX);
+    let read = read(reader, ledger, &window, Timestamp::MAX, most).await?;
+    Ok(report(&window, &[&read], Sum::default()))
+}
+
+/// Messages read from the log, and their audit by the ledger.
+pub(super) struct Read {
+    accepted: Accepted,
+    audit: Audit,
+}
+
+impl Read {
+    /// True if the whole window was read.
+    pub(super) fn is_whole(&self) -> bool {
+        self.accepted.left_off == 0
+    }
+}
+
+/// Share of closed minutes in a report.
+#[derive(Debug, Default)]
+pub(super) struct Sum {
+    pub(super) minutes: Vec<Minute>,
+    pub(super) missing: Vec<MessageId>,
+    /// Missing messages whose ids are not stored.
+    pub(super) nameless: u64,
+    pub(super) contradictions: u64,
+}
+
+/// Reads the messages accepted in a window from records appended before `before`, and the fate of
+/// each.
+pub(super) async fn read(
+    reader: &mut Reader<'_>,
+    ledger: &dyn LedgerStore,
+    window: &Range<Timestamp>,
+    before: Timestamp,
+    most: usize,
+) -> Result<Read> {
+    let accepted = reader.accepted(window, before, most).await?;
+    let mut audit = look(reader, ledger, &accepted.messages).await?;
+    for _ in 1..LOOKS {
+        let missing = audit.total().missing;
+        if missing.is_empty() {
+            break;
+        }
+        audit.look_again(look(reader, ledger, &missing).await?);
+    }
+    Ok(Read { accepted, audit })
+}
+
+/// Adds up the parts read, in order of time, and the closed minutes.
+pub(super) fn report(window: &Range<Timestamp>, parts: &[&Read], mut sum: Sum) -> Report {
+    let closed = sum.minutes.len() as u64;
+    let (mut unreadable, mut left_off, mut next) = (0, 0, None);
+    let mut contradictions = Vec::new();
+    for part in parts {
+        sum.minutes.extend(part.audit.minutes().map(minute));
+        sum.missing.extend(part.audit.total().missing);
+        contradictions.extend(part.audit.contradictions().map(|c| format!("{c:?}")));
+        unreadable += part.accepted.unreadable;
+        left_off += part.accepted.left_off;
+        next = next.or(part.accepted.next);
+    }
+    sum.minutes.sort_by_key(|minute| minute.at);
+    sum.missing.sort_unstable();
+    let total = |of: fn(&Minute) -> u64| sum.minutes.iter().map(of).sum();
+    let mut missing = Shortlist::of(sum.missing.iter().map(MessageId::to_string), NAMES);
+    missing.left_off += sum.nameless;
+    let mut contradictions = Shortlist::of(contradictions, NAMES);
+    contradictions.left_off += sum.contradictions;
+    Report {
+        even: missing.total() == 0 && contradictions.total() == 0,
+        since: window.start.millis(),
+        until: (window.end < Timestamp::MAX).then(|| window.end.millis()),
+        accepted: total(|minute| minute.accepted),
+        settled: total(|minute| minute.settled),
+        in_flight: total(|minute| minute.in_flight),
+        missing,
+        contradictions,
+        unreadable,
+        minutes: Shortlist::of(sum.minutes, MINUTES),
+        left_off,
+        next: next.map(Timestamp::millis),
+        closed,
+    }
+}
+
+async fn look(
+    reader: &mut Reader<'_>,
+    ledger: &dyn LedgerStore,
+    ids: &[MessageId],
+) -> Result<Audit> {
+    let carried = reader.carried(ids).await?;
+    let mut audit = Audit::default();
+    for ids in ids.chunks(PAGE) {
+        for (id, entries) in ids.iter().zip(ledger.trace(ids).await?) {
+            audit.add(&MessageLife::of(*id, &entries), &carried);
+        }
+        yield_now().await;
+    }
+    Ok(audit)
+}
+
+fn minute((at, balance): (Timestamp, &Balance)) -> Minute {
+    Minute {
+        at: at.millis(),
+        accepted: balance.accepted,
+        settled: balance.settled,
+        in_flight: balance.in_flight,
+        missing: balance.missing.len() as u64,
+    }
+}

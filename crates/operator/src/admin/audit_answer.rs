@@ -1,0 +1,200 @@
+//! Answers an operator's audit: from closed minutes if there are any, and from the log before and
+//! after them.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::time::Duration;
+
+use anyhow::Result;
+use backend::audit::AuditStore;
+use backend::ledger::LedgerStore;
+use protocol::ledger::chain::ChainHead;
+use protocol::ledger::minute::{Amendment, Closed, MINUTE, MinuteRow, minute_of};
+use protocol::{MessageId, Timestamp};
+
+use super::audit::{
+    self, AuditQuestion, MESSAGES, MESSAGES_MAX, Minute, Report, Sum, read, report,
+};
+use super::log::{CLOCKS_APART, Log, Reader};
+use super::minute_rows::MinuteRows;
+use super::open_messages::{Seeker, find};
+
+/// Distance before and after a range in which to look for the adjacent rows of the chain.
+const NEXT: Duration = Duration::from_secs(3600);
+/// Open messages of closed minutes looked at for one answer; beyond it, the last look counts.
+const OPEN: usize = 20_000;
+
+/// Accounts for every message accepted in the window asked for. A window that begins within a
+/// closed minute is widened to the start of that minute; with `deep` it is exact to the
+/// millisecond, from the log alone.
+///
+/// # Errors
+/// `Busy` if other questions read the log for long before this one begins; a log or a store that
+/// does not answer.
+pub async fn answer(
+    log: &Log,
+    ledger: &dyn LedgerStore,
+    store: &dyn AuditStore,
+    question: &AuditQuestion,
+    now: Timestamp,
+) -> Result<Report> {
+    let mut reader = log.reader();
+    match from_closed(&mut reader, ledger, store, question, now).await? {
+        Some(report) => Ok(report),
+        None => audit::audit_from(&mut reader, ledger, question, now).await,
+    }
+}
+
+/// Answers from closed minutes; `None` if only the log can answer.
+async fn from_closed(
+    reader: &mut Reader<'_>,
+    ledger: &dyn LedgerStore,
+    store: &dyn AuditStore,
+    question: &AuditQuestion,
+    now: Timestamp,
+) -> Result<Option<Report>> {
+    if question.deep {
+        return Ok(None);
+    }
+    let Some(head) = store.head().await? else {
+        return Ok(None);
+    };
+    let begun = match head.start.number {
+        0 => head.start.minute,
+        _ => head.start.minute + MINUTE,
+    };
+    let mut window = question.window(now);
+    let closed = minute_of(window.start).max(begun)..minute_of(window.end).min(head.until);
+    if closed.is_empty() || !is_whole(store, &head, begun, &closed).await? {
+        return Ok(None);
+    }
+    let Some(sum) = sum(reader, ledger, store, &closed).await? else {
+        return Ok(None);
+    };
+    window.start = window.start.min(closed.start);
+    let most = question.limit.unwrap_or(MESSAGES).clamp(1, MESSAGES_MAX);
+    let mut parts = Vec::new();
+    for part in [window.start..closed.start, closed.end..window.end] {
+        if !part.is_empty() {
+            let before = part.end + CLOCKS_APART;
+            let part = read(reader, ledger, &part, before, most).await?;
+            if !part.is_whole() && parts.is_empty() && window.start < closed.start {
+                // The next question begins at the records left off, and covers the closed minutes.
+                return Ok(None);
+            }
+            parts.push(part);
+        }
+    }
+    Ok(Some(report(
+        &window,
+        &parts.iter().collect::<Vec<_>>(),
+        sum,
+    )))
+}
+
+/// True if all rows of these minutes are present. An absent row is a quiet minute if the numbers
+/// around it are consecutive, and a lost one otherwise. False also if the numbers cannot tell, or
+/// if records were dropped before they were read.
+async fn is_whole(
+    store: &dyn AuditStore,
+    head: &ChainHead,
+    begun: Timestamp,
+    minutes: &Range<Timestamp>,
+) -> Result<bool> {
+    let from = (minutes.start - NEXT).max(begun);
+    let until = (minutes.end + NEXT).min(head.until);
+    let mut last = (from == begun).then_some(head.start.number);
+    let mut is_known = last.is_some();
+    let mut behind = false;
+    let mut rows = MinuteRows::of(store, from..until);
+    while let Some(rows) = rows.next().await? {
+        for row in &rows {
+            let Some(closed) = &row.closed else {
+                return Ok(false);
+            };
+            let follows = last.is_none_or(|last| closed.number == last + 1);
+            let is_asked = minutes.contains(&row.minute);
+            if !follows || (is_asked && (last.is_none() || closed.unread > 0)) {
+                return Ok(false);
+            }
+            is_known |= row.minute < minutes.start;
+            behind |= row.minute >= minutes.end;
+            last = Some(closed.number);
+        }
+    }
+    let ends = until == head.until && last == Some(head.link().number);
+    Ok(is_known && (behind || ends))
+}
+
+/// A closed minute whose open messages are known by id.
+struct Named {
+    minute: Minute,
+    open: BTreeSet<MessageId>,
+}
+
+/// Sums the stored figures of closed minutes, after another look at their open messages; `None` if
+/// a row cannot be read.
+async fn sum(
+    reader: &mut Reader<'_>,
+    ledger: &dyn LedgerStore,
+    store: &dyn AuditStore,
+    minutes: &Range<Timestamp>,
+) -> Result<Option<Sum>> {
+    let (mut sum, mut named, mut open) = (Sum::default(), Vec::new(), BTreeSet::new());
+    let mut rows = MinuteRows::of(store, minutes.clone());
+    while let Some(rows) = rows.next().await? {
+        for row in &rows {
+            let Some(closed) = &row.closed else {
+                return Ok(None);
+            };
+            let figures = row
+                .amendment
+                .as_ref()
+                .map_or(closed.then, Amendment::figures);
+            sum.contradictions += figures.contradictions;
+            let minute = Minute {
+                at: closed.minute.millis(),
+                accepted: closed.accepted,
+                settled: figures.settled,
+                in_flight: figures.in_flight,
+                missing: figures.missing,
+            };
+            match names(row, closed).filter(|names| open.len() + names.len() <= OPEN) {
+                Some(names) if names.is_empty() => sum.minutes.push(minute),
+                Some(names) => {
+                    open.extend(&names);
+                    named.push(Named {
+                        minute,
+                        open: names,
+                    });
+                }
+                None => {
+                    sum.nameless += minute.missing;
+                    sum.minutes.push(minute);
+                }
+            }
+        }
+    }
+    let open: Vec<_> = open.into_iter().collect();
+    let found = match open.is_empty() {
+        true => Default::default(),
+        false => find(Seeker::Question(reader), ledger, &open, None).await?,
+    };
+    for Named { mut minute, open } in named {
+        minute.in_flight = found.in_flight.intersection(&open).count() as u64;
+        minute.missing = found.missing.intersection(&open).count() as u64;
+        minute.settled = minute.accepted - minute.in_flight - minute.missing;
+        sum.minutes.push(minute);
+    }
+    sum.missing = found.missing.into_iter().collect();
+    Ok(Some(sum))
+}
+
+/// Messages of a minute that were open at its last look; `None` if not all are known by id.
+fn names(row: &MinuteRow, closed: &Closed) -> Option<BTreeSet<MessageId>> {
+    match &row.amendment {
+        Some(amendment) => Some(amendment.open()?.into_iter().collect()),
+        None if closed.then.settled == closed.accepted => Some(BTreeSet::new()),
+        None => None,
+    }
+}

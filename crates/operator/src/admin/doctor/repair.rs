@@ -1,0 +1,146 @@
+//! Repairs a user's data. Each step is an operation of the store itself, which may be repeated and
+//! gives way to a concurrent writer.
+
+use anyhow::{Result, bail};
+use protocol::cache::{CacheKey, Invalidation};
+use protocol::conversation::ConversationRow;
+use protocol::{ConversationId, UserId};
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+
+use super::user::examined;
+use super::{Doctor, PATIENCE, UserReport};
+use crate::doctor::user::Mend;
+use backend::Backends;
+
+/// Limit of steps in one repair; a further request goes on.
+const MENDS: usize = 500;
+/// Limit of steps named in the log of operations.
+const NAMED: usize = 50;
+
+/// Report before a repair, its steps, and the report after it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Repaired {
+    pub before: UserReport,
+    pub mended: Vec<Mended>,
+    pub after: UserReport,
+}
+
+/// One step of a repair.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mended {
+    pub what: String,
+    /// Reason for a step that failed, which may be requested again.
+    pub error: Option<String>,
+}
+
+impl Doctor {
+    /// Repairs the differences that a look finds now. Logs operator and reason first. `None` if
+    /// this process does not see the stores.
+    ///
+    /// # Errors
+    /// A log of operations that cannot be written; nothing is repaired then.
+    pub async fn repair(&self, by: &str, user: UserId, why: &str) -> Result<Option<Repaired>> {
+        let Some(backends) = &self.parts.access.whole else {
+            return Ok(None);
+        };
+        let found = examined(backends, user).await;
+        let mends = found.differences.iter().filter_map(|d| d.mend.clone());
+        let mends: Vec<Mend> = mends.take(MENDS).collect();
+        let before = found.report();
+        if mends.is_empty() {
+            let after = before.clone();
+            return Ok(Some(Repaired {
+                before,
+                mended: Vec::new(),
+                after,
+            }));
+        }
+        self.write_down(by, user, &mends, why).await?;
+        let mut mended = Vec::with_capacity(mends.len());
+        for mend in mends {
+            let what = mend.to_string();
+            let error = mend_one(backends, mend).await.err();
+            mended.push(Mended {
+                what,
+                error: error.map(|error| format!("{error:#}")),
+            });
+        }
+        let after = examined(backends, user).await.report();
+        Ok(Some(Repaired {
+            before,
+            mended,
+            after,
+        }))
+    }
+
+    async fn write_down(&self, by: &str, user: UserId, mends: &[Mend], why: &str) -> Result<()> {
+        let Some(desk) = &self.parts.desk else {
+            bail!("nobody writes down what is done here: ask a station or a carrier");
+        };
+        let mut what: Vec<String> = mends.iter().take(NAMED).map(Mend::to_string).collect();
+        if mends.len() > NAMED {
+            what.push(format!("and {} more", mends.len() - NAMED));
+        }
+        Ok(desk.letters.repaired(by, user, what, why).await?)
+    }
+}
+
+/// Owner of the cache entry that a step may make stale.
+fn owner_of(mend: &Mend) -> Option<CacheKey> {
+    match mend {
+        Mend::WriteHead(ConversationId::Group(group), _) => Some(CacheKey::Group(*group)),
+        Mend::WriteListed(row) => Some(CacheKey::User(row.owner)),
+        Mend::WriteHead(..) | Mend::WriteRows(_) | Mend::Disconnect(_) | Mend::Acknowledge(..) => {
+            None
+        }
+    }
+}
+
+/// Invalidates the cache entry of `owner`, which may differ from the store now.
+async fn forget(backends: &Backends, owner: CacheKey) -> backend::Result<()> {
+    let forgotten = backends.cache.forget(&[Invalidation::of(owner)]).await;
+    forgotten.into_iter().collect()
+}
+
+async fn mend_one(backends: &Backends, mend: Mend) -> Result<()> {
+    let now = backends.clock.now();
+    let owner = owner_of(&mend);
+    let done = async {
+        match mend {
+            Mend::Disconnect(key) => backends
+                .mailbox
+                .disconnect(vec![key])
+                .await
+                .into_iter()
+                .collect(),
+            Mend::Acknowledge(target, id) => {
+                let acked = vec![(target, vec![id])];
+                let waited = backends.mailbox.acknowledge(acked, now).await;
+                waited.into_iter().try_for_each(|ids| ids.map(drop))
+            }
+            Mend::WriteRows(rows) => backends.history.save_private(rows).await,
+            Mend::WriteHead(conversation, head) => {
+                backends.heads.save(vec![(conversation, head)]).await
+            }
+            Mend::WriteListed(row) => {
+                // Stamped now, so that no device's cursor of the list is past it.
+                let row = ConversationRow {
+                    version: now,
+                    ..row
+                };
+                backends.conversations.save(vec![row]).await
+            }
+        }
+    };
+    let done = timeout(PATIENCE, done).await;
+    // Even after an error or a timeout: the step may have been done.
+    if let Some(owner) = owner {
+        timeout(PATIENCE, forget(backends, owner)).await??;
+    }
+    match done {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => bail!("{error}: {}", error.source),
+        Err(_) => bail!("no answer within {PATIENCE:?}: whether it was done is unknown"),
+    }
+}

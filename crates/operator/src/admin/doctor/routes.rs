@@ -1,0 +1,227 @@
+//! The doctor over HTTP.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router, middleware};
+use protocol::UserId;
+use serde::{Deserialize, Serialize};
+use tokio::sync::SemaphorePermit;
+use tokio::time::timeout;
+
+use super::{Checkup, Doctor, Greeting, Repaired, UserReport};
+use crate::admin::api::{Answer, Refused, failed};
+use crate::admin::operators::{Operator, authenticate};
+
+/// Longest wait of an examination for the one before it.
+const TURN_WAIT: Duration = Duration::from_secs(5);
+
+/// Reason for a repair.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RepairQuestion {
+    pub why: String,
+}
+
+pub(in crate::admin) fn routes(doctor: Arc<Doctor>) -> Router {
+    let operators = Arc::new(doctor.parts.operators.clone());
+    Router::new()
+        .route("/doctor", get(checkup))
+        .route("/doctor/clock", get(clock))
+        .route("/doctor/user/{user}", get(examine))
+        .route("/doctor/user/{user}/repair", post(repair))
+        .layer(middleware::from_fn_with_state(operators, authenticate))
+        .with_state(doctor)
+}
+
+async fn clock(State(doctor): State<Arc<Doctor>>) -> Json<Greeting> {
+    Json(doctor.greeting())
+}
+
+async fn checkup(State(doctor): State<Arc<Doctor>>) -> Answer<Checkup> {
+    let _turn = doctor.turn().await?;
+    Ok(Json(doctor.checkup().await))
+}
+
+async fn examine(
+    State(doctor): State<Arc<Doctor>>,
+    Path(user): Path<String>,
+) -> Answer<UserReport> {
+    let user = user_of(&user)?;
+    let _turn = doctor.turn().await?;
+    doctor.examine(user).await.map(Json).ok_or_else(elsewhere)
+}
+
+async fn repair(
+    State(doctor): State<Arc<Doctor>>,
+    Extension(operator): Extension<Operator>,
+    Path(user): Path<String>,
+    Json(question): Json<RepairQuestion>,
+) -> Answer<Repaired> {
+    operator.may_repair(&question.why)?;
+    let user = user_of(&user)?;
+    let _turn = doctor.turn().await?;
+    let repaired = doctor.repair(&operator.name, user, &question.why).await;
+    repaired.map_err(failed)?.map(Json).ok_or_else(elsewhere)
+}
+
+impl Doctor {
+    async fn turn(&self) -> Result<SemaphorePermit<'_>, Refused> {
+        match timeout(TURN_WAIT, self.room.acquire()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_)) | Err(_) => {
+                let text = "another examination goes on: ask again in a moment\n".to_owned();
+                Err((StatusCode::TOO_MANY_REQUESTS, text))
+            }
+        }
+    }
+}
+
+fn user_of(text: &str) -> Result<UserId, Refused> {
+    let user = text.parse();
+    user.map_err(|error: String| {
+        let text = format!("{text:?} is no user: {error}\n");
+        (StatusCode::BAD_REQUEST, text)
+    })
+}
+
+fn elsewhere() -> Refused {
+    let text =
+        "this service does not see the stores: ask the admin port of a station or a carrier\n";
+    (StatusCode::NOT_FOUND, text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use backend::Backends;
+    use protocol::bounds::Bounds;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::Access;
+    use crate::admin::operators::{Operators, Role};
+    use crate::admin::{self, Desk, doctor};
+    use crate::in_memory::Environment;
+    use crate::lifecycle::Phases;
+
+    fn doctor_with(access: impl FnOnce(&Backends) -> Access) -> State<Arc<Doctor>> {
+        let environment = Environment::in_memory().expect("stores in memory");
+        let (backends, connector) = (&environment.backends, &environment.connector);
+        let desk = Desk::new(backends, connector, Bounds::default(), Operators::default());
+        State(Arc::new(Doctor::new(doctor::Parts {
+            settings: doctor::DoctorSettings::default(),
+            role: None,
+            stores: doctor::Stores::Memory,
+            access: access(backends),
+            phases: Phases::default(),
+            operators: Operators::default(),
+            desk: Some(Arc::new(desk)),
+            certificates: None,
+        })))
+    }
+
+    fn seven() -> Path<String> {
+        Path("7".to_owned())
+    }
+
+    #[tokio::test]
+    async fn a_repair_needs_its_role_and_a_reason() {
+        let doctor = doctor_with(|backends| Access::from(backends));
+        let asked = |operator: Operator, why: &str| {
+            let why = why.to_owned();
+            let question = Json(RepairQuestion { why });
+            repair(doctor.clone(), Extension(operator), seven(), question)
+        };
+        let viewer = Operator::with("ann", &[Role::View, Role::Redrive, Role::Discard]);
+        let refused = asked(viewer, "a disk failed").await;
+        assert_eq!(refused.expect_err("no role").0, StatusCode::FORBIDDEN);
+        let may = || Operator::with("bob", &[Role::View, Role::Repair]);
+        let refused = asked(may(), " ").await;
+        assert_eq!(refused.expect_err("no reason").0, StatusCode::BAD_REQUEST);
+        let Json(repaired) = asked(may(), "a disk failed").await.expect("repaired");
+        assert_eq!(repaired.mended, []);
+    }
+
+    #[tokio::test]
+    async fn who_does_not_see_the_stores_says_who_does() {
+        let doctor = doctor_with(|_| Access::default());
+        let refused = examine(doctor.clone(), seven()).await;
+        let (status, text) = refused.expect_err("it sees nothing");
+        assert_eq!(status, StatusCode::NOT_FOUND);
+        assert!(text.contains("station"), "{text}");
+        let nobody = examine(doctor, Path("-1".to_owned())).await;
+        let (status, _) = nobody.expect_err("no user");
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+    }
+
+    /// A boat has no desk, but operators need to see its limits.
+    #[tokio::test]
+    async fn a_process_without_a_desk_answers_for_itself() {
+        let State(doctor) = doctor_with(|_| Access::default());
+        let config = admin::Config {
+            listen: ([127, 0, 0, 1], 0).into(),
+            ..admin::Config::default()
+        };
+        let parts = admin::Parts {
+            health: admin::Health::silent(),
+            desk: None,
+            doctor: Some(doctor),
+            certificates: None,
+        };
+        let stop = CancellationToken::new();
+        let listen = ([127, 0, 0, 1], 0).into();
+        let health = admin::Health::silent();
+        let probes = admin::start_health(&admin::HealthConfig { listen }, health, stop.clone());
+        let probes = probes.expect("it binds");
+        let port = admin::start(&config, parts, stop.clone()).await;
+        let port = port.expect("it binds");
+        let call = async |port, host: &str, path: &str| {
+            let mut stream = TcpStream::connect(port).await.expect("it listens");
+            let request =
+                format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.expect("asked");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.expect("answered");
+            answer
+        };
+        let from = async |host: &str, path: &str| call(port, host, &format!("/api/v1{path}")).await;
+        let asked = async |path: &str| from("localhost", path).await;
+        // The health port answers to any host name, and has no desk.
+        assert!(
+            call(probes, "10.0.0.7:9180", "/livez")
+                .await
+                .contains("live")
+        );
+        assert!(
+            call(probes, "10.0.0.7:9180", "/readyz")
+                .await
+                .contains("503")
+        );
+        let none = call(probes, "localhost", "/api/v1/doctor").await;
+        assert!(none.starts_with("HTTP/1.1 404"), "{none}");
+        assert!(asked("/doctor").await.contains("open-files"));
+        assert!(asked("/doctor").await.contains("no-store"));
+        let foreign = from("evil.example", "/doctor").await;
+        assert!(foreign.starts_with("HTTP/1.1 421"), "{foreign}");
+        assert!(asked("/doctor/clock").await.contains(doctor::VERSION));
+        assert!(asked("/audit").await.contains("has no desk"));
+        stop.cancel();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_examination_at_a_time() {
+        let doctor = doctor_with(|backends| Access::from(backends));
+        let turn = doctor.turn().await.expect("nobody is examined");
+        let refused = examine(doctor.clone(), seven()).await;
+        let (status, text) = refused.expect_err("it is busy");
+        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+        assert!(text.contains("ask again"), "{text}");
+        drop(turn);
+        assert!(examine(doctor.clone(), seven()).await.is_ok());
+    }
+}

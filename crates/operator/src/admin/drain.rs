@@ -1,0 +1,176 @@
+//! Boats and their drains: an order is written into the log of operations, then given to the boat,
+//! which goes on by itself.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use api::boat::{DrainCommand, DrainOrder, DrainProgress};
+use api::status::to_refusal;
+use api::transport::{Channel, Connector};
+use api::v1::boat_service_client::BoatServiceClient;
+use axum::extract::{Path, State};
+use axum::{Extension, Json};
+use backend::discovery::{Instance, Registry, Role as Service};
+use protocol::access::Role;
+use protocol::sign_out::STATION_WITHIN;
+use protocol::{Code, Refusal};
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+
+use super::api::{Answer, Desk, Refused};
+use super::kick::{away, discovered, elsewhere, is_of_another_role, logged, refused};
+use super::operators::{Operator, Role as May};
+
+/// A boat as discovery knows it; figures are up to ten seconds old.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BoatRow {
+    pub name: String,
+    /// `open`, `tight`, `draining`, or `unknown` if the boat has published nothing.
+    pub state: String,
+    pub connections: Option<usize>,
+    pub seats: Option<usize>,
+    pub zone: Option<String>,
+    /// Address for clients.
+    pub url: Option<String>,
+}
+
+/// An operator's order to a boat.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DrainQuestion {
+    /// True to let the boat take clients again.
+    pub cancel: bool,
+    /// Clients a second at most; unset, as the boat's settings say.
+    pub pace: Option<NonZeroU32>,
+}
+
+/// State of a boat, as it reports itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BoatProgress {
+    pub name: String,
+    /// `open`, `tight` or `draining`.
+    pub state: String,
+    /// Clients aboard.
+    pub connections: u64,
+    /// True if other boats have no room, and the rest of the clients waits.
+    pub waits: bool,
+}
+
+pub(super) async fn list(
+    State(desk): State<Arc<Desk>>,
+    Extension(operator): Extension<Operator>,
+) -> Answer<Vec<BoatRow>> {
+    operator.may(May::View)?;
+    let boats = desk.boats.all().await?;
+    let loads = discovered(desk.boats.registry.loads()).await?;
+    let row = |boat: &Instance| {
+        let load = loads.iter().find(|load| load.life == boat.life);
+        let load = load.map(|load| &load.load);
+        BoatRow {
+            name: boat.life.boat.to_string(),
+            state: load.map_or("unknown", |load| load.state.name()).to_owned(),
+            connections: load.map(|load| load.connections),
+            seats: load.map(|load| load.seats),
+            zone: load.and_then(|load| load.zone.clone()),
+            url: load.and_then(|load| load.url.clone()),
+        }
+    };
+    Ok(Json(boats.iter().map(row).collect()))
+}
+
+pub(super) async fn progress(
+    State(desk): State<Arc<Desk>>,
+    Extension(operator): Extension<Operator>,
+    Path(name): Path<String>,
+) -> Answer<BoatProgress> {
+    operator.may(May::View)?;
+    let boat = desk.boats.named(&name).await?;
+    desk.boats.ask(&boat, None).await.map(Json)
+}
+
+pub(super) async fn drain(
+    State(desk): State<Arc<Desk>>,
+    Extension(operator): Extension<Operator>,
+    Path(name): Path<String>,
+    Json(question): Json<DrainQuestion>,
+) -> Answer<BoatProgress> {
+    operator.may(May::Drain)?;
+    let order = match question.cancel {
+        true => DrainOrder::Cancel,
+        false => DrainOrder::Drain {
+            pace: question.pace,
+        },
+    };
+    let boat = desk.boats.named(&name).await?;
+    // A request that breaks off may leave an entry without its order, never the reverse.
+    let DrainQuestion { cancel, pace } = question;
+    let written = (desk.letters).drained(&operator.name, &boat.life.boat, cancel, pace);
+    logged(written).await?;
+    desk.boats.ask(&boat, Some(order)).await.map(Json)
+}
+
+/// Client of boats for a desk.
+pub(super) struct Boats {
+    registry: Arc<dyn Registry>,
+    connector: Connector,
+}
+
+impl Boats {
+    pub(super) fn new(registry: Arc<dyn Registry>, connector: Connector) -> Boats {
+        Boats {
+            registry,
+            connector,
+        }
+    }
+
+    async fn all(&self) -> Result<Vec<Instance>, Refused> {
+        let roster = discovered(self.registry.watch(Service::Boat)).await?;
+        let boats = roster.borrow().to_vec();
+        Ok(boats)
+    }
+
+    async fn named(&self, name: &str) -> Result<Instance, Refused> {
+        let boats = self.all().await?;
+        let boat = boats.iter().find(|boat| boat.life.boat.as_str() == name);
+        boat.cloned().ok_or_else(|| {
+            let names: Vec<&str> = boats.iter().map(|boat| boat.life.boat.as_str()).collect();
+            let text = format!(
+                "no boat named {name:?} is registered; registered: {}",
+                names.join(", ")
+            );
+            refused(Refusal::new(Code::NotFound, text))
+        })
+    }
+
+    async fn ask(
+        &self,
+        boat: &Instance,
+        order: Option<DrainOrder>,
+    ) -> Result<BoatProgress, Refused> {
+        let channel: Channel = self.connector.channel(Role::Boat, &boat.address);
+        let mut client = BoatServiceClient::new(channel);
+        let command = DrainCommand {
+            life: boat.life.clone(),
+            order,
+        };
+        let asked = client.drain(api::v1::DrainRequest::from(&command));
+        let answer = match timeout(STATION_WITHIN, asked).await {
+            Ok(Ok(answer)) => answer.into_inner(),
+            Ok(Err(status)) if is_of_another_role(&status) => {
+                return Err(elsewhere("drain boats", &status));
+            }
+            Ok(Err(status)) => return Err(refused(to_refusal(&status))),
+            Err(_) => {
+                let text = format!("the boat gave no answer in {STATION_WITHIN:?}; ask again");
+                return Err(refused(away(text)));
+            }
+        };
+        let progress = DrainProgress::try_from(answer).map_err(refused)?;
+        Ok(BoatProgress {
+            name: boat.life.boat.to_string(),
+            state: progress.state.name().to_owned(),
+            connections: progress.connections,
+            waits: progress.waits,
+        })
+    }
+}

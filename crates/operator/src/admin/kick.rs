@@ -1,0 +1,332 @@
+//! Signs users out: logs the operation, revokes the tokens, then kicks the sessions registered now.
+//! Sessions that begin in between end with the revocation.
+
+use std::sync::Arc;
+
+use api::station::{Kickout, Revoke};
+use api::status::{carries_refusal, to_refusal};
+use api::transport::{Channel, Connector};
+use api::v1::station_service_client::StationServiceClient;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::{Extension, Json};
+use backend::clock::Entropy;
+use backend::discovery::{Registry, Role as Service};
+use protocol::access::Role;
+use protocol::revocation::Revocation;
+use protocol::sign_out::{AT_ONCE_MAX, LOG_WITHIN, STATION_WITHIN, STEP_WITHIN, asks_another};
+use protocol::{Code, Platform, Refusal, Timestamp, UserId};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout, timeout_at};
+use tonic::{Code as Grpc, Response, Status};
+
+use super::api::{Answer, Desk, Refused, failed};
+use super::operators::Operator;
+use super::utc;
+
+type Client = StationServiceClient<Channel>;
+
+/// Sessions for an operator to end, and the reason.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct KickQuestion {
+    /// Only sessions of this platform.
+    pub platform: Option<String>,
+    /// Also refuses tokens issued before now, on every platform.
+    pub revoke: bool,
+    /// Reason for the log of operations; the user does not see it.
+    pub reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kicked {
+    /// Sessions about to end.
+    pub sessions: u32,
+    /// Time before which issued tokens are refused, by the clock of the station that wrote it down;
+    /// milliseconds since 1970.
+    pub revoked_before: Option<i64>,
+}
+
+impl Kicked {
+    fn words(&self) -> String {
+        let tokens = self.revoked_before.map_or_else(String::new, |before| {
+            let before = utc(Timestamp::from_millis(before));
+            format!(", and tokens that were issued before {before} are refused")
+        });
+        format!("{} sessions end{tokens}", self.sessions)
+    }
+}
+
+/// A checked request.
+struct KickRequest {
+    user: UserId,
+    platform: Option<Platform>,
+    revoke: bool,
+    reason: String,
+    by: String,
+}
+
+impl KickRequest {
+    fn read(
+        desk: &Desk,
+        by: String,
+        user: &str,
+        question: KickQuestion,
+    ) -> Result<KickRequest, Refused> {
+        let platform = question.platform.as_deref();
+        let order = KickRequest {
+            user: readable("user", user)?,
+            platform: platform
+                .map(|name| readable("platform", name))
+                .transpose()?,
+            revoke: question.revoke,
+            reason: question.reason,
+            by,
+        };
+        if order.platform.is_some() && order.revoke {
+            let text =
+                "tokens are of all platforms: revoke without a platform, or kick one platform\n";
+            return Err((StatusCode::BAD_REQUEST, text.to_owned()));
+        }
+        // Refused as a station would, before anything is written or done.
+        let now = desk.clock.now();
+        let revocation = Revocation {
+            user: order.user,
+            before: now,
+            reason: order.reason.clone(),
+            by: order.by.clone(),
+            at: now,
+        };
+        revocation.check().map_err(refused)?;
+        Ok(order)
+    }
+}
+
+pub(super) async fn kick(
+    State(desk): State<Arc<Desk>>,
+    Extension(operator): Extension<Operator>,
+    Path(user): Path<String>,
+    Json(question): Json<KickQuestion>,
+) -> Answer<Kicked> {
+    operator.may_sign_out(&question.reason)?;
+    let order = KickRequest::read(&desk, operator.name, &user, question)?;
+    let place = desk.stations.places.clone().try_acquire_owned();
+    let place = place.map_err(|_| {
+        let text =
+            format!("{AT_ONCE_MAX} users are being signed out here: ask again in a moment\n");
+        (StatusCode::TOO_MANY_REQUESTS, text)
+    })?;
+    // A request that breaks off must leave nothing half done.
+    let steps = tokio::spawn(async move {
+        let _place = place;
+        sign_out(&desk, &order).await
+    });
+    let kicked = steps.await.map_err(|_| {
+        let text = "signing out broke off: a bug, or the process ends; ask again\n";
+        (StatusCode::INTERNAL_SERVER_ERROR, text.to_owned())
+    })?;
+    kicked.map(Json)
+}
+
+/// Runs all steps, each within its time.
+async fn sign_out(desk: &Desk, order: &KickRequest) -> Result<Kicked, Refused> {
+    // Approximate time, until a station has answered.
+    let about = order.revoke.then(|| desk.clock.now());
+    write_down(desk, order, about, None).await?;
+    let kicked = revoke_and_kick(desk, order).await;
+    let (before, outcome) = match &kicked {
+        Ok(kicked) => (kicked.revoked_before, kicked.words()),
+        Err((_, text)) => (None, text.trim().to_owned()),
+    };
+    let before = before.map(Timestamp::from_millis);
+    if let Err((_, reason)) = write_down(desk, order, before, Some(outcome)).await {
+        tracing::warn!(user = %order.user, reason, "the log of operations lacks the end of a kick");
+    }
+    kicked
+}
+
+async fn write_down(
+    desk: &Desk,
+    order: &KickRequest,
+    before: Option<Timestamp>,
+    outcome: Option<String>,
+) -> Result<(), Refused> {
+    let of = (order.user, order.platform);
+    let written = (desk.letters).signed_out(&order.by, of, before, &order.reason, outcome);
+    logged(written).await
+}
+
+/// Writes an entry of the log of operations, within its time.
+pub(super) async fn logged<E: Into<anyhow::Error>>(
+    written: impl Future<Output = Result<(), E>>,
+) -> Result<(), Refused> {
+    match timeout(LOG_WITHIN, written).await {
+        Ok(written) => written.map_err(|error| failed(error.into())),
+        Err(_) => {
+            let text = format!("the log of operations gave no answer within {LOG_WITHIN:?}");
+            Err(refused(away(text)))
+        }
+    }
+}
+
+/// Waits for an answer of discovery, within its time.
+pub(super) async fn discovered<A>(
+    asked: impl Future<Output = backend::Result<A>>,
+) -> Result<A, Refused> {
+    match timeout(STATION_WITHIN, asked).await {
+        Ok(answer) => answer.map_err(|error| refused(away(format!("{error}: {}", error.source)))),
+        Err(_) => {
+            let text = format!("discovery gave no answer in {STATION_WITHIN:?}");
+            Err(refused(away(text)))
+        }
+    }
+}
+
+async fn revoke_and_kick(desk: &Desk, order: &KickRequest) -> Result<Kicked, Refused> {
+    let before = match order.revoke {
+        true => Some(revoke(desk, order).await?),
+        false => None,
+    };
+    let sessions = kick_sessions(desk, order).await;
+    let sessions = sessions.map_err(|(status, text)| match before {
+        None => (status, text),
+        Some(_) => {
+            let text = format!(
+                "{}; the tokens are revoked, and sessions end within a minute",
+                text.trim_end()
+            );
+            (status, text)
+        }
+    })?;
+    Ok(Kicked {
+        sessions,
+        revoked_before: before,
+    })
+}
+
+/// Revokes tokens, and returns the time before which they are refused: by the clock of the station,
+/// which may be ahead of this desk.
+async fn revoke(desk: &Desk, order: &KickRequest) -> Result<i64, Refused> {
+    let revoke = Revoke {
+        user: order.user,
+        before: None,
+        reason: order.reason.clone(),
+        by: order.by.clone(),
+    };
+    let asked = desk.stations.ask(|mut station: Client| {
+        let request = api::v1::RevokeRequest::from(&revoke);
+        async move { station.revoke(request).await }
+    });
+    asked.await.map(|revoked| revoked.before)
+}
+
+async fn kick_sessions(desk: &Desk, order: &KickRequest) -> Result<u32, Refused> {
+    let kickout = Kickout {
+        user: order.user,
+        platform: order.platform,
+        text: "signed out by an operator".to_owned(),
+    };
+    let asked = desk.stations.ask(|mut station: Client| {
+        let request = api::v1::KickoutRequest::from(&kickout);
+        async move { station.kickout(request).await }
+    });
+    asked.await.map(|kicked| kicked.sessions)
+}
+
+/// Client of stations for a desk; each of its calls may be repeated.
+pub(super) struct Stations {
+    registry: Arc<dyn Registry>,
+    connector: Connector,
+    entropy: Arc<dyn Entropy>,
+    /// Permits for users that are being signed out.
+    places: Arc<Semaphore>,
+}
+
+impl Stations {
+    pub(super) fn new(
+        registry: Arc<dyn Registry>,
+        connector: Connector,
+        entropy: Arc<dyn Entropy>,
+    ) -> Stations {
+        Stations {
+            registry,
+            connector,
+            entropy,
+            places: Arc::new(Semaphore::new(AT_ONCE_MAX)),
+        }
+    }
+
+    /// Asks stations in turn, from a random one on, and returns the first answer.
+    async fn ask<A, F>(&self, ask: impl Fn(Client) -> F) -> Result<A, Refused>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let end = Instant::now() + STEP_WITHIN;
+        let roster = discovered(self.registry.watch(Service::Station)).await?;
+        let stations = roster.borrow().clone();
+        let first = self.entropy.next() % stations.len().max(1) as u64;
+        let (behind, from) = stations.split_at(first as usize);
+        let mut why = away("no station is registered; try again".to_owned());
+        for station in from.iter().chain(behind) {
+            let now = Instant::now();
+            if now >= end {
+                break;
+            }
+            let client = Client::new(self.connector.channel(Role::Station, &station.address));
+            why = match timeout_at(end.min(now + STATION_WITHIN), ask(client)).await {
+                Ok(Ok(answer)) => return Ok(answer.into_inner()),
+                Ok(Err(status)) if is_of_another_role(&status) => {
+                    return Err(elsewhere("sign users out", &status));
+                }
+                Ok(Err(status)) => to_refusal(&status),
+                Err(_) => away(format!("a station gave no answer in {STATION_WITHIN:?}")),
+            };
+            if !asks_another(why.code) {
+                break;
+            }
+        }
+        Err(refused(why))
+    }
+}
+
+pub(super) fn away(text: String) -> Refusal {
+    Refusal::new(Code::Unavailable, text)
+}
+
+/// True if the table of calls refused this process, rather than the station its request.
+pub(super) fn is_of_another_role(status: &Status) -> bool {
+    status.code() == Grpc::PermissionDenied && !carries_refusal(status)
+}
+
+pub(super) fn elsewhere(deed: &str, status: &Status) -> Refused {
+    let text = format!(
+        "this desk's process may not {deed}: ask the desk of a station (--admin or PACKETBOAT_ADMIN names its \
+         admin port). Its certificate was refused: {}\n",
+        status.message()
+    );
+    (StatusCode::FORBIDDEN, text)
+}
+
+fn readable<T: std::str::FromStr<Err: std::fmt::Display>>(
+    name: &str,
+    text: &str,
+) -> Result<T, Refused> {
+    text.parse().map_err(|error| {
+        let text = format!("{text:?} is no {name}: {error}\n");
+        (StatusCode::BAD_REQUEST, text)
+    })
+}
+
+pub(super) fn refused(refusal: Refusal) -> Refused {
+    let status = match refusal.code {
+        Code::InvalidArgument | Code::TooLarge => StatusCode::BAD_REQUEST,
+        Code::Forbidden => StatusCode::CONFLICT,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        _ => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    (status, refusal.to_string())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,508 @@
+//! Operators of the desk: sign-in and roles.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::header::{AUTHORIZATION, HeaderName};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use parking_lot::RwLock;
+use protocol::Code;
+use schemars::JsonSchema;
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
+use subtle::ConstantTimeEq;
+use tokio_util::sync::CancellationToken;
+
+use super::Config;
+use super::api::Refused;
+use super::assertion::{Asserted, Assertion, Provers};
+use super::sign_ins::SignIns;
+
+/// Least length of a token: a shorter one can be guessed.
+const TOKEN_BYTES_MIN: usize = 16;
+
+/// Permission of an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Views without message bodies: letters, traces, audit, tasks.
+    View,
+    /// Views of message bodies, with a reason.
+    ViewBody,
+    Redrive,
+    /// Discard and restore.
+    Discard,
+    /// Repair of data that the stores derived of a user.
+    Repair,
+    /// Import of exported letters: an operator with this role can make a letter say anything.
+    Import,
+    /// Edit of a letter: an operator with this role can make it say anything, too.
+    Edit,
+    /// End of users' sessions and tokens.
+    SignOut,
+    /// Drain of boats: their clients are sent away.
+    Drain,
+}
+
+impl Role {
+    pub(super) const ALL: [Role; 9] = [
+        Role::View,
+        Role::ViewBody,
+        Role::Redrive,
+        Role::Discard,
+        Role::Repair,
+        Role::Import,
+        Role::Edit,
+        Role::SignOut,
+        Role::Drain,
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Role::View => "view",
+            Role::ViewBody => "view-body",
+            Role::Redrive => "redrive",
+            Role::Discard => "discard",
+            Role::Repair => "repair",
+            Role::Import => "import",
+            Role::Edit => "edit",
+            Role::SignOut => "sign-out",
+            Role::Drain => "drain",
+        }
+    }
+}
+
+/// One of `admin.operators`.
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OperatorConfig {
+    /// Name in the log of operations.
+    pub name: String,
+    /// File whose first line is the token, 16 bytes or more.
+    pub token_file: PathBuf,
+    /// Roles
+    pub roles: Vec<Role>,
+}
+
+/// The operator who sends a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Operator {
+    pub name: String,
+    pub roles: Vec<Role>,
+    /// True if operators sign in at this desk.
+    pub signed_in: bool,
+}
+
+impl Operator {
+    /// The operator at a desk without sign-in, where everybody has all roles.
+    pub fn anybody() -> Operator {
+        Operator {
+            name: "operator".to_owned(),
+            roles: Role::ALL.to_vec(),
+            signed_in: false,
+        }
+    }
+
+    #[cfg(test)]
+    pub fn with(name: &str, roles: &[Role]) -> Operator {
+        Operator {
+            name: name.to_owned(),
+            roles: roles.to_vec(),
+            signed_in: true,
+        }
+    }
+
+    pub(super) fn may(&self, role: Role) -> Result<(), Refused> {
+        if self.roles.contains(&role) {
+            return Ok(());
+        }
+        let text = format!(
+            "{} may not do this: it needs the role {:?} in admin.operators or admin.assertion.roles",
+            self.name,
+            role.name()
+        );
+        Err((StatusCode::FORBIDDEN, text))
+    }
+
+    pub(super) fn may_read(&self, why: &str) -> Result<(), Refused> {
+        let because = "reading what people wrote is written down";
+        self.may_because(Role::ViewBody, why, because)
+    }
+
+    pub(super) fn may_repair(&self, why: &str) -> Result<(), Refused> {
+        self.may_because(Role::Repair, why, "a repair is written down")
+    }
+
+    pub(super) fn may_import(&self, why: &str) -> Result<(), Refused> {
+        self.may_because(Role::Import, why, "an import is written down")
+    }
+
+    /// Requires a reason of everybody: the user may ask for it.
+    pub(super) fn may_sign_out(&self, why: &str) -> Result<(), Refused> {
+        self.may(Role::SignOut)?;
+        if why.trim().is_empty() {
+            let text = "say why (reason): a kick is written down\n".to_owned();
+            return Err((StatusCode::BAD_REQUEST, text));
+        }
+        Ok(())
+    }
+
+    /// Requires `ViewBody`, too: an editor sees message bodies.
+    pub(super) fn may_edit(&self, why: &str) -> Result<(), Refused> {
+        self.may(Role::ViewBody)?;
+        self.may_because(Role::Edit, why, "an edit is written down")
+    }
+
+    fn may_because(&self, role: Role, why: &str, because: &str) -> Result<(), Refused> {
+        self.may(role)?;
+        if self.signed_in && why.trim().is_empty() {
+            let text = format!("say why (--why): {because}");
+            return Err((StatusCode::BAD_REQUEST, text));
+        }
+        Ok(())
+    }
+}
+
+type Tokens = Vec<(SecretString, Operator)>;
+
+/// All operators; if there are none, anyone who reaches the port may do everything. Clones share
+/// state.
+#[derive(Clone, Default)]
+pub struct Operators {
+    tokens: Arc<RwLock<Tokens>>,
+    /// Set if a proxy signs operators in, too.
+    assertion: Option<Arc<Assertion>>,
+    sign_ins: SignIns,
+}
+
+/// Credentials of a request, as recognized.
+enum RequestCredentials {
+    Nothing,
+    Somebody(Asserted),
+    /// A refused sign-in: its reason for the log, and a sentence for the sender.
+    Wrong(String, String),
+}
+
+impl Operators {
+    /// # Errors
+    /// A token that cannot be read or is too short, or a name or a token that occurs twice.
+    pub fn load(configs: &[OperatorConfig]) -> Result<Operators> {
+        Ok(Operators {
+            tokens: Arc::new(RwLock::new(Operators::read(configs)?)),
+            assertion: None,
+            sign_ins: SignIns::default(),
+        })
+    }
+
+    /// Loads operators with tokens, and keys of a proxy that signs operators in, as the desk's
+    /// settings name them. `provers` makes what proves its assertions.
+    ///
+    /// # Errors
+    /// As `load`, and keys of assertions that cannot be read.
+    pub fn open(config: &Config, provers: &dyn Provers) -> Result<Operators> {
+        let assertion = Assertion::open(&config.assertion, provers).context("admin.assertion")?;
+        Ok(Operators {
+            assertion: assertion.map(Arc::new),
+            ..Operators::load(&config.operators)?
+        })
+    }
+
+    /// Keeps keys of assertions current until `stop`.
+    pub fn keep(&self, stop: CancellationToken) {
+        if let Some(assertion) = &self.assertion {
+            assertion.keep(stop);
+        }
+    }
+
+    /// True if a proxy signs operators in.
+    pub fn by_proxy(&self) -> bool {
+        self.assertion.is_some()
+    }
+
+    /// Reads the operators again: from here on these may sign in, and nobody else.
+    ///
+    /// # Errors
+    /// As `load`, and if no operator would be left: a running desk is not opened to everybody. The
+    /// operators of before stay then.
+    pub fn renew(&self, configs: &[OperatorConfig]) -> Result<()> {
+        let tokens = Operators::read(configs)?;
+        let mut current = self.tokens.write();
+        if tokens.is_empty() && !current.is_empty() && self.assertion.is_none() {
+            bail!(
+                "admin.operators names nobody any more: that opens the desk, and needs a restart"
+            );
+        }
+        *current = tokens;
+        Ok(())
+    }
+
+    fn read(configs: &[OperatorConfig]) -> Result<Tokens> {
+        let mut operators = Tokens::new();
+        for config in configs {
+            let read = std::fs::read_to_string(&config.token_file);
+            let text = read.map(SecretString::from).with_context(|| {
+                let (name, file) = (&config.name, config.token_file.display());
+                format!("admin.operators: reading the token of {name} in {file}")
+            })?;
+            let token = text.expose_secret().lines().next();
+            let token = token.unwrap_or_default().trim();
+            if token.len() < TOKEN_BYTES_MIN {
+                bail!(
+                    "admin.operators: the token of {} is shorter than {TOKEN_BYTES_MIN} bytes",
+                    config.name
+                );
+            }
+            let is_taken = |(other, operator): &(SecretString, Operator)| {
+                operator.name == config.name || other.expose_secret() == token
+            };
+            if operators.iter().any(is_taken) {
+                bail!("admin.operators: {} or its token stands twice", config.name);
+            }
+            let operator = Operator {
+                name: config.name.clone(),
+                roles: config.roles.clone(),
+                signed_in: true,
+            };
+            operators.push((token.into(), operator));
+        }
+        Ok(operators)
+    }
+
+    /// Number of operators with a token.
+    pub fn count(&self) -> usize {
+        self.tokens.read().len()
+    }
+
+    /// Signs in the operator who sends these headers from `peer`, and who must have the role to
+    /// view.
+    pub(super) async fn sign_in(
+        &self,
+        peer: IpAddr,
+        headers: &HeaderMap,
+    ) -> Result<Operator, Refused> {
+        // Before the address is checked, so that guesses from it lock no operator out.
+        let (wrong, text) = match self.recognize(headers).await {
+            RequestCredentials::Somebody(Asserted::Operator(operator)) => {
+                if operator.signed_in {
+                    SignIns::accept();
+                }
+                operator.may(Role::View)?;
+                return Ok(operator);
+            }
+            RequestCredentials::Somebody(Asserted::Nobody(text)) => {
+                SignIns::forbid();
+                tracing::info!(%peer, text, "a sign-in at the desk was forbidden");
+                return Err((StatusCode::FORBIDDEN, format!("{text}\n")));
+            }
+            RequestCredentials::Somebody(Asserted::Refused(refusal))
+                if refusal.code == Code::Unavailable =>
+            {
+                SignIns::leave_unanswered();
+                let text = format!(
+                    "the proxy's assertion cannot be checked now: {}\n",
+                    refusal.text
+                );
+                return Err((StatusCode::SERVICE_UNAVAILABLE, text));
+            }
+            RequestCredentials::Somebody(Asserted::Refused(refusal)) => {
+                let text = format!(
+                    "the proxy's assertion is refused: {}: sign in at the proxy again, or compare admin.assertion \
+                     with it\n",
+                    refusal.text
+                );
+                (Some(format!("an assertion: {}", refusal.text)), text)
+            }
+            RequestCredentials::Wrong(wrong, text) => (Some(wrong), text),
+            RequestCredentials::Nothing => (None, self.wanted()),
+        };
+        if !self.sign_ins.hears(peer).await {
+            self.sign_ins.ignore().await;
+            let text =
+                "too many tokens of no operator came from your address: ask again in a minute\n";
+            return Err((StatusCode::TOO_MANY_REQUESTS, text.to_owned()));
+        }
+        // A request without credentials asks what is needed, and is no guess.
+        if let Some(wrong) = wrong {
+            self.sign_ins.refuse(peer, &wrong).await;
+        }
+        Err((StatusCode::UNAUTHORIZED, text))
+    }
+
+    /// Text that names the credentials a request lacks.
+    fn wanted(&self) -> String {
+        let token =
+            "send a token of admin.operators (--operator-token-file, or PACKETBOAT_ADMIN_TOKEN)";
+        match &self.assertion {
+            None => format!("operators sign in here: {token}\n"),
+            Some(assertion) => format!(
+                "operators sign in here: ask through the proxy that sets {:?}, or {token}\n",
+                assertion.header().as_str()
+            ),
+        }
+    }
+
+    /// A token wins: a request with one is judged by it alone, not by a proxy's assertion.
+    async fn recognize(&self, headers: &HeaderMap) -> RequestCredentials {
+        let (token, is_twice) = single(headers, &AUTHORIZATION);
+        if is_twice {
+            return twice(&AUTHORIZATION);
+        }
+        let bearer = token.and_then(|value| value.strip_prefix(b"Bearer "));
+        if let Some(operator) = self.find(bearer) {
+            return RequestCredentials::Somebody(Asserted::Operator(operator));
+        }
+        let assertion = self.assertion.as_deref();
+        let Some(assertion) =
+            assertion.filter(|it| token.is_none() || it.header() == AUTHORIZATION)
+        else {
+            return match token {
+                Some(_) => {
+                    RequestCredentials::Wrong("a token of no operator".to_owned(), self.wanted())
+                }
+                None => RequestCredentials::Nothing,
+            };
+        };
+        let (value, is_twice) = single(headers, assertion.header());
+        match (value, is_twice) {
+            (_, true) => twice(assertion.header()),
+            (None, false) => RequestCredentials::Nothing,
+            (Some(value), false) => match assertion.of(value) {
+                Some(text) => RequestCredentials::Somebody(assertion.ask(text).await),
+                None => RequestCredentials::Wrong(
+                    "an assertion that is no text".to_owned(),
+                    self.wanted(),
+                ),
+            },
+        }
+    }
+
+    /// Compares with all tokens, so that the time says nothing of the token.
+    fn find(&self, token: Option<&[u8]>) -> Option<Operator> {
+        let tokens = self.tokens.read();
+        if tokens.is_empty() && self.assertion.is_none() {
+            return Some(Operator::anybody());
+        }
+        let token = token?;
+        let mut found = None;
+        for (known, operator) in tokens.iter() {
+            if bool::from(known.expose_secret().as_bytes().ct_eq(token)) {
+                found = Some(operator.clone());
+            }
+        }
+        found
+    }
+}
+
+/// First value of a header, and true if there is another: nothing tells which of two is right.
+fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> (Option<&'a [u8]>, bool) {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next().map(HeaderValue::as_bytes);
+    (first, values.next().is_some())
+}
+
+fn twice(name: &HeaderName) -> RequestCredentials {
+    let text = format!(
+        "the header {:?} stands twice: let the proxy replace it, not add to it\n",
+        name.as_str()
+    );
+    RequestCredentials::Wrong(format!("the header {:?} stood twice", name.as_str()), text)
+}
+
+/// Identifies the operator, who must have the role to view.
+pub(super) async fn authenticate(
+    State(operators): State<Arc<Operators>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match identify(&operators, peer, request).await {
+        Ok(request) => next.run(request).await,
+        Err(refused) => refused.into_response(),
+    }
+}
+
+/// Adds the operator to the request.
+pub(super) async fn identify(
+    operators: &Operators,
+    peer: SocketAddr,
+    mut request: Request,
+) -> Result<Request, Refused> {
+    let operator = operators.sign_in(peer.ip(), request.headers()).await?;
+    request.extensions_mut().insert(operator);
+    Ok(request)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(dir: &std::path::Path, name: &str, token: &str) -> OperatorConfig {
+        let token_file = dir.join(name);
+        std::fs::write(&token_file, format!("{token}\n")).expect("writes");
+        OperatorConfig {
+            name: name.to_owned(),
+            token_file,
+            roles: vec![Role::View],
+        }
+    }
+
+    #[test]
+    fn who_has_a_token_is_known_and_nobody_else() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let ann = config(dir.path(), "ann", "a-token-of-some-length");
+        let bob = config(dir.path(), "bob", "another-token-of-length");
+        let operators = Operators::load(&[ann.clone(), bob]).expect("loads");
+        let name = |token: &[u8]| operators.find(Some(token)).map(|operator| operator.name);
+        assert_eq!(name(b"a-token-of-some-length").as_deref(), Some("ann"));
+        assert_eq!(name(b"another-token-of-length").as_deref(), Some("bob"));
+        assert_eq!(name(b"a-token-of-some"), None);
+        assert_eq!(operators.find(None), None);
+        assert!(Operators::load(&[ann.clone(), ann]).is_err());
+    }
+
+    #[test]
+    fn a_token_that_is_missing_or_short_is_an_error() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let short = config(dir.path(), "ann", "short");
+        assert!(Operators::load(std::slice::from_ref(&short)).is_err());
+        std::fs::remove_file(&short.token_file).expect("removes");
+        let text = format!("{:#}", Operators::load(&[short]).err().expect("missing"));
+        assert!(text.contains("ann"), "{text}");
+    }
+
+    // A removed token stayed valid until each process had been restarted.
+    #[test]
+    fn who_was_removed_is_refused_at_once_and_a_bad_file_changes_nothing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let ann = config(dir.path(), "ann", "a-token-of-some-length");
+        let bob = config(dir.path(), "bob", "another-token-of-length");
+        let operators = Operators::load(&[ann.clone(), bob.clone()]).expect("loads");
+        let desk = operators.clone();
+        let knows = |token: &[u8]| desk.find(Some(token)).is_some();
+        operators.renew(std::slice::from_ref(&bob)).expect("renews");
+        assert!(!knows(b"a-token-of-some-length"));
+        let bob = config(dir.path(), "bob", "a-new-token-for-bob");
+        operators.renew(std::slice::from_ref(&bob)).expect("renews");
+        assert!(!knows(b"another-token-of-length"));
+        assert!(knows(b"a-new-token-for-bob"));
+        std::fs::remove_file(&bob.token_file).expect("removes");
+        assert!(operators.renew(&[bob]).is_err());
+        assert!(operators.renew(&[]).is_err(), "nobody opens a desk so");
+        assert!(knows(b"a-new-token-for-bob"));
+    }
+
+    #[test]
+    fn where_nobody_signs_in_everybody_may() {
+        let anybody = Operators::default().find(None).expect("anybody");
+        for role in Role::ALL {
+            assert!(anybody.may(role).is_ok());
+        }
+        assert!(anybody.may_read("").is_ok());
+        assert!(anybody.may_repair("").is_ok());
+    }
+}

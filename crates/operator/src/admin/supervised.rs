@@ -1,0 +1,71 @@
+//! Background work that goes on until the process ends, even after a panic.
+
+use std::future::Future;
+use std::time::Duration;
+
+use metrics::counter;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+/// Pause of work that has panicked.
+const REST: Duration = Duration::from_secs(5);
+
+/// Begins work, and begins it anew after a panic, until `stop`. A panic loses its state: it has to
+/// find that outside.
+pub(super) fn keep<F>(
+    name: &'static str,
+    stop: CancellationToken,
+    mut begin: impl FnMut() -> F + Send + 'static,
+) where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let panics = counter!("desk_panics_total", "work" => name);
+    tokio::spawn(async move {
+        while let Err(ended) = tokio::spawn(begin()).await {
+            if !ended.is_panic() {
+                return;
+            }
+            panics.increment(1);
+            tracing::error!(work = name, "our own code failed: it begins anew");
+            if stop.run_until_cancelled(sleep(REST)).await.is_none() {
+                return;
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_panics_begins_anew_until_it_is_stopped() {
+        let begun = Arc::new(AtomicU32::new(0));
+        let stop = CancellationToken::new();
+        let counts = begun.clone();
+        keep("test", stop.clone(), move || {
+            counts.fetch_add(1, Ordering::SeqCst);
+            async { panic!("on purpose") }
+        });
+        sleep(REST * 3 - REST / 2).await;
+        assert_eq!(begun.load(Ordering::SeqCst), 3);
+        stop.cancel();
+        sleep(REST * 3).await;
+        assert_eq!(begun.load(Ordering::SeqCst), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_is_done_is_not_begun_again() {
+        let begun = Arc::new(AtomicU32::new(0));
+        let counts = begun.clone();
+        keep("test", CancellationToken::new(), move || {
+            counts.fetch_add(1, Ordering::SeqCst);
+            async {}
+        });
+        sleep(REST * 3).await;
+        assert_eq!(begun.load(Ordering::SeqCst), 1);
+    }
+}

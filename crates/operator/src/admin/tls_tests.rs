@@ -1,0 +1,270 @@
+//! A desk with TLS, on a real port.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend::files::Reload;
+use backend::tls::{CertificateFiles, Certificates, client_config};
+use rustls::ClientConfig;
+use tempfile::TempDir;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::assertion_tests::StationProvers;
+use super::*;
+
+const REQUEST: &str = "GET /api/v1/me HTTP/1.1\r\nhost: localhost\r\n\r\n";
+
+struct Port {
+    address: SocketAddr,
+    certificates: Arc<Certificates>,
+    files: CertificateFiles,
+    dir: TempDir,
+    _stop: DropGuard,
+}
+
+/// A certificate for this machine that signs itself, so that it is its root, too.
+fn write(files: &CertificateFiles) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+    let written = files.write(&made.cert.pem(), &made.signing_key.serialize_pem());
+    written.expect("files");
+}
+
+async fn port() -> Port {
+    let dir = tempfile::tempdir().expect("a directory");
+    let files = CertificateFiles::within(dir.path(), "desk");
+    write(&files);
+    let mut config = Config {
+        listen: ([127, 0, 0, 1], 0).into(),
+        ..Config::default()
+    };
+    config.tls.cert_file = Some(files.cert_file.clone());
+    config.tls.key_file = Some(files.key_file.clone());
+    let certificates = config.tls.load().expect("loads").expect("TLS");
+    let parts = Parts {
+        health: Health::silent(),
+        desk: None,
+        doctor: None,
+        certificates: Some(certificates.clone()),
+    };
+    let stop = CancellationToken::new();
+    let address = start(&config, parts, stop.clone()).await.expect("binds");
+    Port {
+        address,
+        certificates,
+        files,
+        dir,
+        _stop: stop.drop_guard(),
+    }
+}
+
+fn trusting(root: &Path, alpn: &[&[u8]]) -> Arc<ClientConfig> {
+    client_config(Some(root), alpn).expect("a root")
+}
+
+impl Port {
+    async fn dial(&self, config: Arc<ClientConfig>) -> std::io::Result<TlsStream<TcpStream>> {
+        let stream = TcpStream::connect(self.address).await?;
+        let name = "localhost".try_into().expect("a name");
+        TlsConnector::from(config).connect(name, stream).await
+    }
+}
+
+/// The head of an answer.
+async fn answer(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.expect("an answer"));
+    }
+    String::from_utf8(head).expect("text")
+}
+
+async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), request: &str) -> String {
+    stream.write_all(request.as_bytes()).await.expect("asked");
+    answer(stream).await
+}
+
+// proves S3-03 in part: operators' tokens pass in TLS 1.2 and 1.3, and by protocols of the desk alone.
+#[tokio::test]
+async fn both_versions_of_tls_are_spoken_and_no_foreign_protocol() {
+    let port = port().await;
+    let root = &port.files.cert_file;
+    for alpn in [&[][..], &[&b"http/1.1"[..]]] {
+        let mut stream = port.dial(trusting(root, alpn)).await.expect("TLS");
+        let answered = ask(&mut stream, REQUEST).await;
+        assert!(answered.starts_with("HTTP/1.1 404"), "{answered}");
+    }
+    let stream = port.dial(trusting(root, &[b"h2", b"http/1.1"])).await;
+    assert_eq!(
+        stream.expect("TLS").get_ref().1.alpn_protocol(),
+        Some(&b"h2"[..])
+    );
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut roots = rustls::RootCertStore::empty();
+    let pem = std::fs::read(root).expect("a root");
+    let der = rustls::pki_types::pem::PemObject::from_pem_slice(&pem).expect("PEM");
+    roots.add(der).expect("a root");
+    let old = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS12])
+        .expect("1.2")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    port.dial(Arc::new(old)).await.expect("TLS 1.2");
+    let foreign = port.dial(trusting(root, &[b"packetboat.v1"])).await;
+    let refused = foreign.expect_err("another protocol").to_string();
+    assert!(refused.contains("NoApplicationProtocol"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_request_in_flight_ends_well_while_certificates_change() {
+    let port = port().await;
+    let old = trusting(&port.files.cert_file, &[]);
+    let mut stream = port.dial(old.clone()).await.expect("TLS");
+    let (half, rest) = REQUEST.split_at(20);
+    stream.write_all(half.as_bytes()).await.expect("begun");
+
+    write(&port.files);
+    assert_eq!(port.certificates.reload().expect("right"), Reload::Reloaded);
+    let new = trusting(&port.files.cert_file, &[]);
+    port.dial(new.clone()).await.expect("the new one");
+    assert!(port.dial(old).await.is_err(), "the old one is gone");
+    let answered = ask(&mut stream, rest).await;
+    assert!(answered.starts_with("HTTP/1.1 404"), "{answered}");
+
+    // Another's key, then no certificate at all: the good pair stays.
+    let other = CertificateFiles::within(port.dir.path(), "other");
+    write(&other);
+    std::fs::copy(&other.key_file, &port.files.key_file).expect("copied");
+    let refused = port.certificates.reload().expect_err("another's key");
+    assert!(refused.to_string().contains("is not the key"), "{refused}");
+    std::fs::write(&port.files.cert_file, "nothing").expect("written");
+    port.certificates.reload().expect_err("no certificate");
+    port.dial(new).await.expect("as before");
+}
+
+#[tokio::test]
+async fn who_speaks_no_tls_is_told_so_and_finds_no_desk() {
+    let port = port().await;
+    for request in [REQUEST, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+        let mut stream = TcpStream::connect(port.address).await.expect("it listens");
+        stream.write_all(request.as_bytes()).await.expect("asked");
+        stream.shutdown().await.expect("asked");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("answered");
+        assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+        assert!(answer.ends_with("https:// in its URL"), "{answer}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_finish_a_handshake_is_let_go_after_five_seconds() {
+    let port = port().await;
+    for bytes in [&b""[..], b"\x16\x03\x01"] {
+        let mut stream = TcpStream::connect(port.address).await.expect("it listens");
+        let began = Instant::now();
+        stream.write_all(bytes).await.expect("begun");
+        let mut answer = Vec::new();
+        // A reset is an end as well.
+        let _ = stream.read_to_end(&mut answer).await;
+        let took = began.elapsed();
+        let within = Duration::from_secs(5)..Duration::from_secs(7);
+        assert!(within.contains(&took), "{bytes:?}: {took:?}");
+    }
+}
+
+#[tokio::test]
+async fn handshakes_beyond_the_bound_wait_for_a_place() {
+    let port = port().await;
+    let mut stalled = Vec::new();
+    for _ in 0..32 {
+        let mut stream = TcpStream::connect(port.address).await.expect("it listens");
+        stream.write_all(b"\x16\x03\x01").await.expect("begun");
+        stalled.push(stream);
+    }
+    // Each connection has its place before the next one comes.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let config = trusting(&port.files.cert_file, &[]);
+    let mut dial = Box::pin(port.dial(config));
+    let early = timeout(Duration::from_millis(500), &mut dial).await;
+    assert!(early.is_err(), "there is no place");
+    stalled.pop();
+    let served = timeout(Duration::from_secs(4), dial).await;
+    served.expect("a place").expect("TLS");
+}
+
+#[test]
+fn off_loopback_the_desk_wants_operators_and_tls() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let files = CertificateFiles::within(dir.path(), "desk");
+    write(&files);
+    let refused = |change: &dyn Fn(&mut Config)| {
+        let mut config = Config {
+            listen: ([0, 0, 0, 0], 9190).into(),
+            ..Config::default()
+        };
+        change(&mut config);
+        config.problems(&StationProvers).to_string()
+    };
+    let operated = |config: &mut Config| {
+        config.operators = vec![OperatorConfig {
+            name: "ann".to_owned(),
+            token_file: "/token".into(),
+            roles: Vec::new(),
+        }];
+    };
+    let certified = |config: &mut Config| {
+        config.tls.cert_file = Some(files.cert_file.clone());
+        config.tls.key_file = Some(files.key_file.clone());
+    };
+    for (text, words) in [
+        (refused(&certified), "admin.operators names nobody"),
+        (refused(&operated), "has no TLS"),
+        (refused(&|config| config.anybody = true), "has no TLS"),
+        (
+            refused(&|config| {
+                operated(config);
+                certified(config);
+                config.tls.offloaded = true;
+            }),
+            "only one of them can be meant",
+        ),
+        (
+            refused(&|config| {
+                operated(config);
+                config.tls.cert_file = Some(files.cert_file.clone());
+            }),
+            "need each other",
+        ),
+        (
+            refused(&|config| {
+                operated(config);
+                certified(config);
+                config.tls.key_file = Some(files.cert_file.clone());
+            }),
+            "holds no private key",
+        ),
+    ] {
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let all: [&dyn Fn(&mut Config); 3] = [
+        &|config| {
+            operated(config);
+            certified(config);
+        },
+        &|config| {
+            operated(config);
+            config.tls.offloaded = true;
+        },
+        &|config| config.listen = ([127, 0, 0, 1], 9190).into(),
+    ];
+    for right in all {
+        assert_eq!(refused(right), "");
+    }
+}

@@ -1,0 +1,212 @@
+//! Forecast of a redrive: the carrier's own decisions, without their effects.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use api::task::reading::{self, Flaw};
+use api::task::{NotificationTask, Value};
+use backend::queue::NewRecord;
+use bytes::Bytes;
+use protocol::ledger::DeadReason;
+use protocol::ledger::trace::{MessageLife, TraceEnd};
+use protocol::message::Target;
+use protocol::presence::DeniedBoats;
+use protocol::record::{RetryTask, Task, Work};
+use serde::{Deserialize, Serialize};
+
+use super::types::{Kind, LetterCursor, Selection};
+use super::{DeadLetters, LocatedLetter, Result};
+use crate::desk::{self, Cause, Operations, TaskOutcome};
+
+/// Letters named for each forecast.
+const SAMPLE: usize = 5;
+
+/// Forecast for a letter.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Forecast {
+    /// A recipient who misses it is online.
+    Deliver,
+    /// All recipients who miss it are offline: it waits for them, or they find it by sync.
+    Store,
+    /// The message gets its place in its conversation, and is delivered then.
+    Place,
+    /// The user is notified again.
+    Notify,
+    /// Every recipient has it, or has it waiting.
+    AlreadyThere,
+    /// Would die again. Letters that differ only in a size or a name have one cause, as in the
+    /// counts.
+    FailAgain(Cause),
+    /// Stays as it is.
+    LeftAlone(TaskOutcome),
+}
+
+/// Forecast for a selection, as of now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    pub letters: u64,
+    pub forecasts: Vec<Share>,
+}
+
+/// Letters with the same forecast.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    pub forecast: Forecast,
+    pub letters: u64,
+    pub sample: Vec<String>,
+}
+
+impl DeadLetters {
+    /// Forecasts a redrive of these letters now. Has no effects.
+    pub async fn plan(&self, selection: &Selection) -> Result<Plan> {
+        let desk = self.view.now().await?;
+        let letters = self.choose(selection).await?;
+        let mut shares: BTreeMap<Forecast, (u64, Vec<String>)> = BTreeMap::new();
+        for (letter, at) in &letters {
+            let forecast = match at {
+                Some(at) => self.forecast(&desk, letter, *at).await?,
+                None => Forecast::LeftAlone(TaskOutcome::NoSuchLetter),
+            };
+            let (count, sample) = shares.entry(forecast).or_default();
+            *count += 1;
+            if sample.len() < SAMPLE {
+                sample.push(letter.clone());
+            }
+        }
+        let shares = shares.into_iter();
+        Ok(Plan {
+            letters: letters.len() as u64,
+            forecasts: shares
+                .map(|(forecast, (letters, sample))| Share {
+                    forecast,
+                    letters,
+                    sample,
+                })
+                .collect(),
+        })
+    }
+
+    async fn forecast(&self, desk: &Operations, id: &str, at: LetterCursor) -> Result<Forecast> {
+        let now = self.backends.clock.now();
+        if let Err(outcome) = desk.may(desk::OperatorWork::Redrive, id, now) {
+            return Ok(Forecast::LeftAlone(outcome));
+        }
+        let Some(found) = self.at(at).await? else {
+            return Ok(Forecast::LeftAlone(TaskOutcome::NoSuchLetter));
+        };
+        let record = match self.record_again(desk, &found).await? {
+            Ok((record, _)) => record,
+            Err(outcome) => return Ok(Forecast::LeftAlone(outcome)),
+        };
+        if found.cursor.kind == Kind::Notification {
+            let forecast = match unreadable(record.value) {
+                Some(death) => Forecast::FailAgain(death.cause()),
+                None => Forecast::Notify,
+            };
+            return Ok(forecast);
+        }
+        match self.reading(record) {
+            Err(death) => Ok(Forecast::FailAgain(death.cause())),
+            Ok(task) => self.delivery(&found, task).await,
+        }
+    }
+
+    /// Error that a letter with these bytes would die of at once; `None` if it would be read.
+    pub(super) fn dies_of(
+        &self,
+        found: &LocatedLetter,
+        key: Bytes,
+        value: Bytes,
+    ) -> Option<String> {
+        match found.cursor.kind {
+            Kind::Notification => unreadable(value).map(|death| death.to_string()),
+            Kind::Message => match self.record_of(found, key, value) {
+                Ok((record, _)) => self.reading(record).err().map(|death| death.to_string()),
+                Err(outcome) => Some(outcome.text().to_owned()),
+            },
+        }
+    }
+
+    /// Reads a record as a carrier would.
+    fn reading(&self, record: NewRecord) -> Result<Task, Death> {
+        let partition = record.partition;
+        let partitions = self.backends.queue.partitions(partition.topic);
+        let bytes = record.value.len();
+        let task = reading::decode(record.value).map_err(Death::of)?;
+        match reading::flaw(&task, bytes, partition.number, partitions) {
+            Some(flaw) => Err(Death::of(flaw)),
+            None => Ok(task),
+        }
+    }
+
+    async fn delivery(&self, found: &LocatedLetter, task: Task) -> Result<Forecast> {
+        let Some(message) = found.letter.message.or_else(|| task.work.message()) else {
+            return Ok(Forecast::Place);
+        };
+        let entries = self.backends.ledger.trace(&[message]).await?;
+        let life = MessageLife::of(message, &entries.concat());
+        let has_it = |target: &Target| {
+            let end = life.obligations.get(target).and_then(|o| o.end.as_ref());
+            !matches!(end, None | Some(TraceEnd::Dead(_)))
+        };
+        match task.work {
+            // Delivered to live sessions, and stored for nobody.
+            Work::Deliver(task) if task.targets.is_empty() && !task.live_users.is_empty() => {
+                Ok(Forecast::Deliver)
+            }
+            Work::Deliver(task) if task.targets.iter().all(has_it) => Ok(Forecast::AlreadyThere),
+            Work::Deliver(task) => self.presence(&task).await,
+            Work::Message(_) if life.has_its_place() && life.settled_at.is_some() => {
+                Ok(Forecast::AlreadyThere)
+            }
+            Work::Message(_) | Work::Kickout(_) => Ok(Forecast::Place),
+        }
+    }
+
+    async fn presence(&self, task: &RetryTask) -> Result<Forecast> {
+        let users: Vec<_> = task.targets.iter().map(|target| target.user).collect();
+        let sessions = self
+            .backends
+            .mailbox
+            .sessions(&users, DeniedBoats::default())
+            .await;
+        for (target, sessions) in task.targets.iter().zip(sessions) {
+            let is_there = sessions?.iter().any(|s| s.platform == target.platform);
+            if is_there {
+                return Ok(Forecast::Deliver);
+            }
+        }
+        Ok(Forecast::Store)
+    }
+}
+
+/// Error of horn on reading this notification; `None` if it can be read.
+fn unreadable(value: Bytes) -> Option<Death> {
+    let refusal = NotificationTask::decode(value).err()?;
+    Some(Death {
+        reason: DeadReason::Undecodable,
+        error: refusal.to_string(),
+    })
+}
+
+struct Death {
+    reason: DeadReason,
+    error: String,
+}
+
+impl Death {
+    fn of((reason, error): Flaw) -> Death {
+        Death { reason, error }
+    }
+
+    fn cause(&self) -> Cause {
+        Cause::of(self.reason, &self.error)
+    }
+}
+
+impl fmt::Display for Death {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.reason.name(), self.error)
+    }
+}

@@ -1,0 +1,62 @@
+//! Recipients of the record that redrives a letter.
+
+use api::dead_letter::DeadLetter;
+use api::task::{NotificationTask, Value};
+use bytes::Bytes;
+use protocol::message::Target;
+use protocol::record::{Task, Work};
+use protocol::{ConversationId, MessageId};
+
+use super::types::Kind;
+
+/// Subject of a record, as far as it can be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct RecordSubject {
+    pub(super) message: Option<MessageId>,
+    pub(super) conversation: Option<ConversationId>,
+    /// Empty if the record is for all recipients of the message.
+    pub(super) targets: Vec<Target>,
+}
+
+impl RecordSubject {
+    pub(super) fn of(kind: Kind, value: &Bytes) -> RecordSubject {
+        match kind {
+            Kind::Message => Task::decode(value.clone()).map(|task| RecordSubject::of_task(&task)),
+            Kind::Notification => {
+                NotificationTask::decode(value.clone()).map(|task| RecordSubject {
+                    message: Some(task.notification.message),
+                    conversation: Some(task.notification.conversation),
+                    targets: vec![task.notification.target],
+                })
+            }
+        }
+        .unwrap_or_default()
+    }
+
+    fn of_task(task: &Task) -> RecordSubject {
+        RecordSubject {
+            message: task.work.message(),
+            conversation: task.work.conversation(),
+            targets: match &task.work {
+                Work::Deliver(deliver) => deliver.targets.clone(),
+                Work::Message(_) | Work::Kickout(_) => Vec::new(),
+            },
+        }
+    }
+
+    /// Targets that the ledger should show on their way again; `None` stands for the whole message.
+    /// A target that an edit left out keeps the end that the letter gave it. Without the letter
+    /// nobody knows whether the whole message died: `None` is then added, and says nothing about a
+    /// letter of some targets.
+    pub(super) fn on_its_way(&self, letter: Option<&DeadLetter>) -> Vec<Option<Target>> {
+        let named = self.targets.iter().copied().map(Some);
+        match letter {
+            None => [None].into_iter().chain(named).collect(),
+            Some(letter) if letter.targets.is_empty() => vec![None],
+            Some(letter) if self.targets.is_empty() => {
+                letter.targets.iter().copied().map(Some).collect()
+            }
+            Some(_) => named.collect(),
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Tasks of operators, and the entries about them.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use backend::Error;
+use backend::queue::NewRecord;
+use protocol::{BoatId, Code, Platform, Refusal, Timestamp, UserId};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use tokio::time::{Instant, sleep};
+
+use super::types::{Selection, TaskAnswer};
+use super::{DeadLetters, Result, log_view};
+use crate::desk::{
+    EditRefusal, OperationEntry, Operations, OperatorAction, OperatorTask, OperatorWork, Pace,
+    Progress, StartedTask, TaskId,
+};
+
+/// Letters named in one entry.
+const NAMED: usize = 500;
+/// Interval of looking at a task that is waited for.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Request of an operator.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// Name of the task. A second request under this name gets the same task; `None` gets a new
+    /// one.
+    #[serde(default)]
+    pub task: Option<TaskId>,
+    pub work: OperatorWork,
+    pub selection: Selection,
+    #[serde(default)]
+    pub pace: Pace,
+    /// The operator's reason.
+    #[serde(default)]
+    pub why: String,
+}
+
+/// Errors of a request, which began nothing.
+#[derive(Debug, Error)]
+pub enum Refused {
+    /// Not possible, or not now.
+    #[error("{0}")]
+    Refusal(Refusal),
+    #[error("{0}")]
+    NotEdited(EditRefusal),
+    #[error("{}: {}", .0, .0.source)]
+    Failed(Error),
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Refused {
+        Refused::Refusal(refusal)
+    }
+}
+
+impl From<EditRefusal> for Refused {
+    fn from(refused: EditRefusal) -> Refused {
+        Refused::NotEdited(refused)
+    }
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Refused {
+        Refused::Failed(error)
+    }
+}
+
+impl DeadLetters {
+    /// Begins a task, or returns the one that was begun under this name. The letters that it takes
+    /// are fixed now.
+    ///
+    /// # Errors
+    /// `InvalidArgument` or `RateLimited` with the reason. A failure of the log leaves open whether
+    /// the task began: ask again under the same name.
+    pub async fn begin(&self, by: &str, request: Request) -> Result<OperatorTask, Refused> {
+        let id = match request.task {
+            Some(id) => id,
+            None => self.new_id()?,
+        };
+        let desk = self.view.now().await?;
+        let known = desk.task(&id);
+        if let Some(task) = known.filter(|task| task.progress != Progress::Choosing) {
+            return Ok(task.clone());
+        }
+        let letters = self.choose(&request.selection).await?;
+        let letters: Vec<String> = letters.into_iter().map(|(letter, _)| letter).collect();
+        let begun = StartedTask {
+            task: id.clone(),
+            work: request.work,
+            letters: letters.len() as u64,
+            pace: request.pace,
+            about: request.selection.about(),
+            why: request.why,
+        };
+        let mut acts = Vec::new();
+        match known {
+            None => {
+                desk.admit(&begun)?;
+                acts.push(OperatorAction::Begun(begun));
+            }
+            // Not all of its letters were named. With fewer of them now, the task ends, and must be
+            // asked for anew.
+            Some(task) if begun.letters < task.begun.letters => {
+                acts.push(OperatorAction::Cancelled { task: id.clone() });
+            }
+            Some(_) => {}
+        }
+        acts.extend(letters.chunks(NAMED).map(|letters| OperatorAction::Chosen {
+            task: id.clone(),
+            letters: letters.to_vec(),
+        }));
+        self.say(by, acts).await?;
+        self.task(&id).await
+    }
+
+    fn new_id(&self) -> Result<TaskId, Refused> {
+        let (at, chance) = (
+            self.backends.clock.now().millis(),
+            self.backends.entropy.next(),
+        );
+        let id = format!("t{at}-{:08x}", chance as u32).parse();
+        id.map_err(|text| Refusal::new(Code::InvalidArgument, text).into())
+    }
+
+    /// Returns a task.
+    ///
+    /// # Errors
+    /// `NotFound` if the task is over and forgotten, or never existed.
+    pub async fn task(&self, id: &TaskId) -> Result<OperatorTask, Refused> {
+        let desk = self.view.now().await?;
+        Ok(known(&desk, id)?.clone())
+    }
+
+    /// All tasks, newest first.
+    pub async fn tasks(&self) -> Result<Vec<OperatorTask>> {
+        Ok(self.view.now().await?.tasks().cloned().collect())
+    }
+
+    pub async fn pause(&self, by: &str, id: &TaskId, why: &str) -> Result<OperatorTask, Refused> {
+        let why = why.to_owned();
+        let task = id.clone();
+        let paused = OperatorAction::Paused {
+            task,
+            why,
+            by_itself: false,
+        };
+        self.change(by, id, paused).await
+    }
+
+    pub async fn resume(&self, by: &str, id: &TaskId) -> Result<OperatorTask, Refused> {
+        let task = id.clone();
+        self.change(by, id, OperatorAction::Resumed { task }).await
+    }
+
+    /// Cancels a task. Letters not done yet are left alone.
+    pub async fn cancel(&self, by: &str, id: &TaskId) -> Result<OperatorTask, Refused> {
+        let task = id.clone();
+        self.change(by, id, OperatorAction::Cancelled { task })
+            .await
+    }
+
+    async fn change(
+        &self,
+        by: &str,
+        id: &TaskId,
+        act: OperatorAction,
+    ) -> Result<OperatorTask, Refused> {
+        known(&*self.view.now().await?, id)?;
+        self.say(by, vec![act]).await?;
+        self.task(id).await
+    }
+
+    /// Waits until a task is over or paused, or until patience ends, and returns its state then.
+    pub async fn wait(&self, id: &TaskId, patience: Duration) -> Result<OperatorTask, Refused> {
+        let began = Instant::now();
+        loop {
+            let task = self.task(id).await?;
+            let goes_on = matches!(task.progress, Progress::Choosing | Progress::Running);
+            if !goes_on && (task.is_over() || task.ended_at.is_none()) {
+                return Ok(task);
+            }
+            if began.elapsed() >= patience {
+                return Ok(task);
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Redrives a few letters at once, and returns the outcome of each. Letters not done when
+    /// patience ends go on.
+    pub async fn redrive(
+        &self,
+        by: &str,
+        selection: &Selection,
+        patience: Duration,
+    ) -> Result<Vec<TaskAnswer>, Refused> {
+        match self.begin_redrive(by, selection).await? {
+            Some(task) => self.told(&task, patience).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Outcomes of a task's letters, as far as patience lasts.
+    pub async fn told(
+        &self,
+        task: &OperatorTask,
+        patience: Duration,
+    ) -> Result<Vec<TaskAnswer>, Refused> {
+        let task = self.wait(task.id(), patience).await?;
+        let told = task.told.into_iter();
+        Ok(told
+            .map(|(id, outcome)| TaskAnswer { id, outcome })
+            .collect())
+    }
+
+    /// Begins a redrive; `None` if no letter matches.
+    pub async fn begin_redrive(
+        &self,
+        by: &str,
+        selection: &Selection,
+    ) -> Result<Option<OperatorTask>, Refused> {
+        let request = Request {
+            task: None,
+            work: OperatorWork::Redrive,
+            selection: selection.clone(),
+            pace: Pace {
+                per_second: 1000,
+                ..Pace::default()
+            },
+            why: String::new(),
+        };
+        match self.begin(by, request).await {
+            Ok(task) => Ok(Some(task)),
+            Err(Refused::Refusal(refusal)) if self.choose(selection).await?.is_empty() => {
+                tracing::debug!(%refusal, "nothing to redrive");
+                Ok(None)
+            }
+            Err(refused) => Err(refused),
+        }
+    }
+
+    /// Logs that an operator reads a letter's body, before it is shown.
+    pub async fn looked(&self, by: &str, letter: &str, why: &str) -> Result<()> {
+        let (letter, why) = (letter.to_owned(), why.to_owned());
+        let looked = vec![OperatorAction::Looked { letter, why }];
+        self.say(by, looked).await.map(drop)
+    }
+
+    /// Logs a repair of a user's stored data, before it is done.
+    pub async fn repaired(
+        &self,
+        by: &str,
+        user: UserId,
+        what: Vec<String>,
+        why: &str,
+    ) -> Result<()> {
+        let why = why.to_owned();
+        let repaired = vec![OperatorAction::Repaired { user, what, why }];
+        self.say(by, repaired).await.map(drop)
+    }
+
+    /// Logs a sign-out: once before it is done, and once with its `outcome`.
+    pub async fn signed_out(
+        &self,
+        by: &str,
+        (user, platform): (UserId, Option<Platform>),
+        revoked_before: Option<Timestamp>,
+        why: &str,
+        outcome: Option<String>,
+    ) -> Result<()> {
+        let signed_out = vec![OperatorAction::SignedOut {
+            user,
+            platform,
+            revoked_before,
+            why: why.to_owned(),
+            outcome,
+        }];
+        self.say(by, signed_out).await.map(drop)
+    }
+
+    /// Logs that a boat drains, or takes clients again, before it is asked to.
+    pub async fn drained(
+        &self,
+        by: &str,
+        boat: &BoatId,
+        cancel: bool,
+        pace: Option<NonZeroU32>,
+    ) -> Result<()> {
+        let boat = boat.clone();
+        let drained = vec![OperatorAction::Drained { boat, cancel, pace }];
+        self.say(by, drained).await.map(drop)
+    }
+
+    /// Writes entries, and returns the offset of the last.
+    pub(super) async fn say(&self, by: &str, acts: Vec<OperatorAction>) -> Result<u64> {
+        let at = self.backends.clock.now();
+        let records: Result<Vec<NewRecord>> = (acts.into_iter())
+            .map(|act| {
+                let by = by.to_owned();
+                log_view::record(&OperationEntry { at, by, act })
+            })
+            .collect();
+        let answers = self.backends.queue.producer().publish(records?).await;
+        let missing = || Err(Error::unavailable("queue", "no answer for a record"));
+        answers
+            .into_iter()
+            .reduce(|before, answer| before.and(answer))
+            .unwrap_or_else(missing)
+    }
+}
+
+fn known<'a>(desk: &'a Operations, id: &TaskId) -> Result<&'a OperatorTask, Refusal> {
+    let unknown = || Refusal::new(Code::NotFound, format!("no task {id}"));
+    desk.task(id).ok_or_else(unknown)
+}

@@ -1,0 +1,242 @@
+//! Export and import of letters: for a colleague, or beyond the retention of the log. Letters leave
+//! the log as they are, and come back only into the log that they came from, as their names are
+//! places in it.
+
+use std::collections::BTreeSet;
+
+use api::dead_letter::DeadLetter;
+use backend::Kind;
+use backend::queue::NewRecord;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use protocol::keys::Topic;
+use protocol::{Code, Refusal};
+use serde::{Deserialize, Serialize};
+
+use super::tasks::Refused;
+use super::types::{Filter, LetterCursor, Selection};
+use super::{DeadLetters, EDIT_OF, LocatedLetter, Result};
+use crate::desk::OperatorAction;
+
+/// Bytes of letters in one package, roughly; a single letter may be larger.
+const PACKAGE_BYTES: usize = 1 << 20;
+/// Letters of one package at most.
+pub const PACKAGE_MAX: usize = 500;
+
+/// A complete letter. Its bytes may be what people wrote.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LetterPackage {
+    /// Installation that it came from.
+    pub cluster: u64,
+    pub id: String,
+    pub headers: Vec<(String, HeaderValue)>,
+    /// Key of the record, in base64.
+    pub key: String,
+    /// Original bytes, in base64; empty if neither letter nor log has them.
+    pub value: String,
+}
+
+/// Value of a header, byte for byte: a text, or `{"base64": …}` if it is none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum HeaderValue {
+    Text(String),
+    Bytes { base64: String },
+}
+
+impl HeaderValue {
+    fn of(value: &Bytes) -> HeaderValue {
+        match std::str::from_utf8(value) {
+            Ok(text) => HeaderValue::Text(text.to_owned()),
+            Err(_) => HeaderValue::Bytes {
+                base64: BASE64_STANDARD.encode(value),
+            },
+        }
+    }
+
+    /// `None` if it is not base64.
+    fn bytes(&self) -> Option<Bytes> {
+        match self {
+            HeaderValue::Text(text) => Some(text.clone().into()),
+            HeaderValue::Bytes { base64 } => Some(BASE64_STANDARD.decode(base64).ok()?.into()),
+        }
+    }
+}
+
+/// Some letters, and the place to go on from; `None` at the end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Package {
+    pub letters: Vec<LetterPackage>,
+    pub next: Option<LetterCursor>,
+}
+
+/// Result of an import.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImportResult {
+    /// Added to the log.
+    pub taken: Vec<String>,
+    /// Known already, and left alone.
+    pub known: Vec<String>,
+    /// Not taken by the log: too large, most likely.
+    pub refused: Vec<String>,
+}
+
+impl DeadLetters {
+    /// Exports the next letters that pass the filter, with their bodies. Logs before who takes
+    /// them, and why.
+    pub async fn pack(
+        &self,
+        by: &str,
+        cluster: u64,
+        filter: &Filter,
+        after: Option<LetterCursor>,
+        why: &str,
+    ) -> Result<Package> {
+        let package = self.package(cluster, filter, after).await?;
+        if let Some(first) = package.letters.first() {
+            let exported = OperatorAction::Exported {
+                from: first.id.clone(),
+                letters: package.letters.len() as u64,
+                why: why.to_owned(),
+            };
+            self.say(by, vec![exported]).await?;
+        }
+        Ok(package)
+    }
+
+    async fn package(
+        &self,
+        cluster: u64,
+        filter: &Filter,
+        after: Option<LetterCursor>,
+    ) -> Result<Package> {
+        let (desk, now) = (self.view.now().await?, self.backends.clock.now());
+        let (mut package, mut bytes) = (Package::default(), 0);
+        let mut walk = self.walk(after);
+        while bytes < PACKAGE_BYTES && package.letters.len() < PACKAGE_MAX {
+            let Some(found) = walk.next().await? else {
+                return Ok(package);
+            };
+            let listed = found.listed(&desk, now);
+            if filter.lets_through(&listed) && !listed.gone {
+                let packed = self.packed(cluster, &found).await?;
+                bytes += packed.value.len();
+                package.letters.push(packed);
+            }
+        }
+        package.next = walk.place();
+        Ok(package)
+    }
+
+    async fn packed(&self, cluster: u64, found: &LocatedLetter) -> Result<LetterPackage> {
+        // As the letter died: edits stay at the desk. If it was too large for its bytes, the record
+        // that died may still have them.
+        let bytes = self.original(found).await?;
+        let (key, value) = bytes.unwrap_or_else(|| (found.record.key.clone(), Bytes::new()));
+        let headers = found.record.headers.iter();
+        Ok(LetterPackage {
+            cluster,
+            id: found.letter.id(),
+            headers: headers
+                .map(|(name, value)| (name.clone(), HeaderValue::of(value)))
+                .collect(),
+            key: BASE64_STANDARD.encode(key),
+            value: BASE64_STANDARD.encode(value),
+        })
+    }
+
+    /// Imports letters that are missing. Logs before who does so, and why. Two imports at once may
+    /// both add a letter. That harms nobody: readers take the first record of a name, and
+    /// operations name their letters.
+    ///
+    /// # Errors
+    /// `InvalidArgument` names the first package that is no letter, and nothing was done. After a
+    /// failure of the log some letters may be there: ask again.
+    pub async fn unpack(
+        &self,
+        by: &str,
+        cluster: u64,
+        letters: Vec<LetterPackage>,
+        why: &str,
+    ) -> Result<ImportResult, Refused> {
+        if letters.len() > PACKAGE_MAX {
+            let text = format!("at most {PACKAGE_MAX} letters at a time");
+            return Err(Refusal::new(Code::InvalidArgument, text).into());
+        }
+        let mut records = Vec::with_capacity(letters.len());
+        for letter in &letters {
+            records.push((letter.id.clone(), self.unpacked(cluster, letter)?));
+        }
+        let ids = letters.into_iter().map(|letter| letter.id).collect();
+        let there = self.choose(&Selection::Ids(ids)).await?;
+        let there = there.into_iter().filter(|(_, at)| at.is_some());
+        let mut there: BTreeSet<String> = there.map(|(id, _)| id).collect();
+        let mut unpacked = ImportResult::default();
+        let mut new = Vec::new();
+        for (id, record) in records {
+            if there.insert(id.clone()) {
+                unpacked.taken.push(id);
+                new.push(record);
+            } else {
+                unpacked.known.push(id);
+            }
+        }
+        if new.is_empty() {
+            return Ok(unpacked);
+        }
+        let imported = OperatorAction::Imported {
+            letters: unpacked.taken.clone(),
+            why: why.to_owned(),
+        };
+        self.say(by, vec![imported]).await?;
+        let published = self.backends.queue.producer().publish(new).await;
+        let asked = std::mem::take(&mut unpacked.taken);
+        for (id, published) in asked.into_iter().zip(published) {
+            match published {
+                Ok(_) => unpacked.taken.push(id),
+                Err(error) if error.kind == Kind::Conflict => unpacked.refused.push(id),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(unpacked)
+    }
+
+    fn unpacked(&self, cluster: u64, packed: &LetterPackage) -> Result<NewRecord, Refusal> {
+        let refuse = |what: &str| {
+            let text = format!("{} is no letter: {what}", packed.id);
+            Refusal::new(Code::InvalidArgument, text)
+        };
+        let headers = packed.headers.iter();
+        let headers = headers.map(|(name, value)| Some((name.clone(), value.bytes()?)));
+        let headers: Option<Vec<(String, Bytes)>> = headers.collect();
+        let headers = headers.ok_or_else(|| refuse("a header is not base64"))?;
+        if headers.iter().any(|(name, _)| name == EDIT_OF) {
+            return Err(refuse("it is what an operator made of one"));
+        }
+        let letter = DeadLetter::from_headers(&headers).map_err(|r| refuse(&r.text))?;
+        if packed.cluster != cluster {
+            return Err(refuse("it comes from another installation"));
+        }
+        if letter.id() != packed.id {
+            return Err(refuse("its headers are those of another one"));
+        }
+        let bytes = |text: &str| BASE64_STANDARD.decode(text).map(Bytes::from);
+        let key = bytes(&packed.key).map_err(|_| refuse("its key is not base64"))?;
+        let value = bytes(&packed.value).map_err(|_| refuse("its value is not base64"))?;
+        if value.is_empty() {
+            return Err(refuse("its bytes are gone"));
+        }
+        let topic = match letter.origin.topic {
+            Topic::Notification => Topic::NotificationDead,
+            Topic::Message | Topic::Retry(_) => Topic::Dead,
+            Topic::Dead | Topic::NotificationDead | Topic::Operation => {
+                return Err(refuse("nothing dies on that topic"));
+            }
+        };
+        Ok(NewRecord {
+            headers,
+            ..NewRecord::keyed(&*self.backends.queue, topic, key, value)
+        })
+    }
+}

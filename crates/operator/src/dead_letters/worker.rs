@@ -1,0 +1,589 @@
+//! Carries out the tasks of operators, in one process at a time: the owner of the log of
+//! operations.
+//!
+//! ```text
+//! claim (in the log) ─▶ publish the record ─▶ ledger: redriven ─▶ done (in the log)
+//! ```
+//!
+//! The owner's knowledge comes back to it from the log, so that the next owner knows the same. For
+//! a claim without an entry that it is done, the worker looks for the record behind the claim, and
+//! publishes it only if it is not there. A worker that lost its partition and does not know it yet
+//! may publish a record once more after its successor; both have the same id, and are shown once.
+
+mod gauges;
+mod index;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use backend::queue::{Consumer, NewRecord, Partition, Polled};
+use bytes::Bytes;
+use protocol::Timestamp;
+use protocol::keys::Topic;
+use protocol::ledger::{LedgerEntry, LedgerEvent};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use self::index::{Again, Index};
+use super::log_view::{self, OPERATIONS};
+use super::recipients::RecordSubject;
+use super::types::Kind;
+use super::{DeadLetters, LETTER, Result, read_on};
+use crate::desk::{
+    FoldStep, LetterPosition, LetterStatus, OperationEntry, Operations, OperatorAction,
+    OperatorTask, OperatorWork, TaskClaim, TaskId, TaskOutcome,
+};
+
+/// The consumer group of workers.
+const GROUP: &str = "desk";
+/// Entries of one poll.
+const POLL: usize = 500;
+/// Letters claimed at a time at most; at a lower pace, those of a quarter of a second.
+const BATCH: usize = 50;
+/// Records read at a time in search of one.
+const PAGE: usize = 200;
+/// Letters named in one entry, and letters reported in one round as dropped by the log.
+const NAMED: usize = 500;
+const FORGOTTEN: usize = 20 * NAMED;
+/// Interval of looking for new letters while there is nothing to do.
+const LOOK: Duration = Duration::from_secs(5);
+/// Pause after a failure.
+const REST: Duration = Duration::from_secs(1);
+
+impl DeadLetters {
+    /// Works until `stop`, whenever this process owns the log of operations. `name` signs its
+    /// entries.
+    pub async fn work(self, name: String, stop: CancellationToken) {
+        let _ = stop.run_until_cancelled(self.work_on(name)).await;
+    }
+
+    async fn work_on(self, name: String) {
+        loop {
+            match self.backends.queue.subscribe(GROUP, OPERATIONS.topic).await {
+                Ok(consumer) => Worker::new(self, name, consumer).run().await,
+                Err(error) => {
+                    tracing::warn!(%error, source = %error.source, "the log of operations does not answer");
+                    sleep(REST).await;
+                    continue;
+                }
+            }
+            return;
+        }
+    }
+}
+
+struct Worker {
+    letters: DeadLetters,
+    name: String,
+    consumer: Box<dyn Consumer>,
+    /// `None` while another process works.
+    owned: Option<Owned>,
+}
+
+/// Knowledge of the owner.
+struct Owned {
+    desk: Operations,
+    /// Offset of the next entry.
+    next: u64,
+    /// Entries before this offset were there when the partition came, or are the owner's own.
+    end: u64,
+    index: Index,
+    /// New letters whose parents are about to be done, or that are not reported yet.
+    again: Vec<Again>,
+    /// Time of the last look for new letters.
+    looked_at: Option<Instant>,
+    /// Records of the owner's own claims.
+    prepared: BTreeMap<String, Prepared>,
+}
+
+/// Record of a letter and its outcome once published, or its outcome without a record.
+type Prepared = Result<(NewRecord, TaskOutcome), TaskOutcome>;
+
+impl Worker {
+    fn new(letters: DeadLetters, name: String, consumer: Box<dyn Consumer>) -> Worker {
+        Worker {
+            letters,
+            name,
+            consumer,
+            owned: None,
+        }
+    }
+
+    async fn run(mut self) {
+        gauges::rest();
+        loop {
+            let worked = match self.step().await {
+                Ok(worked) => worked,
+                Err(error) => {
+                    tracing::warn!(%error, source = %error.source, "letters wait: something does not answer");
+                    self.rest(REST).await;
+                    continue;
+                }
+            };
+            match worked {
+                Some(pause) => self.rest(pause).await,
+                None => drop(timeout(LOOK, self.poll()).await),
+            }
+        }
+    }
+
+    /// Pauses, and stays a member of the group meanwhile.
+    async fn rest(&mut self, pause: Duration) {
+        let until = Instant::now() + pause;
+        while timeout_at(until, self.poll()).await.is_ok() {}
+    }
+
+    /// Polls the log of operations. Cancel safe, as the consumer's own poll is.
+    async fn poll(&mut self) {
+        match self.consumer.poll(POLL).await {
+            Ok(Polled::Records(records)) => {
+                let Some(owned) = &mut self.owned else { return };
+                for record in &records {
+                    if let Some(entry) = log_view::entry(record) {
+                        owned.read(&entry);
+                    }
+                    owned.next = record.offset + 1;
+                }
+            }
+            Ok(Polled::Assigned(partitions)) => {
+                if partitions.contains(&OPERATIONS) {
+                    self.owned = Some(Owned::default());
+                }
+            }
+            Ok(Polled::Revoked(_) | Polled::Lost(_)) => {
+                self.owned = None;
+                gauges::rest();
+            }
+            Err(error) => {
+                tracing::warn!(%error, source = %error.source, "the log of operations does not answer");
+                sleep(REST).await;
+            }
+        }
+    }
+
+    /// Does the next thing, and returns the pause after it; `None` if there is nothing to do now.
+    async fn step(&mut self) -> Result<Option<Duration>> {
+        let Some(owned) = &mut self.owned else {
+            return Ok(None);
+        };
+        if owned.end == u64::MAX {
+            let (first, end) = self.letters.backends.queue.bounds(OPERATIONS).await?;
+            owned.end = end;
+            owned.next = owned.next.max(first);
+        }
+        if owned.next < owned.end {
+            return Ok(None);
+        }
+        let has_looked = owned.look(&self.letters).await?;
+        let news = owned.news(has_looked);
+        if !news.is_empty() {
+            self.say(news).await?;
+            if let Some(owned) = &mut self.owned {
+                owned.told();
+            }
+            return Ok(Some(Duration::ZERO));
+        }
+        match owned.desk.next(BATCH) {
+            None => Ok(None),
+            Some(FoldStep::Claim { task, letters }) => {
+                let (id, work) = (task.id().clone(), task.begun.work);
+                let quarter = (task.begun.pace.per_second as usize / 4).max(1);
+                let letters: Vec<String> = letters.into_iter().take(quarter).collect();
+                self.claim(id, work, letters).await?;
+                Ok(Some(Duration::ZERO))
+            }
+            Some(FoldStep::Finish { task, claims }) => {
+                let (id, work, pace) = (task.id().clone(), task.begun.work, task.begun.pace);
+                let count = claims.len() as u32;
+                self.finish(&id, work, claims).await?;
+                if work != OperatorWork::Redrive {
+                    return Ok(Some(Duration::ZERO));
+                }
+                Ok(Some(
+                    Duration::from_secs(1) * count / pace.per_second.max(1),
+                ))
+            }
+        }
+    }
+
+    async fn claim(
+        &mut self,
+        task: TaskId,
+        work: OperatorWork,
+        letters: Vec<String>,
+    ) -> Result<()> {
+        let Some(owned) = &mut self.owned else {
+            return Ok(());
+        };
+        let now = self.letters.backends.clock.now();
+        let mut claims = Vec::with_capacity(letters.len());
+        for letter in letters {
+            let prepared = owned.prepare(&self.letters, work, &letter, now).await?;
+            let to = match &prepared {
+                Ok((record, _)) => Some(self.letters.place(record.partition).await?),
+                Err(_) => None,
+            };
+            claims.push(TaskClaim {
+                letter: letter.clone(),
+                at: now,
+                to,
+                version: owned
+                    .desk
+                    .edit(&letter)
+                    .map(|edit| edit.edited.version.clone()),
+            });
+            owned.prepared.insert(letter, prepared);
+        }
+        self.say(vec![OperatorAction::Claimed { task, claims }])
+            .await
+    }
+
+    /// Carries out claims: the worker's own, and those that an earlier one left.
+    async fn finish(
+        &mut self,
+        task: &TaskId,
+        work: OperatorWork,
+        claims: Vec<TaskClaim>,
+    ) -> Result<()> {
+        let Some(owned) = &mut self.owned else {
+            return Ok(());
+        };
+        let now = self.letters.backends.clock.now();
+        let is_left = |claim: &&TaskClaim| !owned.prepared.contains_key(&claim.letter);
+        let left: Vec<&TaskClaim> = claims.iter().filter(is_left).collect();
+        let published = self.letters.published(&left).await?;
+        let mut outcomes = Vec::with_capacity(claims.len());
+        let mut records = Vec::new();
+        for claim in claims {
+            // An earlier worker had come so far, whatever became of the letter since.
+            if let Some((topic, value)) = published.get(&claim.letter)
+                && let Some(outcome) = TaskOutcome::of_record(*topic)
+            {
+                self.letters.mark(owned, &claim, *topic, value).await?;
+                outcomes.push((claim.letter, outcome));
+                continue;
+            }
+            let prepared = match owned.prepared.remove(&claim.letter) {
+                Some(prepared) => prepared,
+                None => {
+                    let letter = &claim.letter;
+                    owned.prepare(&self.letters, work, letter, now).await?
+                }
+            };
+            match prepared {
+                Ok((record, outcome)) => records.push((claim, record, outcome)),
+                Err(outcome) => outcomes.push((claim.letter, outcome)),
+            }
+        }
+        let answers = self
+            .letters
+            .publish(records.iter().map(|(_, record, _)| record))
+            .await;
+        let mut failed = None;
+        for ((claim, record, outcome), answer) in records.into_iter().zip(answers) {
+            match answer {
+                Ok(_) => {
+                    let topic = record.partition.topic;
+                    self.letters
+                        .mark(owned, &claim, topic, &record.value)
+                        .await?;
+                    outcomes.push((claim.letter, outcome));
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        for (letter, outcome) in &outcomes {
+            tracing::info!(%task, letter, ?outcome, "a dead letter is done with");
+        }
+        if !outcomes.is_empty() {
+            let task = task.clone();
+            let ends: Vec<TaskOutcome> = outcomes.iter().map(|(_, outcome)| *outcome).collect();
+            self.say(vec![OperatorAction::Done { task, outcomes }])
+                .await?;
+            if work == OperatorWork::Redrive {
+                ends.into_iter().for_each(gauges::redriven);
+            }
+        }
+        match failed {
+            // The claim stands; its record is looked for when its turn comes again.
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes entries. Nothing more is done until they have come back.
+    async fn say(&mut self, acts: Vec<OperatorAction>) -> Result<()> {
+        let offset = self.letters.say(&self.name, acts).await?;
+        if let Some(owned) = &mut self.owned {
+            owned.end = owned.end.max(offset + 1);
+        }
+        Ok(())
+    }
+}
+
+impl Default for Owned {
+    fn default() -> Owned {
+        Owned {
+            desk: Operations::default(),
+            next: 0,
+            // Not known yet.
+            end: u64::MAX,
+            index: Index::new(),
+            again: Vec::new(),
+            looked_at: None,
+            prepared: BTreeMap::new(),
+        }
+    }
+}
+
+impl Owned {
+    fn read(&mut self, entry: &OperationEntry) {
+        self.desk.read(entry);
+        if let OperatorAction::Done { outcomes, .. } = &entry.act {
+            for (letter, _) in outcomes {
+                self.index.settle(letter, &self.desk);
+            }
+        }
+    }
+
+    /// Refreshes the index: before anything is done, and now and then while nothing is. Returns
+    /// true if it looked.
+    async fn look(&mut self, letters: &DeadLetters) -> Result<bool> {
+        let is_fresh = |at: Instant| at.elapsed() < LOOK;
+        if self.desk.next(1).is_none() && self.looked_at.is_some_and(is_fresh) {
+            return Ok(false);
+        }
+        let again = &mut self.again;
+        self.index.refresh(letters, &self.desk, again).await?;
+        if self.looked_at.is_none() {
+            // Letters that an earlier worker may have reported without their names are not reported
+            // again.
+            let mut again = std::mem::take(&mut self.again);
+            again.retain(|again| !self.task_of(again).is_some_and(OperatorTask::tells_no_more));
+            self.again = again;
+        }
+        self.looked_at = Some(Instant::now());
+        gauges::show(&self.index, letters.backends.clock.now());
+        Ok(true)
+    }
+
+    /// Task that redrove the parent of a letter.
+    fn task_of(&self, again: &Again) -> Option<&OperatorTask> {
+        match self.desk.status(&again.parent) {
+            LetterStatus::Redriven { task, .. } => self.desk.task(task),
+            LetterStatus::Open | LetterStatus::Discarded { .. } => None,
+        }
+    }
+
+    /// Entries to write before anything is done: letters that died again, a task that pauses
+    /// because of them, and letters that the log has dropped. The last only after a look, as the
+    /// desk may otherwise know of newer letters. Asked anew once these have come back.
+    fn news(&mut self, has_looked: bool) -> Vec<OperatorAction> {
+        let mut died: BTreeMap<TaskId, Vec<Again>> = BTreeMap::new();
+        let mut again = std::mem::take(&mut self.again);
+        again.retain(|again| {
+            if let Some(task) = self
+                .task_of(again)
+                .filter(|task| task.is_news(&again.letter))
+            {
+                let letters = died.entry(task.id().clone()).or_default();
+                letters.push(again.clone());
+                return true;
+            }
+            self.is_coming(again)
+        });
+        self.again = again;
+        let mut news = Vec::new();
+        for (task, letters) in died {
+            news.extend(
+                letters
+                    .chunks(NAMED)
+                    .map(|again| OperatorAction::DiedAgain {
+                        task: task.clone(),
+                        letters: again.iter().map(|again| again.letter.clone()).collect(),
+                        parents: again.iter().map(|again| again.parent.clone()).collect(),
+                    }),
+            );
+        }
+        if news.is_empty() {
+            news.extend(self.desk.failing().map(pause));
+        }
+        let forgotten = match has_looked {
+            true => self.index.forgotten(&self.desk, FORGOTTEN),
+            false => Vec::new(),
+        };
+        news.extend(
+            forgotten
+                .chunks(NAMED)
+                .map(|letters| OperatorAction::Forgotten {
+                    letters: letters.to_vec(),
+                }),
+        );
+        news
+    }
+
+    /// True if the parent is about to be done: the entry that says so comes soon.
+    fn is_coming(&self, again: &Again) -> bool {
+        self.desk.is_claimed(&again.parent)
+    }
+
+    /// Forgets news that are in the log.
+    fn told(&mut self) {
+        let again = std::mem::take(&mut self.again).into_iter();
+        self.again = again.filter(|again| self.is_coming(again)).collect();
+    }
+
+    /// Record to publish for a letter, or its outcome without one.
+    async fn prepare(
+        &self,
+        letters: &DeadLetters,
+        work: OperatorWork,
+        letter: &str,
+        now: Timestamp,
+    ) -> Result<Prepared> {
+        if let Err(outcome) = self.desk.may(work, letter, now) {
+            return Ok(Err(outcome));
+        }
+        match work {
+            OperatorWork::Restore => Ok(Err(TaskOutcome::Restored)),
+            OperatorWork::Discard => match self.index.has(letters, letter).await? {
+                true => Ok(Err(TaskOutcome::Discarded)),
+                false => Ok(Err(TaskOutcome::NoSuchLetter)),
+            },
+            OperatorWork::Redrive => match self.index.find(letters, letter).await? {
+                Some(found) => letters.record_again(&self.desk, &found).await,
+                None => Ok(Err(TaskOutcome::NoSuchLetter)),
+            },
+        }
+    }
+}
+
+/// Entry by which a task pauses by itself.
+fn pause(task: &OperatorTask) -> OperatorAction {
+    let (redriven, died_again) = task.fresh();
+    OperatorAction::Paused {
+        task: task.id().clone(),
+        why: format!("{died_again} of {redriven} that were redriven died again"),
+        by_itself: true,
+    }
+}
+
+impl DeadLetters {
+    /// Current end of a partition.
+    async fn place(&self, partition: Partition) -> Result<LetterPosition> {
+        let (_, end) = self.backends.queue.bounds(partition).await?;
+        Ok(LetterPosition {
+            topic: partition.topic,
+            partition: partition.number,
+            from: end,
+        })
+    }
+
+    /// Letters of these claims whose records are in the log, with their topics and values. Reads
+    /// each partition once, from its first claim on.
+    async fn published(&self, claims: &[&TaskClaim]) -> Result<BTreeMap<String, (Topic, Bytes)>> {
+        let mut places: BTreeMap<Partition, u64> = BTreeMap::new();
+        for place in claims.iter().filter_map(|claim| claim.to) {
+            let partition = Partition {
+                topic: place.topic,
+                number: place.partition,
+            };
+            let from = places.entry(partition).or_insert(place.from);
+            *from = place.from.min(*from);
+        }
+        let wanted: BTreeSet<&[u8]> = claims.iter().map(|claim| claim.letter.as_bytes()).collect();
+        let mut published = BTreeMap::new();
+        for (partition, from) in places {
+            let (first, end) = self.backends.queue.bounds(partition).await?;
+            let mut next = from.max(first);
+            while next < end {
+                let queue = &*self.backends.queue;
+                let (records, behind) = read_on(queue, partition, next, PAGE).await?;
+                next = behind;
+                for record in records {
+                    let name = record
+                        .header(LETTER)
+                        .filter(|name| wanted.contains(&name[..]));
+                    if let Some(name) = name.map(|name| String::from_utf8_lossy(name).into_owned())
+                    {
+                        published.insert(name, (partition.topic, record.value));
+                    }
+                }
+            }
+        }
+        Ok(published)
+    }
+
+    async fn publish<'a>(
+        &self,
+        records: impl IntoIterator<Item = &'a NewRecord>,
+    ) -> Vec<Result<u64>> {
+        let records: Vec<NewRecord> = records.into_iter().cloned().collect();
+        self.backends.queue.producer().publish(records).await
+    }
+
+    /// Marks a letter as redriven in the ledger of its message, for the targets of its record. The
+    /// time is from before the record was published, as a carrier may have settled it by now.
+    async fn mark(
+        &self,
+        owned: &Owned,
+        claim: &TaskClaim,
+        topic: Topic,
+        value: &Bytes,
+    ) -> Result<()> {
+        let found = owned.index.find(self, &claim.letter).await?;
+        let letter = found.map(|found| found.letter);
+        let kind = match topic {
+            Topic::Notification => Kind::Notification,
+            _ => Kind::Message,
+        };
+        let sent = RecordSubject::of(kind, value);
+        let named = letter.as_ref().and_then(|letter| letter.message);
+        let Some(message) = sent.message.or(named) else {
+            return Ok(());
+        };
+        let entry = |target| LedgerEntry {
+            message,
+            at: claim.at,
+            target,
+            event: LedgerEvent::Redriven {
+                letter: claim.letter.clone(),
+            },
+        };
+        let targets = sent.on_its_way(letter.as_ref()).into_iter();
+        let entries = targets.map(entry).collect();
+        self.backends.ledger.append(entries).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::desk::{EditPosition, EditedLetter, Version};
+
+    use super::*;
+
+    /// The letter died after the last look, and was edited since.
+    #[test]
+    fn what_is_newer_than_the_last_look_is_not_forgotten() {
+        let mut owned = Owned::default();
+        owned.read(&OperationEntry {
+            at: Timestamp::from_millis(1),
+            by: "ann".to_owned(),
+            act: OperatorAction::Edited(EditedLetter {
+                letter: "message-0-1".to_owned(),
+                base: Version::of(b"a"),
+                version: Version::of(b"b"),
+                at: EditPosition {
+                    topic: Topic::Dead,
+                    partition: 0,
+                    offset: 2,
+                },
+                fields: Vec::new(),
+                why: String::new(),
+            }),
+        });
+        assert_eq!(owned.news(false), []);
+        let letters = vec!["message-0-1".to_owned()];
+        assert_eq!(owned.news(true), [OperatorAction::Forgotten { letters }]);
+    }
+}

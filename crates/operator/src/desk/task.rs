@@ -1,0 +1,465 @@
+//! A task started by an operator, and its progress.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::str::FromStr;
+
+use protocol::keys::Topic;
+use protocol::{Code, Refusal, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::{OperationEntry, OperatorAction, TaskClaim};
+
+/// Outcomes that a task lists letter by letter; beyond these it only counts.
+const TOLD: usize = 1000;
+/// Byte limit of an operator's text.
+const TEXT_MAX: usize = 500;
+/// Redriven letters below which a failure percentage means nothing.
+const SAMPLE: u64 = 20;
+
+/// Name of a task, chosen by the requester: a repeated request does not start a second task.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct TaskId(String);
+
+impl FromStr for TaskId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<TaskId, String> {
+        let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        match text.len() {
+            1..=64 if text.chars().all(fits) => Ok(TaskId(text.to_owned())),
+            _ => Err(format!(
+                "{text:?} is no name of a task: 1 to 64 letters, digits, - and _"
+            )),
+        }
+    }
+}
+
+impl TryFrom<String> for TaskId {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<TaskId, String> {
+        text.parse()
+    }
+}
+
+impl From<TaskId> for String {
+    fn from(id: TaskId) -> String {
+        id.0
+    }
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OperatorWork {
+    /// Publish letters again.
+    Redrive,
+    /// Put letters away.
+    Discard,
+    /// Take back a discard.
+    Restore,
+}
+
+impl OperatorWork {
+    pub const fn name(self) -> &'static str {
+        match self {
+            OperatorWork::Redrive => "redrive",
+            OperatorWork::Discard => "discard",
+            OperatorWork::Restore => "restore",
+        }
+    }
+}
+
+/// Speed, and when to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Pace {
+    /// Letters per second.
+    pub per_second: u32,
+    /// Pause when more than this percentage of the redriven letters has died again.
+    pub pause_above: u8,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Pace {
+            per_second: 50,
+            pause_above: 20,
+        }
+    }
+}
+
+impl Pace {
+    /// True if too many of the redriven letters have died again to go on.
+    pub fn is_exceeded(&self, redriven: u64, died_again: u64) -> bool {
+        redriven >= SAMPLE
+            && died_again.saturating_mul(100) > redriven.saturating_mul(self.pause_above.into())
+    }
+}
+
+/// The request that starts a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartedTask {
+    pub task: TaskId,
+    pub work: OperatorWork,
+    /// Number of letters to follow.
+    pub letters: u64,
+    pub pace: Pace,
+    /// Description of the selected letters, for people.
+    pub about: String,
+    /// The operator's reason.
+    pub why: String,
+}
+
+impl StartedTask {
+    pub(super) fn check(&self, letters_max: usize) -> Result<(), Refusal> {
+        let refuse = |text: String| Err(Refusal::new(Code::InvalidArgument, text));
+        if self.letters == 0 {
+            return refuse("no letter matches".to_owned());
+        }
+        if self.letters > letters_max as u64 {
+            return refuse(format!(
+                "{} letters; one task takes {letters_max} at most",
+                self.letters
+            ));
+        }
+        if !(1..=1000).contains(&self.pace.per_second) {
+            return refuse(format!(
+                "{} letters a second: 1 to 1000",
+                self.pace.per_second
+            ));
+        }
+        if self.pace.pause_above > 100 {
+            return refuse(format!("{} of a hundred", self.pace.pause_above));
+        }
+        if self.why.len() > TEXT_MAX || self.about.len() > TEXT_MAX {
+            return refuse(format!("at most {TEXT_MAX} bytes of text"));
+        }
+        Ok(())
+    }
+}
+
+/// Outcome of one letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskOutcome {
+    /// The message had its position: only delivery is retried.
+    ToRetry,
+    /// The message had no position, and gets one now.
+    ToMessage,
+    /// The user is notified again.
+    ToNotification,
+    Discarded,
+    Restored,
+    /// Redriven before, so left alone.
+    Before,
+    /// Discarded, so left alone: restore it first.
+    IsDiscarded,
+    NotDiscarded,
+    /// Discarded too long ago to be restored.
+    Final,
+    NoSuchLetter,
+    /// The letter was too large to keep its bytes, and the log has dropped them since.
+    BytesGone,
+    /// The letter names no user, so it has no partition.
+    BelongsNowhere,
+}
+
+impl TaskOutcome {
+    /// Outcome of a redrive to this topic; `None` for topics that no redrive writes to.
+    pub const fn of_record(topic: Topic) -> Option<TaskOutcome> {
+        match topic {
+            Topic::Retry(_) => Some(TaskOutcome::ToRetry),
+            Topic::Message => Some(TaskOutcome::ToMessage),
+            Topic::Notification => Some(TaskOutcome::ToNotification),
+            Topic::Dead | Topic::NotificationDead | Topic::Operation => None,
+        }
+    }
+
+    /// True if the letter was redriven, discarded or restored as asked.
+    pub const fn went(self) -> bool {
+        self.is_redriven() || matches!(self, TaskOutcome::Discarded | TaskOutcome::Restored)
+    }
+
+    /// Serialized name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TaskOutcome::ToRetry => "to_retry",
+            TaskOutcome::ToMessage => "to_message",
+            TaskOutcome::ToNotification => "to_notification",
+            TaskOutcome::Discarded => "discarded",
+            TaskOutcome::Restored => "restored",
+            TaskOutcome::Before => "before",
+            TaskOutcome::IsDiscarded => "is_discarded",
+            TaskOutcome::NotDiscarded => "not_discarded",
+            TaskOutcome::Final => "final",
+            TaskOutcome::NoSuchLetter => "no_such_letter",
+            TaskOutcome::BytesGone => "bytes_gone",
+            TaskOutcome::BelongsNowhere => "belongs_nowhere",
+        }
+    }
+
+    pub const fn is_redriven(self) -> bool {
+        matches!(
+            self,
+            TaskOutcome::ToRetry | TaskOutcome::ToMessage | TaskOutcome::ToNotification
+        )
+    }
+
+    /// Predicate of a sentence about the letter.
+    pub const fn text(self) -> &'static str {
+        match self {
+            TaskOutcome::ToRetry => "on its way: its delivery is tried again",
+            TaskOutcome::ToMessage => "on its way: it will be placed and delivered",
+            TaskOutcome::ToNotification => "on its way: its user is told again",
+            TaskOutcome::Discarded => "discarded",
+            TaskOutcome::Restored => "restored",
+            TaskOutcome::Before => "left alone: it was redriven before",
+            TaskOutcome::IsDiscarded => "left alone: it is discarded",
+            TaskOutcome::NotDiscarded => "left alone: it is not discarded",
+            TaskOutcome::Final => "it was discarded too long ago",
+            TaskOutcome::NoSuchLetter => "no such letter",
+            TaskOutcome::BytesGone => "its bytes are gone: the log has dropped them",
+            TaskOutcome::BelongsNowhere => "it names nobody: there is no place for it",
+        }
+    }
+}
+
+/// State of a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Progress {
+    /// Letters are still being added. A task that stays in this state was broken off, and does
+    /// nothing.
+    Choosing,
+    Running,
+    Paused {
+        by: String,
+        why: String,
+    },
+    Cancelled {
+        by: String,
+    },
+    Over,
+}
+
+/// A request and the outcomes of its letters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperatorTask {
+    pub begun: StartedTask,
+    pub by: String,
+    pub at: Timestamp,
+    pub progress: Progress,
+    /// Number of letters by outcome.
+    pub outcomes: BTreeMap<TaskOutcome, u64>,
+    /// First outcomes, letter by letter.
+    pub told: Vec<(String, TaskOutcome)>,
+    /// Number of new letters that letters of this task died again as.
+    #[serde(default)]
+    pub died_again: u64,
+    /// First of the new letters.
+    #[serde(default)]
+    pub died_again_as: Vec<String>,
+    /// Letters of the task that died again. A letter with several targets may die again as several
+    /// letters, so these are fewer than `died_again`.
+    #[serde(skip)]
+    parents: BTreeSet<String>,
+    pub ended_at: Option<Timestamp>,
+    /// Counts of redriven letters and of letters that died again, at the last resume by an
+    /// operator, who has judged these.
+    #[serde(skip)]
+    judged: (u64, u64),
+    #[serde(skip)]
+    waiting: VecDeque<String>,
+    /// In claim order.
+    #[serde(skip)]
+    claimed: Vec<TaskClaim>,
+    /// Letters named so far, kept while the task is choosing: two requests with the same name may
+    /// interleave.
+    #[serde(skip)]
+    named: BTreeSet<String>,
+}
+
+impl OperatorTask {
+    pub(super) fn new(begun: StartedTask, by: &str, at: Timestamp) -> OperatorTask {
+        OperatorTask {
+            begun,
+            by: by.to_owned(),
+            at,
+            progress: Progress::Choosing,
+            outcomes: BTreeMap::new(),
+            told: Vec::new(),
+            died_again: 0,
+            died_again_as: Vec::new(),
+            parents: BTreeSet::new(),
+            judged: (0, 0),
+            ended_at: None,
+            waiting: VecDeque::new(),
+            claimed: Vec::new(),
+            named: BTreeSet::new(),
+        }
+    }
+
+    pub fn id(&self) -> &TaskId {
+        &self.begun.task
+    }
+
+    pub fn is_over(&self) -> bool {
+        matches!(self.progress, Progress::Over | Progress::Cancelled { .. })
+            && self.claimed.is_empty()
+    }
+
+    /// Number of letters with an outcome.
+    pub fn done_letters(&self) -> u64 {
+        self.outcomes.values().sum()
+    }
+
+    pub fn redriven(&self) -> u64 {
+        let redriven = self
+            .outcomes
+            .iter()
+            .filter(|(outcome, _)| outcome.is_redriven());
+        redriven.map(|(_, count)| count).sum()
+    }
+
+    /// True if the task is to be paused: too many of its redriven letters have died again.
+    pub fn is_failing(&self) -> bool {
+        let (redriven, died_again) = self.fresh();
+        self.progress == Progress::Running && self.begun.pace.is_exceeded(redriven, died_again)
+    }
+
+    /// Counts of redriven letters and of letters that died again, since the last resume by an
+    /// operator.
+    pub fn fresh(&self) -> (u64, u64) {
+        let (redriven, died_again) = self.judged;
+        (
+            self.redriven().saturating_sub(redriven),
+            self.failed().saturating_sub(died_again),
+        )
+    }
+
+    /// Number of the task's letters that died again.
+    fn failed(&self) -> u64 {
+        self.parents.len() as u64
+    }
+
+    /// True if `letter` is not yet listed as one that the task's letters died again as.
+    pub fn is_news(&self, letter: &str) -> bool {
+        !self.died_again_as.iter().any(|told| told == letter)
+    }
+
+    /// True if the list of new letters is full.
+    pub fn tells_no_more(&self) -> bool {
+        self.died_again_as.len() >= TOLD
+    }
+
+    fn learn_of(&mut self, letter: &str, parent: &str) {
+        if !self.is_news(letter) {
+            return;
+        }
+        self.parents.insert(parent.to_owned());
+        self.died_again += 1;
+        if !self.tells_no_more() {
+            self.died_again_as.push(letter.to_owned());
+        }
+    }
+
+    pub(super) fn goes_on(&self) -> bool {
+        self.progress == Progress::Running && !self.waiting.is_empty()
+    }
+
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &str> {
+        self.waiting.iter().map(String::as_str)
+    }
+
+    pub(super) fn claims(&self) -> impl Iterator<Item = &TaskClaim> {
+        self.claimed.iter()
+    }
+
+    pub(super) fn read(&mut self, entry: &OperationEntry) {
+        match (&entry.act, &self.progress) {
+            (OperatorAction::Chosen { letters, .. }, Progress::Choosing) => {
+                for letter in letters {
+                    if self.named.insert(letter.clone()) {
+                        self.waiting.push_back(letter.clone());
+                    }
+                }
+                if self.named.len() as u64 >= self.begun.letters {
+                    self.progress = Progress::Running;
+                    self.named.clear();
+                }
+            }
+            (
+                OperatorAction::DiedAgain {
+                    letters, parents, ..
+                },
+                _,
+            ) => {
+                for (place, letter) in letters.iter().enumerate() {
+                    // Older entries name no parents: each letter counts as one.
+                    self.learn_of(letter, parents.get(place).unwrap_or(letter));
+                }
+            }
+            (OperatorAction::Paused { why, .. }, Progress::Running) => {
+                self.progress = Progress::Paused {
+                    by: entry.by.clone(),
+                    why: why.clone(),
+                };
+            }
+            (OperatorAction::Resumed { .. }, Progress::Paused { .. }) => {
+                self.progress = Progress::Running;
+                self.judged = (self.redriven(), self.failed());
+                self.end_if_done(entry.at);
+            }
+            (
+                OperatorAction::Cancelled { .. },
+                Progress::Choosing | Progress::Running | Progress::Paused { .. },
+            ) => {
+                self.progress = Progress::Cancelled {
+                    by: entry.by.clone(),
+                };
+                self.waiting.clear();
+                self.ended_at = Some(entry.at);
+            }
+            _ => {}
+        }
+    }
+
+    /// Claims a waiting letter, and only such, so that a task processes each letter once.
+    pub(super) fn claim(&mut self, claim: &TaskClaim) {
+        let mut waiting = self.waiting.iter();
+        if let Some(place) = waiting.position(|letter| *letter == claim.letter) {
+            self.waiting.remove(place);
+            self.claimed.push(claim.clone());
+        }
+    }
+
+    /// Records the outcome of a claim. Returns false if the task holds no such claim.
+    pub(super) fn done(&mut self, letter: &str, outcome: TaskOutcome, at: Timestamp) -> bool {
+        let Some(place) = self.claimed.iter().position(|claim| claim.letter == letter) else {
+            return false;
+        };
+        self.claimed.remove(place);
+        *self.outcomes.entry(outcome).or_default() += 1;
+        if self.told.len() < TOLD {
+            self.told.push((letter.to_owned(), outcome));
+        }
+        self.end_if_done(at);
+        true
+    }
+
+    fn end_if_done(&mut self, at: Timestamp) {
+        let is_done = self.waiting.is_empty() && self.claimed.is_empty();
+        if is_done && matches!(self.progress, Progress::Running | Progress::Paused { .. }) {
+            self.progress = Progress::Over;
+            self.ended_at = Some(at);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Resources that the machine grants this process.
+
+use super::{Check, Finding};
+
+/// Files open besides clients' connections: stores, services, log, reserve.
+const OTHER_FILES: u64 = 1000;
+
+const GIB: u64 = 1 << 30;
+/// Free bytes below which the stores may stop at any time.
+const SPACE_MIN: u64 = GIB;
+/// Divisor of the total: less free space than this share will soon run out.
+const SPACE_SHARE: u64 = 10;
+
+/// Limit of open files of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenFiles {
+    pub limit: u64,
+    /// `boat.connections_max`, if the process is a boat.
+    pub connections_max: Option<u64>,
+}
+
+impl OpenFiles {
+    pub fn finding(self) -> Finding {
+        let limit = self.limit;
+        let seen = format!("{limit} files may be open");
+        let Some(wanted) = self.connections_max else {
+            return match limit >= OTHER_FILES {
+                true => Finding::ok(Check::OpenFiles, seen),
+                false => Finding::warning(Check::OpenFiles, seen, raise(OTHER_FILES)),
+            };
+        };
+        let room = limit.saturating_sub(OTHER_FILES);
+        if room >= wanted {
+            let seen = format!("{seen}, enough for boat.connections_max = {wanted}");
+            return Finding::ok(Check::OpenFiles, seen);
+        }
+        Finding::warning(
+            Check::OpenFiles,
+            format!(
+                "{seen}: from about {room} connections on new ones wait, though boat.connections_max is {wanted}"
+            ),
+            format!(
+                "{}, or lower boat.connections_max, so that clients are told to go elsewhere",
+                raise(wanted + OTHER_FILES)
+            ),
+        )
+    }
+}
+
+fn raise(to: u64) -> String {
+    format!("raise the limit to {to} (ulimit -n, LimitNOFILE of systemd)")
+}
+
+/// Space for the data of the embedded stores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// Bytes of the file system that holds a directory.
+    Disk {
+        path: String,
+        free: u64,
+        total: u64,
+    },
+    Memory,
+    /// The file system could not be queried.
+    Unknown {
+        path: String,
+        why: String,
+    },
+}
+
+impl Space {
+    pub fn finding(self) -> Finding {
+        let (path, free, total) = match self {
+            Space::Disk { path, free, total } => (path, free, total),
+            Space::Memory => {
+                let seen = "everything is in memory, and gone with this process";
+                let advice = "start without --memory where messages are to stay";
+                return Finding::warning(Check::Space, seen, advice);
+            }
+            Space::Unknown { path, why } => {
+                let seen = format!("how full the disk of {path} is cannot be told: {why}");
+                return Finding::warning(Check::Space, seen, "look at the file system (df)");
+            }
+        };
+        let seen = format!("{} of {} are free under {path}", gib(free), gib(total));
+        let advice =
+            "make room or move embedded.data to a larger disk: a full one takes no messages";
+        if free < SPACE_MIN {
+            Finding::failure(Check::Space, seen, advice)
+        } else if free < total / SPACE_SHARE {
+            Finding::warning(Check::Space, seen, advice)
+        } else {
+            Finding::ok(Check::Space, seen)
+        }
+    }
+}
+
+fn gib(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / GIB as f64)
+}

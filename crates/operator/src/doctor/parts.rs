@@ -1,0 +1,160 @@
+//! Health of the parts outside the process, and completeness of topics and tables.
+
+use std::time::Duration;
+
+use super::{Check, Finding, Inspection, count, named, span};
+
+/// Latency of one small question above which a part is in trouble.
+const SLOW: Duration = Duration::from_millis(500);
+
+/// Readiness for new work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Readiness {
+    pub is_ready: bool,
+    /// Text of `/readyz`.
+    pub word: String,
+}
+
+impl Readiness {
+    pub fn finding(self) -> Finding {
+        match self.is_ready {
+            true => Finding::ok(Check::Ready, "it takes new work"),
+            false => Finding::warning(
+                Check::Ready,
+                format!("it takes no new work: {}", self.word),
+                "wait where it starts or leaves; a boat that is not registered serves on, and comes back when \
+                 discovery answers",
+            ),
+        }
+    }
+}
+
+/// Latency of one small question to a seam.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub check: Check,
+    pub took: Inspection<Duration>,
+}
+
+impl Answer {
+    pub fn finding(self) -> Finding {
+        let Answer { check, took } = self;
+        match took.seen() {
+            Ok(took) if took < SLOW => Finding::ok(check, format!("answers in {}", span(took))),
+            Ok(took) => Finding::warning(
+                check,
+                format!("answers only after {}", span(took)),
+                "look at the load of the part behind it, and at the network in between",
+            ),
+            Err(why) => Finding::failure(check, why, without(check)),
+        }
+    }
+}
+
+/// Effect of an unavailable part, and where to look.
+const fn without(check: Check) -> &'static str {
+    match check {
+        Check::Log => {
+            "sends are refused until the log answers: look at Kafka (kafka.brokers) or at the disk of embedded.data"
+        }
+        Check::Mailbox => {
+            "sign-ins and deliveries of some users wait, nothing is lost: look at Redis (redis.addresses)"
+        }
+        Check::Discovery => {
+            "what runs goes on, and nothing new can start: look at etcd (etcd.endpoints)"
+        }
+        _ => {
+            "messages are accepted and wait, history answers unavailable: look at ScyllaDB (scylla.contact_points) or at \
+             the disk of embedded.data"
+        }
+    }
+}
+
+/// Members in discovery. Carriers and horns do not register: their work shows in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Members {
+    pub boats: Inspection<Vec<String>>,
+    pub stations: Inspection<Vec<String>>,
+}
+
+impl Members {
+    pub fn finding(self) -> Finding {
+        let (boats, stations) = match (self.boats.seen(), self.stations.seen()) {
+            (Ok(boats), Ok(stations)) => (boats, stations),
+            (Err(why), _) | (_, Err(why)) => {
+                return Finding::failure(Check::Members, why, without(Check::Discovery));
+            }
+        };
+        let told = |names: &[String], role: &str| {
+            let names = names.iter().cloned();
+            format!("{} ({})", count(names.len() as u64, role), named(names))
+        };
+        let (missing, effect) = match (boats.is_empty(), stations.is_empty()) {
+            (false, false) => {
+                let seen = format!(
+                    "{}, {}; carriers and horns do not register",
+                    told(&boats, "boat"),
+                    told(&stations, "station")
+                );
+                return Finding::ok(Check::Members, seen);
+            }
+            (true, false) => ("no boat is registered", "clients cannot connect"),
+            (false, true) => ("no station is registered", "nobody can sign in or send"),
+            (true, true) => (
+                "neither a boat nor a station is registered",
+                "nobody can connect",
+            ),
+        };
+        let advice = format!("{effect}: start one, or read in its log why it does not register");
+        Finding::failure(Check::Members, missing, advice)
+    }
+}
+
+/// One deviation of the topics from the settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deviation {
+    pub text: String,
+    /// Missing, or with another number of partitions: services refuse to start.
+    pub is_grave: bool,
+}
+
+/// The topics of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topics(pub Inspection<Vec<Deviation>>);
+
+impl Topics {
+    pub fn finding(self) -> Finding {
+        let deviations = match self.0.seen() {
+            Ok(deviations) => deviations,
+            Err(why) => return Finding::failure(Check::Topics, why, without(Check::Log)),
+        };
+        if deviations.is_empty() {
+            return Finding::ok(Check::Topics, "the topics are right");
+        }
+        let is_grave = deviations.iter().any(|deviation| deviation.is_grave);
+        let seen = named(deviations.into_iter().map(|deviation| deviation.text));
+        let advice = "packetboat topics check names all; packetboat topics apply makes what is missing. The number of \
+                      partitions is fixed: set kafka.partitions to what is there";
+        match is_grave {
+            true => Finding::failure(Check::Topics, seen, advice),
+            false => Finding::warning(Check::Topics, seen, advice),
+        }
+    }
+}
+
+/// State of the stores' tables: ok, or the error found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tables(pub Inspection<()>);
+
+impl Tables {
+    pub fn finding(self) -> Finding {
+        match self.0.seen() {
+            Ok(()) => Finding::ok(Check::Schema, "the tables are right"),
+            Err(why) => Finding::failure(
+                Check::Schema,
+                why,
+                "packetboat schema apply brings tables that are too old to this version; otherwise look at ScyllaDB",
+            ),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The command's view of a process, before the process reports anything.
+
+use super::{Check, CheckVerdict, Finding, Inspection};
+
+/// A call to an admin port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessProbe {
+    pub address: String,
+    /// Version of the asking program.
+    pub own: String,
+    /// Version of the answering process.
+    pub theirs: Inspection<String>,
+}
+
+impl ProcessProbe {
+    /// Reports whether the process answers, and, if so, whether it runs the same version.
+    pub fn findings(self) -> Vec<Finding> {
+        let ProcessProbe {
+            address,
+            own,
+            theirs,
+        } = self;
+        let theirs = match theirs.seen() {
+            Ok(theirs) => theirs,
+            Err(why) => {
+                let advice =
+                    "does it run, is that its admin.listen, and may you see it (--operator-token)?";
+                return vec![Finding::failure(Check::AdminPort, why, advice)];
+            }
+        };
+        let answers = Finding::ok(Check::AdminPort, format!("{address} answers"));
+        let version = match own == theirs {
+            true => Finding::ok(Check::Version, format!("{theirs}, as this program")),
+            false => Finding::warning(
+                Check::Version,
+                format!("it is {theirs}, this program is {own}"),
+                "ask with the program of the same version: another may not know all that there is to see",
+            ),
+        };
+        vec![answers, version]
+    }
+}
+
+/// A process that answers, but without its view of the installation. In a rolling update both cases
+/// are normal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unreachable {
+    /// The process is busy with another examination.
+    Busy,
+    /// The answer has another version's format, and cannot be read.
+    Foreign,
+}
+
+impl Unreachable {
+    pub fn finding(self) -> Finding {
+        let (seen, advice) = match self {
+            Unreachable::Busy => (
+                "what it sees was not looked at: it is busy with another examination",
+                "ask again in a moment",
+            ),
+            Unreachable::Foreign => (
+                "what it sees was not looked at: its answer is that of another version",
+                "ask with the program of its version",
+            ),
+        };
+        Finding::warning(Check::AdminPort, seen, advice)
+    }
+}
+
+/// A process's finding for a check that this program does not know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownProcess {
+    pub check: String,
+    /// `None`: a verdict that this program does not know either.
+    pub verdict: Option<CheckVerdict>,
+    pub seen: String,
+}
+
+impl UnknownProcess {
+    /// A failure stays a failure; anything else becomes a warning.
+    pub fn finding(self) -> Finding {
+        let UnknownProcess {
+            check,
+            verdict,
+            seen,
+        } = self;
+        let seen = format!("{check}, which this program does not know: {seen}");
+        let advice = "ask with the program of its version";
+        match verdict {
+            Some(CheckVerdict::Failure) => Finding::failure(Check::Version, seen, advice),
+            Some(CheckVerdict::Ok | CheckVerdict::Warning) | None => {
+                Finding::warning(Check::Version, seen, advice)
+            }
+        }
+    }
+}

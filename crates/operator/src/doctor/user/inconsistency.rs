@@ -1,0 +1,366 @@
+//! Inconsistencies, worded for the person on call.
+
+use std::fmt;
+use std::time::{Duration, UNIX_EPOCH};
+
+use protocol::presence::{BoatLife, SessionEntry};
+use protocol::receipt::ReceiptKind;
+use protocol::{ConversationId, MessageId, Platform, Seq, Timestamp};
+
+use super::super::CheckVerdict;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// The session's boat has a later life.
+    SessionOfEndedLife {
+        session: SessionEntry,
+        later: BoatLife,
+    },
+    /// The session's boat is not in discovery.
+    SessionOfAbsentBoat { session: SessionEntry },
+    /// Mail missing from history.
+    MailUnknown {
+        platform: Platform,
+        message: MessageId,
+        conversation: ConversationId,
+        seq: Seq,
+    },
+    /// Mail without a readable body, missing from history.
+    MailLost {
+        platform: Platform,
+        message: MessageId,
+    },
+    /// Mail whose position differs from history's.
+    MailMisplaced {
+        platform: Platform,
+        message: MessageId,
+        says: (ConversationId, Seq),
+        stands: (ConversationId, Seq),
+    },
+    /// Mail whose body is no frame; history has the message.
+    MailUnreadable {
+        platform: Platform,
+        message: MessageId,
+    },
+    /// Mail without a body; history has the message.
+    MailBodiless {
+        platform: Platform,
+        message: MessageId,
+    },
+    /// Mail undelivered although its device is connected.
+    MailStuck {
+        platform: Platform,
+        since: Timestamp,
+    },
+    /// Missing rows: the owner's pages end at these positions.
+    Hole {
+        conversation: ConversationId,
+        first: Seq,
+        last: Seq,
+    },
+    /// Head behind history: the writer would assign taken positions again.
+    HeadBehind {
+        conversation: ConversationId,
+        head: Seq,
+        last: Seq,
+    },
+    /// List behind history: the newest message is not listed.
+    ListBehind {
+        conversation: ConversationId,
+        listed: Option<Seq>,
+        last: Seq,
+    },
+    /// Read or received register beyond the end of the conversation.
+    RegisterAhead {
+        conversation: ConversationId,
+        kind: ReceiptKind,
+        at: Seq,
+        last: Seq,
+    },
+}
+
+impl Damage {
+    /// Kind of inconsistency, for machines.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Damage::SessionOfEndedLife { .. } => "session-of-ended-life",
+            Damage::SessionOfAbsentBoat { .. } => "session-of-absent-boat",
+            Damage::MailUnknown { .. } => "mail-unknown",
+            Damage::MailLost { .. } => "mail-lost",
+            Damage::MailMisplaced { .. } => "mail-misplaced",
+            Damage::MailUnreadable { .. } => "mail-unreadable",
+            Damage::MailBodiless { .. } => "mail-bodiless",
+            Damage::MailStuck { .. } => "mail-stuck",
+            Damage::Hole { .. } => "hole",
+            Damage::HeadBehind { .. } => "head-behind",
+            Damage::ListBehind { .. } => "list-behind",
+            Damage::RegisterAhead { .. } => "register-ahead",
+        }
+    }
+
+    /// All kinds; docs/operations/doctor.md has a line for each.
+    pub const NAMES: [&'static str; 12] = [
+        "session-of-ended-life",
+        "session-of-absent-boat",
+        "mail-unknown",
+        "mail-lost",
+        "mail-misplaced",
+        "mail-unreadable",
+        "mail-bodiless",
+        "mail-stuck",
+        "hole",
+        "head-behind",
+        "list-behind",
+        "register-ahead",
+    ];
+
+    /// Verdict: a failure if the user misses something, or soon will.
+    pub const fn verdict(&self) -> CheckVerdict {
+        match self {
+            Damage::SessionOfEndedLife { .. }
+            | Damage::SessionOfAbsentBoat { .. }
+            | Damage::MailBodiless { .. }
+            | Damage::MailStuck { .. } => CheckVerdict::Warning,
+            Damage::MailUnknown { .. }
+            | Damage::MailLost { .. }
+            | Damage::MailMisplaced { .. }
+            | Damage::MailUnreadable { .. }
+            | Damage::Hole { .. }
+            | Damage::HeadBehind { .. }
+            | Damage::ListBehind { .. }
+            | Damage::RegisterAhead { .. } => CheckVerdict::Failure,
+        }
+    }
+
+    /// True if an earlier look saw the same inconsistency. The far end does not count: the source
+    /// of a lagging value may have grown, and a look that walks holes one by one may have got
+    /// further.
+    pub fn is_same(&self, earlier: &Damage) -> bool {
+        match (self, earlier) {
+            (
+                Damage::Hole {
+                    conversation,
+                    first,
+                    ..
+                },
+                Damage::Hole {
+                    conversation: other,
+                    first: before,
+                    ..
+                },
+            ) => (conversation, first) == (other, before),
+            (
+                Damage::HeadBehind {
+                    conversation, head, ..
+                },
+                Damage::HeadBehind {
+                    conversation: other,
+                    head: before,
+                    ..
+                },
+            ) => (conversation, head) == (other, before),
+            (
+                Damage::ListBehind {
+                    conversation,
+                    listed,
+                    ..
+                },
+                Damage::ListBehind {
+                    conversation: other,
+                    listed: before,
+                    ..
+                },
+            ) => (conversation, listed) == (other, before),
+            (
+                Damage::RegisterAhead {
+                    conversation,
+                    kind,
+                    at,
+                    ..
+                },
+                Damage::RegisterAhead {
+                    conversation: other,
+                    kind: of,
+                    at: before,
+                    ..
+                },
+            ) => (conversation, kind, at) == (other, of, before),
+            _ => self == earlier,
+        }
+    }
+
+    /// True if both are holes, and this one ends first.
+    pub(super) fn ends_before(&self, other: &Damage) -> bool {
+        match (self, other) {
+            (Damage::Hole { last, .. }, Damage::Hole { last: end, .. }) => last < end,
+            _ => false,
+        }
+    }
+
+    /// Advice if no repair is possible.
+    pub const fn advice(&self) -> &'static str {
+        match self {
+            Damage::SessionOfAbsentBoat { .. } => {
+                "unknown means alive: nobody removes it on that ground. If the boat has ended, carriers find out at the next \
+                 delivery and store the message; the next sign-in on the platform replaces the session"
+            }
+            Damage::MailBodiless { .. } => "nothing: the page reads it from history",
+            Damage::MailStuck { .. } => {
+                "the device does not acknowledge, or its boat does not serve it: look at the boat's log, or end the session \
+                 (a kickout); the device fetches all at its next sign-in"
+            }
+            Damage::Hole { .. } | Damage::MailUnknown { .. } => {
+                "neither side has the row: packetboat trace ID says what was known of the message; restore the store's \
+                 copy, or accept that the conversation cannot be read over this position"
+            }
+            Damage::HeadBehind { .. } => {
+                "stop the carriers, restore the head from a backup of the store: the next message would get a position that \
+                 is taken"
+            }
+            Damage::RegisterAhead { .. } => {
+                "registers only grow: what comes up to there counts as read or received. Was the store restored from an \
+                 older copy?"
+            }
+            Damage::SessionOfEndedLife { .. }
+            | Damage::MailLost { .. }
+            | Damage::MailMisplaced { .. }
+            | Damage::MailUnreadable { .. }
+            | Damage::ListBehind { .. } => "run it with --repair",
+        }
+    }
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Damage::SessionOfEndedLife { session, later } => write!(
+                f,
+                "session {} on {} is registered with life {} of {}, which has ended: life {} is there",
+                session.session,
+                session.platform,
+                session.life.incarnation,
+                session.life.boat,
+                later.incarnation
+            ),
+            Damage::SessionOfAbsentBoat { session } => write!(
+                f,
+                "session {} on {} is registered with {}, which is not in discovery: it has ended, or lives without its lease",
+                session.session, session.platform, session.life.boat
+            ),
+            Damage::MailUnknown { .. }
+            | Damage::MailLost { .. }
+            | Damage::MailMisplaced { .. }
+            | Damage::MailUnreadable { .. }
+            | Damage::MailBodiless { .. }
+            | Damage::MailStuck { .. } => self.fmt_mail(f),
+            Damage::Hole {
+                conversation,
+                first,
+                last,
+            } if first == last => write!(
+                f,
+                "position {first} of {conversation} has no message: no page goes over it, for ever"
+            ),
+            Damage::Hole {
+                conversation,
+                first,
+                last,
+            } => write!(
+                f,
+                "positions {first} to {last} of {conversation} have no messages: no page goes over them, for ever"
+            ),
+            Damage::HeadBehind {
+                conversation,
+                head,
+                last,
+            } => write!(
+                f,
+                "{conversation} goes to position {last}, but its head says {head}: the next message would get a position \
+                 that is taken"
+            ),
+            Damage::ListBehind {
+                conversation,
+                listed: Some(listed),
+                last,
+            } => write!(
+                f,
+                "the conversation list shows {conversation} up to position {listed}, history goes to {last}: devices that \
+                 sync do not see the rest"
+            ),
+            Damage::ListBehind {
+                conversation,
+                listed: None,
+                last,
+            } => write!(
+                f,
+                "the conversation list does not have {conversation}, history has it up to position {last}: devices that \
+                 sync do not see it"
+            ),
+            Damage::RegisterAhead {
+                conversation,
+                kind,
+                at,
+                last,
+            } => {
+                let done = match kind {
+                    ReceiptKind::Received => "received",
+                    ReceiptKind::Read => "read",
+                };
+                write!(
+                    f,
+                    "{conversation} counts as {done} up to position {at}, and ends at {last}"
+                )
+            }
+        }
+    }
+}
+
+impl Damage {
+    fn fmt_mail(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Damage::MailUnknown {
+                platform,
+                message,
+                conversation,
+                seq,
+            } => write!(
+                f,
+                "message {message} waits for {platform}, and history does not have it at position {seq} of \
+                 {conversation}: whoever syncs does not get it"
+            ),
+            Damage::MailLost { platform, message } => write!(
+                f,
+                "message {message} waits for {platform} without a body, and history does not have it: nobody can get it"
+            ),
+            Damage::MailMisplaced {
+                platform,
+                message,
+                says: (conversation, seq),
+                stands: (truly, at),
+            } => write!(
+                f,
+                "message {message} waits for {platform} as position {seq} of {conversation}; history has it at position \
+                 {at} of {truly}"
+            ),
+            Damage::MailUnreadable { platform, message } => write!(
+                f,
+                "message {message} waits for {platform} with a body that is no frame: the device cannot read it"
+            ),
+            Damage::MailBodiless { platform, message } => {
+                write!(f, "message {message} waits for {platform} without a body")
+            }
+            Damage::MailStuck { platform, since } => write!(
+                f,
+                "mail waits for {platform} since {}, though a session is there all the time",
+                date(*since)
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `2026-03-01T09:00:00Z`.
+fn date(at: Timestamp) -> impl fmt::Display {
+    let since_1970 = Duration::from_millis(at.millis().max(0) as u64);
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + since_1970)
+}

@@ -1,0 +1,62 @@
+//! Repairs of inconsistencies. Each is one operation that its store does atomically, is safe to
+//! repeat, and yields to a concurrent writer.
+
+use std::fmt;
+
+use protocol::conversation::{ConversationRow, Head};
+use protocol::history::PrivateRow;
+use protocol::message::Target;
+use protocol::presence::SessionKey;
+use protocol::{ConversationId, MessageId};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mend {
+    /// Compare and delete: exactly this session of this life.
+    Disconnect(SessionKey),
+    /// Remove mail, as an acknowledgement by the device would.
+    Acknowledge(Target, MessageId),
+    /// Write each row where none, or an earlier one, is there.
+    WriteRows(Vec<PrivateRow>),
+    /// Write the head unless a later head is there.
+    WriteHead(ConversationId, Head),
+    /// Write the list row unless one of a later source is there.
+    WriteListed(ConversationRow),
+}
+
+impl fmt::Display for Mend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mend::Disconnect(key) => write!(f, "remove session {} of that life", key.session),
+            Mend::Acknowledge(target, message) => write!(
+                f,
+                "take message {message} out of the mailbox of {}, as an acknowledgement does; what history has comes \
+                 with the next sync",
+                target.platform
+            ),
+            Mend::WriteRows(rows) => match &rows[..] {
+                [row] => write!(
+                    f,
+                    "write the row of position {} again, from what is left of it",
+                    row.seq
+                ),
+                rows => write!(
+                    f,
+                    "write {} rows again, from what is left of them",
+                    rows.len()
+                ),
+            },
+            Mend::WriteHead(conversation, head) => {
+                write!(
+                    f,
+                    "set the head of {conversation} to position {}, unless a writer was there since",
+                    head.seq
+                )
+            }
+            Mend::WriteListed(row) => write!(
+                f,
+                "list {} up to position {}, unless a writer was there since",
+                row.conversation, row.end.seq
+            ),
+        }
+    }
+}

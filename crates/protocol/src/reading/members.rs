@@ -1,0 +1,86 @@
+//! Members and readers of a group, and the number of its messages since a time.
+
+use std::time::Duration;
+
+use super::{Needing, Reading, Slice, Unanswered, page_limit, readable_after};
+use crate::frame::{CountSince, MemberPage};
+use crate::{Code, ConversationId, GroupId, MessageId, Refusal, Seq, Timestamp, UserId};
+
+/// Messages counted at once.
+pub const COUNTED_MAX: u64 = 1000;
+
+/// Largest group whose readers are named.
+pub const READERS_MAX: usize = 500;
+
+impl Reading<'_> {
+    /// Members of a group, for its members.
+    pub(super) fn members(
+        &self,
+        group: GroupId,
+        after: Option<UserId>,
+        limit: u32,
+    ) -> Needing<MemberPage> {
+        let (settings, _) = self.membership(group)?;
+        let limit = page_limit(limit, self.rules.page_max);
+        // One more than a page tells whether there are more.
+        let present = self.ask.present(Slice {
+            of: group,
+            after,
+            limit: limit + 1,
+        })?;
+        let members = present.iter().take(limit);
+        Ok(MemberPage {
+            settings,
+            members: members
+                .filter_map(|(user, member)| Some((*user, member.role?)))
+                .collect(),
+            more: present.len() > limit,
+        })
+    }
+
+    /// Members who have read up to `seq`.
+    pub(super) fn readers(&self, group: GroupId, seq: Seq) -> Needing<Vec<UserId>> {
+        self.membership(group)?;
+        let present = self.ask.present(Slice {
+            of: group,
+            after: None,
+            limit: READERS_MAX + 1,
+        })?;
+        if present.len() > READERS_MAX {
+            let text = format!("readers are told of groups of {READERS_MAX} at most");
+            let refusal = Refusal::new(Code::Unsupported, text);
+            return Err(Unanswered::Refused(refusal));
+        }
+        let of = ConversationId::Group(group);
+        let keys = present.iter().map(|(user, _)| (*user, of));
+        let registers = self.ask.registers(keys.collect())?;
+        let readers = present.iter().zip(registers);
+        Ok(readers
+            .filter(|(_, registers)| registers.read_seq >= seq)
+            .map(|((user, _), _)| *user)
+            .collect())
+    }
+
+    /// Number of messages in a group accepted after a time (S2-09, S2-10), of those that the user
+    /// may read, among the newest [`COUNTED_MAX`]. Reads only their places.
+    pub(super) fn count_since(&self, group: GroupId, since: Timestamp) -> Needing<CountSince> {
+        let (settings, member) = self.membership(group)?;
+        let floor = readable_after(settings, Some(&member))?;
+        let end = self.head(ConversationId::Group(group))?.seq;
+        let first = floor.0.max(end.0.saturating_sub(COUNTED_MAX)) + 1;
+        let places: Vec<Seq> = (first..=end.0).map(Seq).collect();
+        let count = places.len();
+        let ids = match places.is_empty() {
+            true => &[][..],
+            false => self.ask.ids((group, places))?,
+        };
+        let since = since.min(self.began);
+        let earliest = MessageId::floor_of(since + Duration::from_millis(1));
+        let later = ids.iter().flatten().filter(|id| **id >= earliest).count();
+        let is_cut = first > floor.0 + 1;
+        Ok(CountSince {
+            count: later as u64,
+            more: is_cut && later == count,
+        })
+    }
+}

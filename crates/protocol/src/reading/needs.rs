@@ -1,0 +1,298 @@
+//! Needs and facts: what an answer has to know, and what the sources said.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{PageKey, RecallRange, Unanswered};
+use crate::cache::{self, GroupEntry, UserEntry};
+use crate::change::{OrderedChange, Overlay};
+use crate::conversation::{Head, ListEntry, ListRegisters};
+use crate::group::{GroupSettings, Member};
+use crate::history::{PrivateRow, RowStatus};
+use crate::ledger::LedgerEntry;
+use crate::unread::Tally;
+use crate::writer::{MessageRow, Owner};
+use crate::{Code, ConversationId, GroupId, MessageId, Placed, Refusal, Seq, Timestamp, UserId};
+
+/// A page of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageNeed {
+    pub conversation: ConversationId,
+    pub key: PageKey,
+    /// End of the conversation, read before the page.
+    pub head: Head,
+}
+
+/// The end of a group, from the cache beside history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LatestNeed {
+    pub group: GroupId,
+    pub head: Head,
+    pub count: usize,
+}
+
+/// End of a group, as far as the cache beside history can tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LatestMessages {
+    pub newest: Option<Placed>,
+    /// Authors of the newest messages, newest first.
+    pub authors: Vec<UserId>,
+}
+
+impl From<Vec<Placed>> for LatestMessages {
+    /// From messages, newest first.
+    fn from(messages: Vec<Placed>) -> LatestMessages {
+        LatestMessages {
+            authors: messages.iter().map(|placed| placed.message.from).collect(),
+            newest: messages.into_iter().next(),
+        }
+    }
+}
+
+/// Conversations of the user that changed at `from` or later, in order, after `after`, of which a
+/// device whose list is of `since` hears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListSlice {
+    pub since: Timestamp,
+    pub from: Timestamp,
+    pub after: Option<ConversationId>,
+    /// Conversations that are looked at.
+    pub limit: usize,
+}
+
+/// Part of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListRows {
+    pub rows: Vec<ListEntry>,
+    /// None of the conversations looked at changed at this time or later.
+    pub before: Timestamp,
+    /// Last conversation that was looked at, unless it is the last of all.
+    pub end: Option<ConversationId>,
+}
+
+impl ListSlice {
+    /// Answer, from the first conversations of the slice: all of them, or `limit`.
+    pub fn rows(&self, mut looked_at: Vec<ListEntry>) -> ListRows {
+        let before = cache::private_before(&looked_at, self.from);
+        let end = looked_at.last().map(|listed| listed.row.conversation);
+        let end = end.filter(|_| looked_at.len() >= self.limit);
+        looked_at.retain(|listed| listed.is_told(self.since));
+        ListRows {
+            rows: looked_at,
+            before,
+            end,
+        }
+    }
+}
+
+/// Rows of one owner in the order of a number, after `after`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice<O, A> {
+    pub of: O,
+    pub after: A,
+    pub limit: usize,
+}
+
+/// Messages of a group by one author, after `after` up to `last`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnRange {
+    pub group: GroupId,
+    pub after: Seq,
+    pub last: Seq,
+}
+
+/// Messages from `first` to `last`, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OverlayRange {
+    pub conversation: ConversationId,
+    pub first: Seq,
+    pub last: Seq,
+}
+
+/// Needs with their answers, in the order in which they came.
+#[derive(Clone, Debug, Default)]
+pub struct ReadFacts(Vec<(Need, Fact)>);
+
+impl ReadFacts {
+    /// Facts of a question that is asked anew because the cache entry of its user is stale.
+    pub fn without_user_entry(user: UserId) -> ReadFacts {
+        ReadFacts(vec![
+            (Need::UserEntry(user), Fact::UserEntry(None)),
+            (Need::Unchanged(user), Fact::Unchanged(true)),
+        ])
+    }
+
+    pub fn add(&mut self, need: Need, fact: Fact) {
+        self.0.push((need, fact));
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All facts, for tests that alter one.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&Need, &mut Fact)> {
+        self.0.iter_mut().map(|(need, fact)| (&*need, fact))
+    }
+
+    /// The fact, and its place. Runs ask in one order, so it is likely to be at `guess`.
+    fn of(&self, need: &Need, guess: usize) -> Option<(usize, &Fact)> {
+        if let Some((asked, fact)) = self.0.get(guess)
+            && asked == need
+        {
+            return Some((guess, fact));
+        }
+        let place = self.0.iter().position(|(asked, _)| asked == need)?;
+        Some((place, &self.0[place].1))
+    }
+}
+
+/// Asks for facts, and notes those that are missing.
+pub(super) struct Asking<'a> {
+    facts: &'a ReadFacts,
+    /// Place of the fact behind the last one.
+    next: Cell<usize>,
+    missing: RefCell<Vec<Need>>,
+}
+
+impl<'a> Asking<'a> {
+    pub(super) fn new(facts: &'a ReadFacts) -> Asking<'a> {
+        Asking {
+            facts,
+            next: Cell::new(0),
+            missing: RefCell::default(),
+        }
+    }
+
+    pub(super) fn into_missing(self) -> Vec<Need> {
+        self.missing.into_inner()
+    }
+
+    fn known(&self, need: &Need) -> Option<&'a Fact> {
+        let (place, fact) = self.facts.of(need, self.next.get())?;
+        self.next.set(place + 1);
+        Some(fact)
+    }
+
+    fn miss(&self, need: Need) -> Unanswered {
+        let mut missing = self.missing.borrow_mut();
+        if !missing.contains(&need) {
+            missing.push(need);
+        }
+        Unanswered::Missing(Vec::new())
+    }
+}
+
+/// A source answered another question, or too little.
+fn answered_wrongly() -> Unanswered {
+    let text = "a store answered another question: a fault of this server";
+    Unanswered::Refused(Refusal::new(Code::Unavailable, text))
+}
+
+/// The needs: name, key, answer. `each` has one answer a key, in the order of the keys.
+macro_rules! needs {
+    (
+        one { $($(#[$one_doc:meta])* $One:ident($one_key:ty) => $one_answer:ty, $one:ident;)* }
+        each { $($(#[$each_doc:meta])* $Each:ident($each_key:ty) => $each_answer:ty, $each:ident;)* }
+    ) => {
+        /// Something that an answer has to know. The user is the one who asks.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Need {
+            $($(#[$one_doc])* $One($one_key),)*
+            $($(#[$each_doc])* $Each(Vec<$each_key>),)*
+        }
+
+        /// Answer to the [`Need`] of the same name.
+        #[derive(Clone, Debug)]
+        pub enum Fact {
+            $($One($one_answer),)*
+            $($Each(Vec<$each_answer>),)*
+        }
+
+        impl<'a> Asking<'a> {
+            $(pub(super) fn $one(&self, key: $one_key) -> Result<&'a $one_answer, Unanswered> {
+                let need = Need::$One(key);
+                match self.known(&need) {
+                    Some(Fact::$One(answer)) => Ok(answer),
+                    Some(_) => Err(answered_wrongly()),
+                    None => Err(self.miss(need)),
+                }
+            })*
+
+            $(pub(super) fn $each(&self, keys: Vec<$each_key>) -> Result<&'a [$each_answer], Unanswered> {
+                let count = keys.len();
+                if count == 0 {
+                    return Ok(&[]);
+                }
+                let need = Need::$Each(keys);
+                match self.known(&need) {
+                    Some(Fact::$Each(answers)) if answers.len() == count => Ok(answers),
+                    Some(_) => Err(answered_wrongly()),
+                    None => Err(self.miss(need)),
+                }
+            })*
+        }
+    };
+}
+
+needs! {
+    one {
+        /// The user's cache entry, if it is valid.
+        UserEntry(UserId) => Option<UserEntry>, user_entry;
+        /// True if nothing happened to the user's cache entry since it was looked up. An entry that was not answered,
+        /// then and now, counts as unchanged.
+        Unchanged(UserId) => bool, unchanged;
+        /// Messages at these places, in the order of the key, as they were sent; fewer where some cannot be read.
+        Page(PageNeed) => Arc<[Placed]>, page;
+        ListSlice(ListSlice) => ListRows, list_slice;
+        /// Groups of the user, past and present, in order of group.
+        Memberships(Slice<UserId, Option<GroupId>>) => Vec<(GroupId, Member)>, memberships;
+        /// Changes of a conversation, in order.
+        Changes(Slice<ConversationId, u64>) => Vec<OrderedChange>, changes;
+        /// Messages that the user hid, with the mark of each, in order.
+        Hidden(Slice<ConversationId, u64>) => Vec<(u64, Seq)>, hidden;
+        /// Private messages of the user in order of id.
+        Feed(Slice<UserId, Option<MessageId>>) => Vec<PrivateRow>, feed;
+        /// Last message that the user is known to have received.
+        LastReceived(UserId) => Option<MessageId>, last_received;
+        /// Present members, in order of user.
+        Present(Slice<GroupId, Option<UserId>>) => Vec<(UserId, Member)>, present;
+        /// True if the group has a member. A source that is away does not fail the answer.
+        Populated(GroupId) => Result<bool, Refusal>, populated;
+        /// Ids of the messages at these places; `None` where there is none.
+        Ids((GroupId, Vec<Seq>)) => Vec<Option<MessageId>>, ids;
+    }
+    each {
+        /// Cache entries of groups, if valid.
+        GroupEntries(GroupId) => Option<GroupEntry>, group_entries;
+        /// Heads from the store; the default for a conversation without messages.
+        Heads(ConversationId) => Head, heads;
+        /// The user's membership, past or present, with the group's settings; `None` for a user who never was a
+        /// member.
+        Members(GroupId) => Option<(GroupSettings, Member)>, members;
+        Registers((UserId, ConversationId)) => ListRegisters, registers;
+        /// The user's row of a conversation, on the list or not.
+        ListEntries(ConversationId) => Option<ListEntry>, list_entries;
+        /// At most `count` messages; none where the cache beside history cannot tell.
+        Latest(LatestNeed) => LatestMessages, latest;
+        Rows((Owner, MessageId)) => Option<MessageRow>, rows;
+        /// The user's tally at a place.
+        Tallies((ConversationId, Seq)) => Option<Tally>, tallies;
+        /// Recalled messages with their authors.
+        Recalled(RecallRange) => BTreeMap<Seq, UserId>, recalled;
+        /// Number of the user's own messages.
+        Own(OwnRange) => u64, own;
+        Overlays((ConversationId, Seq)) => Overlay, overlays;
+        /// Overlays of the messages that changed.
+        OverlayRanges(OverlayRange) => BTreeMap<Seq, Overlay>, overlay_ranges;
+        /// Registers of the user's own messages. A source that is away does not fail every answer.
+        Statuses(MessageId) => Result<RowStatus, Refusal>, statuses;
+        /// Ledger of a message, as `Statuses`.
+        Traces(MessageId) => Result<Vec<LedgerEntry>, Refusal>, traces;
+    }
+}

@@ -1,0 +1,327 @@
+//! Pages of messages, of changes and of hidden messages, and statuses.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::access::ReadAccess;
+use super::{
+    Needing, OverlayRange, PageKey, PageNeed, Reading, Slice, changes_behind, check_cursor,
+    check_rev, dense_changes, dense_page, fitting, may_go_on, page_behind, page_limit,
+    range_behind,
+};
+use crate::change::{MessageChange, MessageMarks, OrderedChange, Overlay};
+use crate::conversation::Head;
+use crate::frame::{ChangePage, HiddenPage, HistoryPage, HistoryRange, MessageStatus, MissedPage};
+use crate::history::{Direction, PrivateRow, RowStatus};
+use crate::writer::{MessageRow, Owner};
+use crate::{ConversationId, MessageId, Placed, Seq, UserId, cache, ledger};
+
+/// Age of a message beyond which an empty ledger means that its entries are forgotten.
+const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
+
+impl<'a> Reading<'a> {
+    /// A dense page of one conversation, for its two sides or for the members of its group.
+    pub(super) fn history(
+        &self,
+        conversation: ConversationId,
+        range: HistoryRange,
+        limit: u32,
+    ) -> Needing<HistoryPage> {
+        let is_behind = |head: &Head| check_cursor(range, head.seq).is_err();
+        let ReadAccess {
+            floor,
+            head,
+            changed_to,
+        } = self.access(conversation, is_behind)?;
+        check_cursor(range, head.seq)?;
+        let range = range_behind(range, floor);
+        let limit = page_limit(limit, self.rules.page_max);
+        // Rows after the head: they are written before it moves.
+        let messages: &[Placed] = match PageKey::of(range, head.seq, limit) {
+            Some(key) => self.ask.page(PageNeed {
+                conversation,
+                key,
+                head,
+            })?,
+            None => &[],
+        };
+        let page = page_behind(dense_page(messages, range, head.seq)?, range, floor);
+        let own = own_messages(self.user, conversation, page.messages);
+        let (overlays, statuses) = (
+            self.overlays_within(conversation, changed_to, page.messages),
+            self.ask.statuses(own.iter().map(|(_, id)| *id).collect()),
+        );
+        let (overlays, statuses) = (overlays?, statuses?);
+        let (mut messages, mut marks) = (page.messages.to_vec(), BTreeMap::new());
+        for placed in &mut messages {
+            let seq = placed.position.seq;
+            if let Some(shown) = overlays.get(&seq).and_then(|overlay| overlay.show(placed)) {
+                marks.insert(seq, shown);
+            }
+        }
+        // A store that is away leads to too little here: its messages count as sent.
+        let mut statuses: BTreeMap<Seq, RowStatus> = (own.iter().zip(statuses))
+            .filter_map(|((seq, _), status)| Some((*seq, *status.as_ref().ok()?)))
+            .filter(|(_, status)| *status != RowStatus::default())
+            .collect();
+        for (seq, _) in marks.iter().filter(|(_, marks)| marks.recalled.is_some()) {
+            statuses.entry(*seq).or_default().deleted = true;
+        }
+        let sizes = messages.iter().map(|placed| shown_size(placed, &marks));
+        let fit = fitting(sizes, self.rules.page_bytes_max);
+        let more = page.more || fit < messages.len();
+        for placed in messages.drain(fit..) {
+            marks.remove(&placed.position.seq);
+            statuses.remove(&placed.position.seq);
+        }
+        Ok(HistoryPage {
+            conversation,
+            messages,
+            marks,
+            statuses,
+            rev: head.rev,
+            last_seq: page.last_seq,
+            more,
+        })
+    }
+
+    /// Overlays of messages of one conversation, in which nothing behind `changed_to` was ever
+    /// changed.
+    fn overlays_within(
+        &self,
+        conversation: ConversationId,
+        changed_to: Seq,
+        messages: &[Placed],
+    ) -> Needing<BTreeMap<Seq, &'a Overlay>> {
+        let range = overlay_range(conversation, changed_to, messages.iter());
+        let overlays = self.ask.overlay_ranges(range.into_iter().collect())?;
+        let each = overlays.iter().flatten();
+        Ok(each.map(|(seq, overlay)| (*seq, overlay)).collect())
+    }
+
+    /// Changes in their order, for users who may read the messages changed.
+    pub(super) fn changes(
+        &self,
+        conversation: ConversationId,
+        after: u64,
+        limit: u32,
+    ) -> Needing<ChangePage> {
+        // Only a client that knows of newer changes asks.
+        let is_behind = |head: &Head| after >= head.rev;
+        let ReadAccess { floor, head, .. } = self.access(conversation, is_behind)?;
+        let last_rev = head.rev;
+        check_rev(after, last_rev)?;
+        let changes = self.ask.changes(Slice {
+            of: conversation,
+            after,
+            limit: page_limit(limit, self.rules.page_max),
+        })?;
+        // Changes behind the head are not final yet.
+        let changes = changes.iter().filter(|change| change.rev <= last_rev);
+        let mut changes: Vec<OrderedChange> = changes.cloned().collect();
+        let sizes = changes.iter().map(change_size);
+        changes.truncate(fitting(sizes, self.rules.page_bytes_max));
+        let more = dense_changes(conversation, &changes, after, last_rev)?;
+        changes_behind(&mut changes, floor);
+        Ok(ChangePage {
+            conversation,
+            changes,
+            last_rev,
+            more,
+        })
+    }
+
+    /// Messages that the user hid in a conversation, also in a group that they left.
+    pub(super) fn hidden(
+        &self,
+        conversation: ConversationId,
+        after: u64,
+        limit: u32,
+    ) -> Needing<HiddenPage> {
+        may_go_on(self.user, Some(conversation))?;
+        let limit = page_limit(limit, self.rules.page_max);
+        // One more than a page tells whether there are more.
+        let hidden = self.ask.hidden(Slice {
+            of: conversation,
+            after,
+            limit: limit + 1,
+        })?;
+        let page = &hidden[..hidden.len().min(limit)];
+        Ok(HiddenPage {
+            last: page.last().map_or(after, |(mark, _)| *mark),
+            seqs: page.iter().map(|(_, seq)| *seq).collect(),
+            more: hidden.len() > limit,
+        })
+    }
+
+    /// Private messages in order of id (S0-05): a device without a cursor for each conversation
+    /// goes on from one message, its own last one or the last that the server knows the user
+    /// received.
+    pub(super) fn missed(&self, after: Option<MessageId>, limit: u32) -> Needing<MissedPage> {
+        let after = match after {
+            Some(after) => Some(after),
+            // Messages accepted by other stations at that time may have come later.
+            None => (self.ask.last_received(self.user)?)
+                .map(|id| MessageId::floor_of(id.timestamp() - self.rules.list_margin)),
+        };
+        let limit = page_limit(limit, self.rules.page_max);
+        // One more than a page tells whether there are more.
+        let rows = self.ask.feed(Slice {
+            of: self.user,
+            after,
+            limit: limit + 1,
+        })?;
+        let rows = rows.iter().filter_map(PrivateRow::placed);
+        let mut messages: Vec<Placed> = rows.collect();
+        let found = messages.len();
+        messages.truncate(limit);
+        self.apply_changes(&mut messages)?;
+        let sizes = messages.iter().map(|m| m.message.content.data.len());
+        messages.truncate(fitting(sizes, self.rules.page_bytes_max));
+        let more = messages.len() < found;
+        Ok(MissedPage { messages, more })
+    }
+
+    /// Applies changes to messages of any conversations. Returns the places of those that changed.
+    pub(super) fn apply_changes(
+        &self,
+        messages: &mut [Placed],
+    ) -> Needing<BTreeSet<(ConversationId, Seq)>> {
+        let mut of = BTreeMap::<ConversationId, Vec<&Placed>>::new();
+        for placed in &*messages {
+            of.entry(placed.conversation).or_default().push(placed);
+        }
+        let ends = self.changed_to(of.keys().copied())?;
+        let ranges = of.into_iter().filter_map(|(conversation, messages)| {
+            let end = ends.get(&conversation).copied().unwrap_or_default();
+            overlay_range(conversation, end, messages.into_iter())
+        });
+        let ranges: Vec<OverlayRange> = ranges.collect();
+        let overlays = self.ask.overlay_ranges(ranges.clone())?;
+        let overlays: BTreeMap<ConversationId, &BTreeMap<Seq, Overlay>> =
+            (ranges.iter().map(|range| range.conversation).zip(overlays)).collect();
+        let mut changed = BTreeSet::new();
+        for placed in messages {
+            let place = (placed.conversation, placed.position.seq);
+            let overlay = overlays.get(&place.0).and_then(|each| each.get(&place.1));
+            if overlay.is_some_and(|overlay| overlay.show(placed).is_some()) {
+                changed.insert(place);
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Last place of each conversation up to which messages may have been changed.
+    fn changed_to(
+        &self,
+        conversations: impl Iterator<Item = ConversationId>,
+    ) -> Needing<BTreeMap<ConversationId, Seq>> {
+        let (mut groups, mut others) = (Vec::new(), Vec::new());
+        for conversation in conversations {
+            match conversation {
+                ConversationId::Group(group) => groups.push(group),
+                ConversationId::Private { .. } | ConversationId::System(_) => {
+                    others.push(conversation);
+                }
+            }
+        }
+        let (entries, heads) = (self.entries(&groups), self.ask.heads(others.clone()));
+        let (entries, heads) = (entries?, heads?);
+        let of = |head: &Head| cache::changed_to(head.rev, head.seq);
+        let groups = groups.into_iter().map(ConversationId::Group);
+        let groups = groups.zip(entries.iter().map(|entry| entry.changed_to));
+        Ok(groups
+            .chain(others.into_iter().zip(heads.iter().map(of)))
+            .collect())
+    }
+
+    /// Statuses of the user's own messages; other messages are left out.
+    pub(super) fn status(&self, ids: &[MessageId]) -> Needing<Vec<MessageStatus>> {
+        let keys = ids.iter().map(|&id| (Owner::User(self.user), id)).collect();
+        let (rows, statuses) = (self.ask.rows(keys), self.ask.statuses(ids.to_vec()));
+        let mut own: Vec<(&PrivateRow, RowStatus)> = Vec::new();
+        for (row, status) in rows?.iter().zip(statuses?) {
+            if let Some(MessageRow::Private(row)) = row
+                && row.direction == Direction::Out
+            {
+                own.push((row, status.clone()?));
+            }
+        }
+        let read = own.iter().filter(|(_, status)| status.read_at.is_some());
+        let read: Vec<_> = read.map(|(row, _)| (row.id, row.peer)).collect();
+        let finished = self.finished(&read)?;
+        Ok(own
+            .into_iter()
+            .map(|(row, status)| MessageStatus {
+                id: row.id,
+                delivered_at: status.delivered_at,
+                read_at: status.read_at,
+                is_finished: finished.contains(&row.id),
+            })
+            .collect())
+    }
+
+    /// Messages, among those read, that every platform of their recipient has. A message that the
+    /// ledger has long forgotten is owed to nobody; if the ledger cannot be asked, no message
+    /// counts.
+    fn finished(&self, read: &[(MessageId, UserId)]) -> Needing<BTreeSet<MessageId>> {
+        let traces = self.ask.traces(read.iter().map(|(id, _)| *id).collect())?;
+        let is_old = |id: MessageId| id.timestamp() + FORGOTTEN < self.began;
+        let finished = read
+            .iter()
+            .zip(traces)
+            .filter(|((id, peer), entries)| match entries {
+                Ok(entries) if entries.is_empty() => is_old(*id),
+                Ok(entries) => ledger::has_ended_for(*peer, entries),
+                Err(_) => false,
+            });
+        Ok(finished.map(|((id, _), _)| *id).collect())
+    }
+}
+
+/// Range of the messages that may have changed; `None` if none may.
+fn overlay_range<'m>(
+    conversation: ConversationId,
+    changed_to: Seq,
+    messages: impl Iterator<Item = &'m Placed>,
+) -> Option<OverlayRange> {
+    let seqs = messages.map(|placed| placed.position.seq);
+    let seqs = seqs.filter(|seq| *seq <= changed_to);
+    let (first, last) = seqs.fold(None, |bounds: Option<(Seq, Seq)>, seq| {
+        let (first, last) = bounds.unwrap_or((seq, seq));
+        Some((first.min(seq), last.max(seq)))
+    })?;
+    Some(OverlayRange {
+        conversation,
+        first,
+        last,
+    })
+}
+
+/// Messages of a page that `user` sent to a peer. Messages of groups have no such registers
+/// (S0-61b).
+fn own_messages(
+    user: UserId,
+    conversation: ConversationId,
+    page: &[Placed],
+) -> Vec<(Seq, MessageId)> {
+    if matches!(conversation, ConversationId::Group(_)) {
+        return Vec::new();
+    }
+    let own = page.iter().filter(|placed| placed.message.from == user);
+    own.map(|placed| (placed.position.seq, placed.message.id))
+        .collect()
+}
+
+fn change_size(changed: &OrderedChange) -> usize {
+    match &changed.asked.change {
+        MessageChange::Edit(content) => content.data.len(),
+        MessageChange::Recall | MessageChange::React { .. } => 0,
+    }
+}
+
+/// Size of a message as it goes out: it may have grown since.
+fn shown_size(placed: &Placed, marks: &BTreeMap<Seq, MessageMarks>) -> usize {
+    let marks = marks.get(&placed.position.seq);
+    placed.message.content.data.len() + marks.map_or(0, MessageMarks::weight)
+}

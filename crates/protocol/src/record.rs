@@ -1,0 +1,233 @@
+//! Records of the log: what the topics `message` and `retry-<n>` ask of a carrier.
+//!
+//! Their bytes are another crate's affair.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::bounds::Bounds;
+use crate::delivery::{DeliveryTask, Obligation, Origin, Source};
+use crate::history::Version;
+use crate::keys;
+use crate::message::Target;
+use crate::presence::SessionKey;
+use crate::trace::Step;
+use crate::{ConversationId, Message, MessageId, Placed, Refusal, Timestamp, TraceContext, UserId};
+
+/// A record and its place in the log.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskRecord<'a> {
+    pub source: Source,
+    pub task: &'a Task,
+}
+
+impl TaskRecord<'_> {
+    /// Version of all that this record writes, in a log of this epoch.
+    pub fn version(&self, epoch: u32) -> Version {
+        Version {
+            epoch,
+            offset: self.source.offset,
+        }
+    }
+
+    /// Trace context of its placement, from which its deliveries follow.
+    pub fn placing(&self) -> Option<TraceContext> {
+        let place = [u64::from(self.source.partition), self.source.offset];
+        (self.task.trace).map(|trace| trace.step(Step::Place, &place))
+    }
+}
+
+/// The value of a record on the topics `message` and `retry-<n>`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Publications after a failure.
+    pub retry_count: u32,
+    /// Time of the first publication.
+    pub first_at: Timestamp,
+    pub trace: Option<TraceContext>,
+    pub work: Work,
+}
+
+impl Task {
+    /// A task on its first publication.
+    pub fn new(work: Work, at: Timestamp) -> Task {
+        Task {
+            retry_count: 0,
+            first_at: at,
+            trace: None,
+            work,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    Message(MessageTask),
+    Deliver(RetryTask),
+    Kickout(KickoutTask),
+}
+
+impl Work {
+    pub fn message(&self) -> Option<MessageId> {
+        match self {
+            Work::Message(task) => Some(task.message.id),
+            Work::Deliver(task) => Some(task.placed.message.id),
+            Work::Kickout(_) => None,
+        }
+    }
+
+    pub fn conversation(&self) -> Option<ConversationId> {
+        match self {
+            Work::Message(task) => task.message.conversation(),
+            Work::Deliver(task) => Some(task.placed.conversation),
+            Work::Kickout(_) => None,
+        }
+    }
+
+    /// Name of the dead letter that it sends on its way again.
+    pub fn letter(&self) -> Option<&str> {
+        match self {
+            Work::Message(task) => task.letter.as_deref(),
+            Work::Deliver(task) => task.letter.as_deref(),
+            Work::Kickout(_) => None,
+        }
+    }
+}
+
+/// Key under which a task is published; `None` if the task concerns nobody.
+pub fn key_of(work: &Work) -> Option<[u8; 17]> {
+    match work {
+        Work::Message(MessageTask { message, .. }) => message.conversation().map(keys::record_key),
+        Work::Deliver(RetryTask { placed, .. }) => Some(keys::record_key(placed.conversation)),
+        Work::Kickout(KickoutTask { sessions, .. }) => {
+            sessions.first().map(|key| keys::control_key(key.user))
+        }
+    }
+}
+
+/// A message to be placed and delivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MessageTask {
+    pub message: Message,
+    /// The sender's session, which gets the position.
+    pub origin: Option<Origin>,
+    /// Published before, outcome unknown: an earlier record may hold the same id.
+    pub maybe_repeat: bool,
+    /// The dedupe key was lost: look for the send_id among what was placed since the first try.
+    pub unsure: bool,
+    /// Time from the first try to `accepted_at`.
+    pub age: Duration,
+    /// Name of the dead letter that it sends on its way again.
+    pub letter: Option<String>,
+    /// Bounds of the station that accepted it, or of the desk that redrives it.
+    pub bounds: Bounds,
+}
+
+/// A placed message that some targets still miss.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetryTask {
+    pub placed: Placed,
+    /// Position of a change among the changes; 0 for a message.
+    pub rev: u64,
+    /// Targets that failed.
+    pub targets: Vec<Target>,
+    /// Users whose live sessions get it, too; nothing is stored for their other platforms.
+    pub live_users: Vec<UserId>,
+    /// Earliest time of the next attempt.
+    pub due_at: Timestamp,
+    /// Failure of the last attempt.
+    pub cause: String,
+    /// Name of the dead letter that it sends on its way again.
+    pub letter: Option<String>,
+}
+
+impl RetryTask {
+    /// The rest of a delivery.
+    pub fn of(
+        task: &DeliveryTask,
+        owed: &[Obligation],
+        due_at: Timestamp,
+        cause: &str,
+    ) -> RetryTask {
+        let live = owed.iter().filter(|owed| owed.live);
+        RetryTask {
+            placed: task.placed.clone(),
+            rev: task.rev,
+            targets: owed.iter().flat_map(Obligation::targets).collect(),
+            live_users: live.map(|owed| owed.user).collect(),
+            due_at,
+            cause: cause.to_owned(),
+            letter: task.letter.as_deref().map(str::to_owned),
+        }
+    }
+
+    /// Obligations of its targets and live users, a user once.
+    pub fn owed(&self) -> Vec<Obligation> {
+        let mut owed: Vec<Obligation> = Vec::new();
+        let mut known: BTreeMap<UserId, usize> = BTreeMap::new();
+        let mut place = |user: UserId| {
+            *known.entry(user).or_insert_with(|| {
+                owed.push(Obligation {
+                    user,
+                    platforms: Vec::new(),
+                    live: false,
+                });
+                owed.len() - 1
+            })
+        };
+        let places: Vec<usize> = self.targets.iter().map(|t| place(t.user)).collect();
+        let live: Vec<usize> = self.live_users.iter().map(|user| place(*user)).collect();
+        for (place, target) in places.into_iter().zip(&self.targets) {
+            if !owed[place].platforms.contains(&target.platform) {
+                owed[place].platforms.push(target.platform);
+            }
+        }
+        live.into_iter().for_each(|place| owed[place].live = true);
+        owed
+    }
+
+    /// The same retry for these obligations alone.
+    #[must_use]
+    pub fn part(&self, owed: &[Obligation]) -> RetryTask {
+        let live = owed.iter().filter(|owed| owed.live);
+        RetryTask {
+            placed: self.placed.clone(),
+            rev: self.rev,
+            targets: owed.iter().flat_map(Obligation::targets).collect(),
+            live_users: live.map(|owed| owed.user).collect(),
+            due_at: self.due_at,
+            cause: self.cause.clone(),
+            letter: self.letter.clone(),
+        }
+    }
+}
+
+/// The end of exactly these sessions, all of one user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KickoutTask {
+    pub sessions: Vec<SessionKey>,
+    /// Their last frame. Its `retry_after` is not carried.
+    pub refusal: Refusal,
+}
+
+/// A retry of `task` as a record, for obligations that are still open.
+pub fn retry(
+    task: &DeliveryTask,
+    owed: &[Obligation],
+    retry_count: u32,
+    due_at: Timestamp,
+    cause: &str,
+) -> Task {
+    Task {
+        retry_count,
+        first_at: task.first_at,
+        trace: task.trace,
+        work: Work::Deliver(RetryTask::of(task, owed, due_at, cause)),
+    }
+}
+
+/// Name of the letter of a record, shared by its deliveries.
+pub(crate) fn letter_of(work: &Work) -> Option<Arc<str>> {
+    work.letter().map(Arc::from)
+}

@@ -1,0 +1,168 @@
+//! The single writer of conversations: what the records of a batch come to.
+//!
+//! ```text
+//!  loop {                              Facts: what was read, Missing: what has to be read
+//!      decide(batch, facts, rules)
+//!          Missing    => read, add to the facts
+//!          Overtaken  => forget what is remembered of the conversation, repeat the batch later
+//!          Plan       => apply its stages in order, each whole, then hand over; after any failure repeat all of it
+//!  }
+//! ```
+//!
+//! [`decide`] is a pure function. It runs twice over the records: *ruling* gives each its position, against facts and
+//! against the draft of the records before it, and names the keys of facts that are missing; *layout* turns
+//! a ruled batch into rows, frames and effects. A record that is decided again after a crash, in whatever batch,
+//! comes to the same: see [`crate::conversation`], [`crate::change`] and [`crate::group`] for why.
+//!
+//! | record | facts | only sometimes |
+//! | --- | --- | --- |
+//! | message to a user | head, platforms of the receiver | first send where it is unsure; the row of its id where the head cannot do without; then the first send |
+//! | message to a group | group, head, platforms of its readers up to `push_max` | the same; overlay where it keeps a position |
+//! | recall, edit, reaction | (group,) head, row of its subject, overlay there | first change of a possible repeat; own change of a redelivery |
+//! | clear, arrange, hide | (group,) subject's row | clear: what is cleared, and the record of the message behind |
+//! | group command | group, head | |
+//! | retry | row of the message, overlay | roles where it tells of a group command |
+
+mod change;
+mod command;
+mod draft;
+mod facts;
+mod layout;
+mod list;
+mod parts;
+mod place;
+mod plan;
+mod retry;
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use self::draft::{Draft, DraftStep};
+pub use self::facts::{ChangeKey, Facts, MessageRow, Missing, Owner, ROUNDS_MAX, SendKey};
+use self::layout::Layout;
+pub use self::parts::Parts;
+pub use self::plan::{
+    ChangedPlaces, DeadRecord, Effect, GroupChange, Handover, HeadMove, ListOp, ListOpKind, Plan,
+    RecordOutcome, Repeat, Stage, TimelineEntry, stamp_holds,
+};
+pub use self::retry::retry;
+use crate::event::Encode;
+use crate::ledger::DeadReason;
+use crate::record::TaskRecord;
+use crate::{ConversationId, Timestamp};
+
+/// Records of one part, in log order.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// Epoch of the log.
+    pub epoch: u32,
+    pub records: &'a [TaskRecord<'a>],
+}
+
+/// Settings. The bounds that a record carries come first: two carriers never rule differently about it.
+#[derive(Clone, Copy)]
+pub struct Rules<'a> {
+    /// Members of a group up to which each is owed a message; in a larger one only live sessions get it.
+    pub push_max: usize,
+    /// Added to the age of an unsure send: clocks of stations differ by less.
+    pub unsure_margin: Duration,
+    pub encode: &'a dyn Encode,
+}
+
+/// No plan yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Undecided {
+    /// Keys to be read first.
+    Missing(Box<Missing>),
+    /// A later writer is ahead in this conversation: forget its head and group, repeat the records later.
+    Overtaken(ConversationId),
+}
+
+/// Decides a batch. `now` dates ledger entries, and decides nothing.
+///
+/// A record whose ruling or layout panics becomes a dead letter without a position; the others are decided as if it
+/// were not there.
+///
+/// # Errors
+/// [`Undecided`]: facts are missing, or another writer is ahead.
+pub fn decide(
+    batch: &Batch<'_>,
+    facts: &Facts,
+    rules: &Rules<'_>,
+    now: Timestamp,
+) -> Result<Plan, Undecided> {
+    let mut panicked = BTreeSet::new();
+    loop {
+        let steps = ruled(batch, facts, rules, &panicked)?;
+        match laid_out(batch, steps, facts, rules, now) {
+            Ok(plan) => return Ok(plan),
+            Err(more) => panicked.extend(more),
+        }
+    }
+}
+
+/// The plan, or the indexes of records whose layout panics.
+fn laid_out(
+    batch: &Batch<'_>,
+    steps: Vec<DraftStep<'_>>,
+    facts: &Facts,
+    rules: &Rules<'_>,
+    now: Timestamp,
+) -> Result<Plan, Vec<usize>> {
+    let (mut layout, mut panicked) = (Layout::new(facts, rules, now), Vec::new());
+    for (index, (record, step)) in batch.records.iter().zip(steps).enumerate() {
+        match catch_unwind(AssertUnwindSafe(|| layout.of(record, step))) {
+            Ok(laid) => layout.admit(index, record, laid),
+            Err(_) => panicked.push(index),
+        }
+    }
+    match panicked.is_empty() {
+        true => Ok(layout.plan()),
+        false => Err(panicked),
+    }
+}
+
+/// One step a record.
+fn ruled<'a>(
+    batch: &Batch<'a>,
+    facts: &'a Facts,
+    rules: &Rules<'_>,
+    panicked: &BTreeSet<usize>,
+) -> Result<Vec<DraftStep<'a>>, Undecided> {
+    let mut draft = Draft::new(batch, facts, rules);
+    let mut steps = Vec::with_capacity(batch.records.len());
+    let mut overtaken = None;
+    for (index, record) in batch.records.iter().enumerate() {
+        let step = match panicked.contains(&index) {
+            true => Ok(Ok(DraftStep::panicked())),
+            false => catch_unwind(AssertUnwindSafe(|| draft.step(record))),
+        };
+        match step.unwrap_or_else(|_| Ok(DraftStep::panicked())) {
+            Ok(DraftStep::Overtaken(conversation)) => {
+                overtaken.get_or_insert(conversation);
+                draft.leave_open(record);
+            }
+            Ok(step) => {
+                draft.admit(record, &step);
+                steps.push(step);
+            }
+            Err(_) => draft.leave_open(record),
+        }
+    }
+    let missing = draft.into_missing();
+    match overtaken {
+        _ if !missing.is_empty() => Err(Undecided::Missing(Box::new(missing))),
+        Some(conversation) => Err(Undecided::Overtaken(conversation)),
+        None => Ok(steps),
+    }
+}
+
+impl DraftStep<'_> {
+    fn panicked() -> Self {
+        DraftStep::Dead(DeadReason::HandlerPanic, "handling it panicked".to_owned())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,162 @@
+//! Recalls, edits, reactions: their place among the changes, by the rule of [`crate::change`].
+
+use super::draft::{Changing, Draft, DraftStep, HeadAfter, Readers, Subject};
+use super::facts::{ChangeKey, Lacking};
+use crate::change::{
+    ChangePlacement, ChangeRequest, ChangeRow, ChangeRuling, ChangeSubject, Known, OrderedChange,
+    Overlay, Requester, rule,
+};
+use crate::group::Audience;
+use crate::history::Version;
+use crate::record::{MessageTask, TaskRecord};
+use crate::{ConversationId, Refusal};
+
+impl<'a> Draft<'a> {
+    pub(super) fn change(
+        &mut self,
+        record: &TaskRecord<'a>,
+        task: &MessageTask,
+        conversation: ConversationId,
+        asked: ChangeRequest,
+    ) -> Result<DraftStep<'a>, Lacking> {
+        let (id, version) = (task.message.id, self.version(record));
+        let nothing = |refusal: Option<Refusal>| DraftStep::Unchanged {
+            subject: asked.subject,
+            refusal,
+        };
+        // All keys that can be named at once.
+        let group = self.group(record, conversation);
+        let head = self.head(conversation);
+        let subject = self.subject(conversation, asked.by, asked.subject);
+        let overlay = match &subject {
+            Ok(Some(subject)) => self.overlay(conversation, subject.seq(), subject.is_new()),
+            Ok(None) | Err(Lacking) => Ok(Overlay::default()),
+        };
+        let (group, head) = (group?, head?);
+        let is_late = head.may_be_late(id);
+        let first = match is_late || task.unsure || task.maybe_repeat || task.letter.is_some() {
+            true => self.first_change(conversation, &asked, version)?,
+            false => None,
+        };
+        if first.is_some() && task.letter.is_none() {
+            return Ok(nothing(None));
+        }
+        let (subject, mut overlay) = (subject?, overlay?);
+        let is_behind = group.is_some_and(|group| group.newest() > version);
+        let placement = match is_behind {
+            true => ChangePlacement::Redelivery,
+            false => head.place_change(version),
+        };
+        let own = match placement {
+            ChangePlacement::Redelivery if first.is_none() => {
+                self.own_change(conversation, version)?
+            }
+            ChangePlacement::Redelivery | ChangePlacement::New(_) => None,
+        };
+        let requester = match conversation {
+            ConversationId::Group(_) => Requester::in_group(group.map(AsRef::as_ref), asked.by),
+            ConversationId::Private { .. } | ConversationId::System(_) => Ok(Requester::ONE_OF_TWO),
+        };
+        let known = Known {
+            placement,
+            first,
+            is_letter: task.letter.is_some(),
+            own,
+            subject: subject.as_ref().map(|subject| ChangeSubject {
+                seq: subject.seq(),
+                from: subject.author(),
+                accepted_at: subject.accepted_at(),
+                content: subject.content(),
+                altered: &overlay,
+            }),
+            asker: requester,
+        };
+        let ruling = rule(version, &asked, known, &task.bounds.rules());
+        let (changed, made_by, moves) = match ruling {
+            ChangeRuling::Place {
+                changed,
+                made_by,
+                moves,
+            } => (changed, made_by, moves),
+            ChangeRuling::Nothing(refusal) => return Ok(nothing(refusal)),
+        };
+        let Some(subject) = subject else {
+            return Ok(nothing(None));
+        };
+        overlay.apply(made_by, &changed);
+        let head = match moves {
+            true => head.moved_by_change(version, id),
+            false => head,
+        };
+        // An event of a change tells the message's content: it is for those who may read that.
+        let readers = group.map(|group| {
+            let audience = Audience::of_change(group.clone(), changed.seq);
+            Readers::of(audience, self.push_max)
+        });
+        Ok(DraftStep::Changed(Box::new(Changing {
+            row: ChangeRow {
+                conversation,
+                version: made_by,
+                author: subject.author(),
+                changed,
+            },
+            subject,
+            head: HeadAfter { head, moves },
+            overlay,
+            readers: readers.unwrap_or(Readers::NONE),
+        })))
+    }
+
+    /// The same change of an earlier record.
+    fn first_change(
+        &mut self,
+        conversation: ConversationId,
+        asked: &ChangeRequest,
+        version: Version,
+    ) -> Result<Option<(Version, OrderedChange)>, Lacking> {
+        let same = |row: &&ChangeRow| {
+            let other = &row.changed.asked;
+            row.conversation == conversation
+                && (other.by, other.send_id) == (asked.by, asked.send_id)
+                && row.version < version
+        };
+        if let Some(row) = self.drafted_changes().iter().find(same) {
+            return Ok(Some((row.version, row.changed.clone())));
+        }
+        let key = ChangeKey {
+            conversation,
+            by: asked.by,
+            send_id: asked.send_id,
+        };
+        let last = self.last_rev(conversation);
+        let Some(first) = self.facts.first_changes.get(&key) else {
+            self.missing().first_changes.insert(key, last);
+            return Err(Lacking);
+        };
+        let first = first.as_ref().filter(|(stored, _)| *stored < version);
+        Ok(first.cloned())
+    }
+
+    /// The change that this record made when it was handled before.
+    fn own_change(
+        &mut self,
+        conversation: ConversationId,
+        version: Version,
+    ) -> Result<Option<OrderedChange>, Lacking> {
+        let key = (conversation, version);
+        let last = self.last_rev(conversation);
+        match self.facts.own_changes.get(&key) {
+            Some(own) => Ok(own.clone()),
+            None => {
+                self.missing().own_changes.insert(key, last);
+                Err(Lacking)
+            }
+        }
+    }
+}
+
+impl Subject<'_> {
+    fn is_new(&self) -> bool {
+        matches!(self, Subject::Drafted { is_new: true, .. })
+    }
+}

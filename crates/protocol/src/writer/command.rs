@@ -1,0 +1,69 @@
+//! Group commands. They take no position and move no head: their place in the log decides, and what of them is stored
+//! already ([`crate::group::rule`]).
+
+use std::sync::Arc;
+
+use super::draft::{Draft, DraftStep, Granting};
+use super::facts::Lacking;
+use crate::group::{self, Group, GroupCommand};
+use crate::ledger::DeadReason;
+use crate::record::{MessageTask, TaskRecord};
+use crate::{ConversationId, Position, Seq};
+
+impl<'a> Draft<'a> {
+    /// The only record of its group in the batch: see [`Parts`](super::Parts).
+    pub(super) fn command(
+        &mut self,
+        record: &TaskRecord<'a>,
+        task: &MessageTask,
+        conversation: ConversationId,
+        command: &GroupCommand,
+    ) -> Result<DraftStep<'a>, Lacking> {
+        let ConversationId::Group(number) = conversation else {
+            let error = "a group command belongs to the conversation of its group".to_owned();
+            return Ok(DraftStep::Dead(DeadReason::Misplaced, error));
+        };
+        let group = self.group(record, conversation);
+        let head = self.head(conversation);
+        let (group, head) = (group?, head?);
+        let ruled = group::rule(
+            group.map(Arc::as_ref),
+            self.version(record),
+            task.message.from,
+            command,
+            head.seq,
+            &task.bounds.group_limits(),
+        );
+        let update = match ruled {
+            Ok(update) => update,
+            Err(refusal) => return Ok(DraftStep::Refused(refusal)),
+        };
+        let after = match (group, update.settings) {
+            (Some(group), _) if update.is_nothing() => group.clone(),
+            (Some(group), _) => {
+                let mut after = Group::clone(group);
+                after.apply(update.clone());
+                Arc::new(after)
+            }
+            (None, Some((settings, version))) => Arc::new(Group {
+                settings,
+                version,
+                members: update.members.clone().into_iter().collect(),
+            }),
+            (None, None) => {
+                let error = "a new group without settings".to_owned();
+                return Ok(DraftStep::Dead(DeadReason::StoreRejected, error));
+            }
+        };
+        let position = Position {
+            seq: head.seq.max(Seq(1)),
+            prev: None,
+        };
+        Ok(DraftStep::Granted(Box::new(Granting {
+            group: number,
+            update,
+            after,
+            position,
+        })))
+    }
+}

@@ -1,0 +1,552 @@
+//! The draft: what the records before this one, in the same batch, have come to.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::facts::Lacking;
+use super::plan::ListOp;
+use super::{Batch, Facts, MessageRow, Missing, Owner, Rules, SendKey};
+use crate::change::{ChangeKind, ChangeRequest, ChangeRow, Overlay};
+use crate::conversation::{Head, StoredPosition};
+use crate::event::GroupRoles;
+use crate::group::{Audience, Group, GroupUpdate};
+use crate::history::Version;
+use crate::ledger::DeadReason;
+use crate::message::Content;
+use crate::record::{MessageTask, TaskRecord, Work};
+use crate::unread::Tally;
+use crate::{
+    ConversationId, GroupId, Message, MessageId, Placed, Platform, Position, Refusal, SendId, Seq,
+    Timestamp, UserId,
+};
+
+/// Ruling of one record.
+#[derive(Debug)]
+pub(super) enum DraftStep<'a> {
+    Placed(Placing),
+    Changed(Box<Changing<'a>>),
+    Listed {
+        op: ListOp,
+        position: Position,
+    },
+    Granted(Box<Granting>),
+    /// Refused at its place in the log.
+    Refused(Refusal),
+    /// A change that changes nothing, or not once more.
+    Unchanged {
+        subject: MessageId,
+        refusal: Option<Refusal>,
+    },
+    /// The message stands already, as this one.
+    Repeat {
+        first: MessageId,
+        position: Position,
+    },
+    Retry {
+        placed: Box<Placed>,
+        roles: GroupRoles,
+    },
+    Kickout,
+    Dead(DeadReason, String),
+    /// Another writer is ahead.
+    Overtaken(ConversationId),
+}
+
+/// A message with its position.
+#[derive(Debug)]
+pub(super) struct Placing {
+    pub(super) position: Position,
+    /// Version of its rows: an earlier record's where a letter keeps its position.
+    pub(super) version: Version,
+    /// Ordinal of the message among its sender's, in a private conversation.
+    pub(super) sent: u64,
+    pub(super) head: HeadAfter,
+    pub(super) readers: Readers,
+    /// Current content of a group's message that was handled before.
+    pub(super) shown: Option<Content>,
+}
+
+/// A change with its place.
+#[derive(Debug)]
+pub(super) struct Changing<'a> {
+    pub(super) row: ChangeRow,
+    pub(super) subject: Subject<'a>,
+    pub(super) head: HeadAfter,
+    /// State of the message after it.
+    pub(super) overlay: Overlay,
+    pub(super) readers: Readers,
+}
+
+/// A group after a command.
+#[derive(Debug)]
+pub(super) struct Granting {
+    pub(super) group: GroupId,
+    pub(super) update: GroupUpdate,
+    pub(super) after: Arc<Group>,
+    pub(super) position: Position,
+}
+
+/// Head of the conversation after a record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeadAfter {
+    pub(super) head: Head,
+    /// False: the record was handled before, and the head stays.
+    pub(super) moves: bool,
+}
+
+/// Recipients in a group.
+#[derive(Debug)]
+pub(super) enum Readers {
+    /// Each of them is owed it.
+    Few(Vec<UserId>),
+    /// Only live sessions get it, a few members at a time.
+    Many(Audience),
+}
+
+impl Readers {
+    pub(super) const NONE: Readers = Readers::Few(Vec::new());
+
+    pub(super) fn of(audience: Audience, few: usize) -> Readers {
+        let readers: Vec<UserId> = audience.behind(None).take(few.saturating_add(1)).collect();
+        if readers.len() > few {
+            Readers::Many(audience)
+        } else {
+            Readers::Few(readers)
+        }
+    }
+}
+
+/// The message that a record changes, hides or clears up to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Subject<'a> {
+    Stored(&'a MessageRow),
+    /// Placed by an earlier record of the batch.
+    Drafted {
+        message: &'a Message,
+        conversation: ConversationId,
+        position: Position,
+        sent: u64,
+        /// True if the position is new: only records of the batch can have changed the message.
+        is_new: bool,
+    },
+}
+
+impl<'a> Subject<'a> {
+    pub(super) fn seq(&self) -> Seq {
+        match self {
+            Subject::Stored(row) => row.seq(),
+            Subject::Drafted { position, .. } => position.seq,
+        }
+    }
+
+    pub(super) fn author(&self) -> UserId {
+        match self {
+            Subject::Stored(row) => row.author(),
+            Subject::Drafted { message, .. } => message.from,
+        }
+    }
+
+    pub(super) fn id(&self) -> MessageId {
+        match self {
+            Subject::Stored(row) => row.id(),
+            Subject::Drafted { message, .. } => message.id,
+        }
+    }
+
+    pub(super) fn content(&self) -> &'a Content {
+        match self {
+            Subject::Stored(MessageRow::Private(row)) => &row.content,
+            Subject::Stored(MessageRow::Group(row)) => &row.content,
+            Subject::Drafted { message, .. } => &message.content,
+        }
+    }
+
+    pub(super) fn accepted_at(&self) -> Timestamp {
+        match self {
+            Subject::Stored(MessageRow::Private(row)) => row.accepted_at,
+            Subject::Stored(MessageRow::Group(row)) => row.accepted_at,
+            Subject::Drafted { message, .. } => message.accepted_at,
+        }
+    }
+
+    /// Position as `owner` counts unread messages.
+    pub(super) fn tally(&self, owner: UserId) -> Tally {
+        match self {
+            Subject::Stored(row) => row.tally(),
+            Subject::Drafted {
+                conversation: ConversationId::Group(_),
+                position,
+                ..
+            } => Tally {
+                seq: position.seq,
+                incoming: 0,
+            },
+            Subject::Drafted {
+                message,
+                position,
+                sent,
+                ..
+            } => Tally {
+                seq: position.seq,
+                incoming: match message.from == owner {
+                    true => position.seq.0.saturating_sub(*sent),
+                    false => *sent,
+                },
+            },
+        }
+    }
+
+    fn conversation(&self) -> Option<ConversationId> {
+        match self {
+            Subject::Stored(row) => row.conversation(),
+            Subject::Drafted { conversation, .. } => Some(*conversation),
+        }
+    }
+
+    pub(super) fn placed(&self) -> Option<Placed> {
+        match self {
+            Subject::Stored(row) => row.placed(),
+            Subject::Drafted {
+                message,
+                conversation,
+                position,
+                ..
+            } => Some(Placed {
+                message: (*message).clone(),
+                conversation: *conversation,
+                position: *position,
+            }),
+        }
+    }
+}
+
+/// A message that the batch placed.
+#[derive(Clone, Copy, Debug)]
+struct DraftedMessage<'a> {
+    message: &'a Message,
+    conversation: ConversationId,
+    stored: StoredPosition,
+    is_new: bool,
+}
+
+/// Facts, and above them the effects of the records so far.
+#[derive(Debug)]
+pub(super) struct Draft<'a> {
+    pub(super) epoch: u32,
+    pub(super) facts: &'a Facts,
+    pub(super) push_max: usize,
+    unsure_margin: std::time::Duration,
+    missing: Missing,
+    heads: BTreeMap<ConversationId, Head>,
+    /// In log order.
+    placed: Vec<DraftedMessage<'a>>,
+    by_id: BTreeMap<MessageId, usize>,
+    by_send: BTreeMap<(UserId, SendId), usize>,
+    by_position: BTreeMap<(ConversationId, Seq), usize>,
+    overlays: BTreeMap<(ConversationId, Seq), Overlay>,
+    changes: Vec<ChangeRow>,
+    /// Conversations of records that could not be decided, with the largest id of these: a later record may have to be
+    /// looked up if they are placed.
+    open: BTreeMap<ConversationId, MessageId>,
+}
+
+impl<'a> Draft<'a> {
+    pub(super) fn new(batch: &Batch<'a>, facts: &'a Facts, rules: &Rules<'_>) -> Draft<'a> {
+        Draft {
+            epoch: batch.epoch,
+            facts,
+            push_max: rules.push_max,
+            unsure_margin: rules.unsure_margin,
+            missing: Missing::default(),
+            heads: BTreeMap::new(),
+            placed: Vec::new(),
+            by_id: BTreeMap::new(),
+            by_send: BTreeMap::new(),
+            by_position: BTreeMap::new(),
+            overlays: BTreeMap::new(),
+            changes: Vec::new(),
+            open: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn into_missing(self) -> Missing {
+        self.missing
+    }
+
+    /// Rules a record. Changes nothing but what is missing.
+    pub(super) fn step(&mut self, record: &TaskRecord<'a>) -> Result<DraftStep<'a>, Lacking> {
+        let task = match &record.task.work {
+            Work::Message(task) => task,
+            Work::Deliver(task) => {
+                let (placed, roles) = super::retry::refreshed(task, self.facts, &mut self.missing)?;
+                let placed = Box::new(placed);
+                return Ok(DraftStep::Retry { placed, roles });
+            }
+            Work::Kickout(_) => return Ok(DraftStep::Kickout),
+        };
+        let Some(conversation) = task.message.conversation() else {
+            let error = "it belongs to no conversation".to_owned();
+            return Ok(DraftStep::Dead(DeadReason::Misplaced, error));
+        };
+        let change = task.message.content.change.as_deref();
+        match (ChangeRequest::of(&task.message), change) {
+            (Some(asked), _) => self.change(record, task, conversation, asked),
+            (None, Some(change)) => match &change.kind {
+                ChangeKind::Wish(command) => self.command(record, task, conversation, command),
+                _ => self.list_op(record, task, conversation, change),
+            },
+            (None, None) => self.place(record, task, conversation),
+        }
+    }
+
+    /// Adds the effects of a record to the draft. Cannot fail.
+    pub(super) fn admit(&mut self, record: &TaskRecord<'a>, step: &DraftStep<'a>) {
+        let Work::Message(MessageTask { message, .. }) = &record.task.work else {
+            return;
+        };
+        let Some(conversation) = message.conversation() else {
+            return;
+        };
+        match step {
+            DraftStep::Placed(placing) => {
+                self.heads.insert(conversation, placing.head.head);
+                let at = self.placed.len();
+                self.by_id.entry(message.id).or_insert(at);
+                let send = (message.from, message.send_id);
+                self.by_send.entry(send).or_insert(at);
+                let place = (conversation, placing.position.seq);
+                self.by_position.entry(place).or_insert(at);
+                self.placed.push(DraftedMessage {
+                    message,
+                    conversation,
+                    stored: StoredPosition {
+                        version: placing.version,
+                        position: placing.position,
+                        sent: placing.sent,
+                    },
+                    is_new: placing.head.moves,
+                });
+            }
+            DraftStep::Changed(changing) => {
+                self.heads.insert(conversation, changing.head.head);
+                let place = (conversation, changing.row.changed.seq);
+                self.overlays.insert(place, changing.overlay.clone());
+                self.changes.push(changing.row.clone());
+            }
+            DraftStep::Listed { .. }
+            | DraftStep::Granted(_)
+            | DraftStep::Refused(_)
+            | DraftStep::Unchanged { .. }
+            | DraftStep::Repeat { .. }
+            | DraftStep::Retry { .. }
+            | DraftStep::Kickout
+            | DraftStep::Dead(..)
+            | DraftStep::Overtaken(_) => {}
+        }
+    }
+
+    /// The record waits for facts: what follows in its conversation is only looked at for keys.
+    pub(super) fn leave_open(&mut self, record: &TaskRecord<'a>) {
+        let Work::Message(MessageTask { message, .. }) = &record.task.work else {
+            return;
+        };
+        if let Some(conversation) = message.conversation() {
+            let id = self.open.entry(conversation).or_insert(message.id);
+            *id = (*id).max(message.id);
+        }
+    }
+
+    pub(super) fn version(&self, record: &TaskRecord<'_>) -> Version {
+        record.version(self.epoch)
+    }
+
+    /// The group of a conversation, if it has one; `None` also where the group does not exist.
+    pub(super) fn group(
+        &mut self,
+        record: &TaskRecord<'_>,
+        conversation: ConversationId,
+    ) -> Result<Option<&'a Arc<Group>>, Lacking> {
+        let ConversationId::Group(group) = conversation else {
+            return Ok(None);
+        };
+        match self.facts.groups.get(&group) {
+            Some(known) => Ok(known.as_ref()),
+            None => {
+                self.missing.groups.insert(group, record.source.partition);
+                Err(Lacking)
+            }
+        }
+    }
+
+    /// The head after the records so far.
+    pub(super) fn head(&mut self, conversation: ConversationId) -> Result<Head, Lacking> {
+        let drafted = self.heads.get(&conversation);
+        let head = drafted.or_else(|| self.facts.heads.get(&conversation));
+        let missing = &mut self.missing.heads;
+        let mut head = *known(head, || _ = missing.insert(conversation))?;
+        if let Some(id) = self.open.get(&conversation) {
+            head.max_id = head.max_id.max(Some(*id));
+        }
+        Ok(head)
+    }
+
+    /// The last change of a conversation that its store can know of.
+    pub(super) fn last_rev(&self, conversation: ConversationId) -> u64 {
+        let remembered = self.facts.heads.get(&conversation);
+        let stored = self.facts.stored_heads.get(&conversation);
+        let heads = remembered.into_iter().chain(stored);
+        heads.map(|head| head.rev).max().unwrap_or_default()
+    }
+
+    /// The head as the store has it now.
+    pub(super) fn stored_head(&mut self, conversation: ConversationId) -> Result<Head, Lacking> {
+        let head = self.facts.stored_heads.get(&conversation);
+        let missing = &mut self.missing.stored_heads;
+        known(head, || _ = missing.insert(conversation)).copied()
+    }
+
+    pub(super) fn platforms(&mut self, user: UserId) -> Result<&'a [Platform], Lacking> {
+        let platforms = self.facts.platforms.get(&user);
+        let missing = &mut self.missing.platforms;
+        known(platforms, || _ = missing.insert(user)).map(Vec::as_slice)
+    }
+
+    /// The row of a message as `user` reads it.
+    fn row(
+        &mut self,
+        conversation: ConversationId,
+        user: UserId,
+        id: MessageId,
+    ) -> Result<Option<&'a MessageRow>, Lacking> {
+        let key = (Owner::of(conversation, user), id);
+        let row = self.facts.rows.get(&key);
+        let missing = &mut self.missing.rows;
+        known(row, || _ = missing.insert(key)).map(Option::as_ref)
+    }
+
+    /// Position of the message with the id of this one, in the draft or stored.
+    pub(super) fn stored(
+        &mut self,
+        conversation: ConversationId,
+        message: &Message,
+    ) -> Result<Option<StoredPosition>, Lacking> {
+        if let Some(at) = self.by_id.get(&message.id) {
+            return Ok(Some(self.placed[*at].stored));
+        }
+        let row = self.row(conversation, message.from, message.id)?;
+        Ok(row.map(MessageRow::position))
+    }
+
+    /// The message that an earlier record placed under the same send_id.
+    pub(super) fn first_send(
+        &mut self,
+        record: &TaskRecord<'_>,
+        task: &MessageTask,
+        conversation: ConversationId,
+    ) -> Result<Option<(MessageId, Position)>, Lacking> {
+        let (message, version) = (&task.message, self.version(record));
+        let since = message.accepted_at - task.age - self.unsure_margin;
+        let key = SendKey {
+            from: message.from,
+            conversation,
+            send_id: message.send_id,
+            since: MessageId::floor_of(since),
+        };
+        let stored = self.facts.first_sends.get(&key);
+        let missing = &mut self.missing.first_sends;
+        let stored = known(stored, || _ = missing.insert(key))?;
+        let drafted = self.by_send.get(&(message.from, message.send_id));
+        let drafted = drafted.map(|at| &self.placed[*at]);
+        let drafted = drafted.map(|drafted| (drafted.message.id, drafted.stored));
+        let first = stored.or(drafted);
+        Ok(first
+            .filter(|(id, stored)| *id != message.id && stored.version < version)
+            .map(|(id, stored)| (id, stored.position)))
+    }
+
+    /// The message `id` as `owner` has it in this conversation.
+    pub(super) fn subject(
+        &mut self,
+        conversation: ConversationId,
+        owner: UserId,
+        id: MessageId,
+    ) -> Result<Option<Subject<'a>>, Lacking> {
+        let subject = match self.drafted(conversation, owner, id) {
+            Some(drafted) => Some(drafted),
+            None => self.row(conversation, owner, id)?.map(Subject::Stored),
+        };
+        Ok(subject.filter(|subject| subject.conversation() == Some(conversation)))
+    }
+
+    fn drafted(
+        &self,
+        conversation: ConversationId,
+        owner: UserId,
+        id: MessageId,
+    ) -> Option<Subject<'a>> {
+        let drafted = &self.placed[*self.by_id.get(&id)?];
+        let is_theirs = match drafted.conversation {
+            ConversationId::Group(_) => true,
+            of => of.side_of(owner).is_some(),
+        };
+        (is_theirs && drafted.conversation == conversation).then_some(Subject::Drafted {
+            message: drafted.message,
+            conversation,
+            position: drafted.stored.position,
+            sent: drafted.stored.sent,
+            is_new: drafted.is_new,
+        })
+    }
+
+    /// State of the message at a position: stored, and by the records so far.
+    pub(super) fn overlay(
+        &mut self,
+        conversation: ConversationId,
+        seq: Seq,
+        is_new: bool,
+    ) -> Result<Overlay, Lacking> {
+        let place = (conversation, seq);
+        if let Some(drafted) = self.overlays.get(&place) {
+            return Ok(drafted.clone());
+        }
+        if is_new {
+            return Ok(Overlay::default());
+        }
+        let overlay = self.facts.overlays.get(&place);
+        let missing = &mut self.missing.overlays;
+        known(overlay, || _ = missing.insert(place)).cloned()
+    }
+
+    /// Changes of the batch so far.
+    pub(super) fn drafted_changes(&self) -> &[ChangeRow] {
+        &self.changes
+    }
+
+    /// The record of the message behind a position.
+    pub(super) fn follower(
+        &mut self,
+        conversation: ConversationId,
+        owner: UserId,
+        seq: Seq,
+    ) -> Result<Option<Version>, Lacking> {
+        if let Some(at) = self.by_position.get(&(conversation, seq.next())) {
+            return Ok(Some(self.placed[*at].stored.version));
+        }
+        let key = (Owner::of(conversation, owner), conversation, seq);
+        let follower = self.facts.followers.get(&key);
+        let missing = &mut self.missing.followers;
+        known(follower, || _ = missing.insert(key)).copied()
+    }
+
+    pub(super) fn missing(&mut self) -> &mut Missing {
+        &mut self.missing
+    }
+}
+
+/// A fact, or a note that it is missing.
+pub(super) fn known<T>(fact: Option<&T>, note: impl FnOnce()) -> Result<&T, Lacking> {
+    fact.ok_or_else(|| {
+        note();
+        Lacking
+    })
+}

@@ -1,0 +1,190 @@
+//! Facts: what the stores answered, and what they still have to be asked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::change::{OrderedChange, Overlay};
+use crate::conversation::{Head, StoredPosition};
+use crate::group::{Group, GroupRow, Role};
+use crate::history::{Direction, PrivateRow, Version};
+use crate::unread::Tally;
+use crate::{ConversationId, GroupId, MessageId, Placed, Platform, SendId, Seq, UserId};
+
+/// Rounds of reading that a batch has: groups and heads, rows, heads anew, overlays or first sends. A batch that needs
+/// more is decided in smaller parts.
+pub const ROUNDS_MAX: usize = 4;
+
+/// Owner of a message row: a user has a copy of their own, a group one for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Owner {
+    User(UserId),
+    Group(GroupId),
+}
+
+impl Owner {
+    /// Owner of the rows of this conversation as `user` reads them.
+    pub const fn of(conversation: ConversationId, user: UserId) -> Owner {
+        match conversation {
+            ConversationId::Group(group) => Owner::Group(group),
+            ConversationId::Private { .. } | ConversationId::System(_) => Owner::User(user),
+        }
+    }
+}
+
+/// A message as its owner keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MessageRow {
+    Private(PrivateRow),
+    Group(GroupRow),
+}
+
+impl MessageRow {
+    pub fn owner(&self) -> Owner {
+        match self {
+            MessageRow::Private(row) => Owner::User(row.owner),
+            MessageRow::Group(row) => Owner::Group(row.group),
+        }
+    }
+
+    pub fn id(&self) -> MessageId {
+        match self {
+            MessageRow::Private(row) => row.id,
+            MessageRow::Group(row) => row.id,
+        }
+    }
+
+    pub fn seq(&self) -> Seq {
+        match self {
+            MessageRow::Private(row) => row.seq,
+            MessageRow::Group(row) => row.seq,
+        }
+    }
+
+    pub fn version(&self) -> Version {
+        match self {
+            MessageRow::Private(row) => row.version,
+            MessageRow::Group(row) => row.version,
+        }
+    }
+
+    pub fn conversation(&self) -> Option<ConversationId> {
+        match self {
+            MessageRow::Private(row) => row.conversation(),
+            MessageRow::Group(row) => Some(ConversationId::Group(row.group)),
+        }
+    }
+
+    /// Author of the message.
+    pub fn author(&self) -> UserId {
+        match self {
+            MessageRow::Private(row) => match row.direction {
+                Direction::Out => row.owner,
+                Direction::In => row.peer,
+            },
+            MessageRow::Group(row) => row.from,
+        }
+    }
+
+    /// Position as the owner counts unread messages. A group counts by sequence numbers alone.
+    pub fn tally(&self) -> Tally {
+        match self {
+            MessageRow::Private(row) => Tally {
+                seq: row.seq,
+                incoming: row.incoming,
+            },
+            MessageRow::Group(row) => Tally {
+                seq: row.seq,
+                incoming: 0,
+            },
+        }
+    }
+
+    pub fn position(&self) -> StoredPosition {
+        match self {
+            MessageRow::Private(row) => StoredPosition::from(row),
+            MessageRow::Group(row) => StoredPosition::from(row),
+        }
+    }
+
+    /// The message; `None` for a row whose owner and peer are the same.
+    pub fn placed(&self) -> Option<Placed> {
+        match self {
+            MessageRow::Private(row) => row.placed(),
+            MessageRow::Group(row) => Some(row.placed()),
+        }
+    }
+}
+
+/// Search for the first message under a send_id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SendKey {
+    pub from: UserId,
+    pub conversation: ConversationId,
+    pub send_id: SendId,
+    /// Smallest id that counts.
+    pub since: MessageId,
+}
+
+/// Search for the first change under a send_id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChangeKey {
+    pub conversation: ConversationId,
+    pub by: UserId,
+    pub send_id: SendId,
+}
+
+/// Answers of the stores. No entry: not asked yet. `None`, or a default value: asked, and there is nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    pub groups: BTreeMap<GroupId, Option<Arc<Group>>>,
+    /// Heads as the writer remembers them, or as they were read.
+    pub heads: BTreeMap<ConversationId, Head>,
+    /// Heads read anew, because a later writer seems to be ahead of the remembered one.
+    pub stored_heads: BTreeMap<ConversationId, Head>,
+    pub rows: BTreeMap<(Owner, MessageId), Option<MessageRow>>,
+    pub first_sends: BTreeMap<SendKey, Option<(MessageId, StoredPosition)>>,
+    pub overlays: BTreeMap<(ConversationId, Seq), Overlay>,
+    pub first_changes: BTreeMap<ChangeKey, Option<(Version, OrderedChange)>>,
+    /// Changes that a redelivered record made before.
+    pub own_changes: BTreeMap<(ConversationId, Version), Option<OrderedChange>>,
+    /// Records of the messages that follow a sequence number.
+    pub followers: BTreeMap<(Owner, ConversationId, Seq), Option<Version>>,
+    /// Clears by the owner so far.
+    pub cleared: BTreeMap<(UserId, ConversationId), Tally>,
+    pub platforms: BTreeMap<UserId, Vec<Platform>>,
+    /// Roles as they are now, for retries of group commands.
+    pub roles: BTreeMap<(GroupId, UserId), Option<Role>>,
+}
+
+/// Keys to be read before a batch can be decided: all that can be named by now. One call a kind, side by side, but
+/// groups before heads, and heads before the rest: what stands before a command that shows is in the heads then, and
+/// what stands behind a head is in no row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Missing {
+    /// With the partition of their records.
+    pub groups: BTreeMap<GroupId, u32>,
+    pub heads: BTreeSet<ConversationId>,
+    pub stored_heads: BTreeSet<ConversationId>,
+    pub rows: BTreeSet<(Owner, MessageId)>,
+    pub first_sends: BTreeSet<SendKey>,
+    pub overlays: BTreeSet<(ConversationId, Seq)>,
+    /// With the last change of the conversation: the search ends there.
+    pub first_changes: BTreeMap<ChangeKey, u64>,
+    /// With the last change of the conversation.
+    pub own_changes: BTreeMap<(ConversationId, Version), u64>,
+    pub followers: BTreeSet<(Owner, ConversationId, Seq)>,
+    pub cleared: BTreeSet<(UserId, ConversationId)>,
+    pub platforms: BTreeSet<UserId>,
+    pub roles: BTreeSet<(GroupId, UserId)>,
+}
+
+impl Missing {
+    pub fn is_empty(&self) -> bool {
+        *self == Missing::default()
+    }
+}
+
+/// A fact is missing; its key is noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lacking;

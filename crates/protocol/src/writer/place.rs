@@ -1,0 +1,142 @@
+//! Messages: their position, by the rule of [`crate::conversation`].
+
+use std::sync::Arc;
+
+use super::draft::{Draft, DraftStep, HeadAfter, Placing, Readers};
+use super::facts::Lacking;
+use crate::conversation::{PlaceRuling, Placement};
+use crate::group::{self, Audience, Group};
+use crate::history::Version;
+use crate::ledger::DeadReason;
+use crate::record::{MessageTask, TaskRecord};
+use crate::{ConversationId, Recipient, Seq};
+
+impl<'a> Draft<'a> {
+    pub(super) fn place(
+        &mut self,
+        record: &TaskRecord<'a>,
+        task: &'a MessageTask,
+        conversation: ConversationId,
+    ) -> Result<DraftStep<'a>, Lacking> {
+        let message = &task.message;
+        let (id, version) = (message.id, self.version(record));
+        // All keys that can be named at once.
+        let group = self.group(record, conversation);
+        let head = self.head(conversation);
+        let recipient = self.recipient(message.to);
+        let first = match task.unsure {
+            true => self.first_send(record, task, conversation),
+            false => Ok(None),
+        };
+        let (group, mut head) = (group?, head?);
+        if let Some((first, position)) = first? {
+            return Ok(DraftStep::Repeat { first, position });
+        }
+        let is_behind = group.is_some_and(|group| group.newest() > version);
+        let mut row = None;
+        let mut ruling = match head.place_in_group(version, id, is_behind) {
+            Placement::New(position) => PlaceRuling::Place(position),
+            Placement::Redelivery | Placement::CheckRow => {
+                row = self.stored(conversation, message)?;
+                // An old id without a row may be a first try that reached the log after its resend, now or
+                // before this redelivery.
+                if row.is_none()
+                    && let Some((first, position)) = self.first_send(record, task, conversation)?
+                {
+                    return Ok(DraftStep::Repeat { first, position });
+                }
+                head.compare_in_group(version, row, is_behind)
+            }
+        };
+        if ruling == PlaceRuling::PlacedLater {
+            // Behind a writer that has gone on, the head of this one is old.
+            let stored = self.stored_head(conversation)?;
+            if stored.version > head.version {
+                head = stored;
+            }
+            ruling = head.compare_in_group(version, row, is_behind);
+        }
+        if (row.is_none() || ruling == PlaceRuling::PlacedLater)
+            && let ConversationId::Group(_) = conversation
+            && let Some(refusal) = group::refusal(group.map(AsRef::as_ref), version, message.from)
+        {
+            return Ok(DraftStep::Refused(refusal));
+        }
+        let stays = HeadAfter { head, moves: false };
+        let (position, head, (version, sent)) = match (ruling, row) {
+            (PlaceRuling::Place(position), _) => {
+                let side = conversation.side_of(message.from);
+                let moved = head.moved_by(version, id, side);
+                let sent = side.map_or(0, |side| moved.sent_by(side));
+                let head = HeadAfter {
+                    head: moved,
+                    moves: true,
+                };
+                (position, head, (version, sent))
+            }
+            (PlaceRuling::Keep(position), Some(row)) => (position, stays, (version, row.sent)),
+            // A redriven letter that has its position: what follows was not done.
+            (PlaceRuling::Repeat(position), Some(row)) if task.letter.is_some() => {
+                (position, stays, (row.version, row.sent))
+            }
+            (PlaceRuling::Repeat(position), _) => {
+                return Ok(DraftStep::Repeat {
+                    first: id,
+                    position,
+                });
+            }
+            // An unsure copy whose first one was found is not here any more: it is another's row now.
+            (PlaceRuling::Unplaced | PlaceRuling::PlacedLater | PlaceRuling::Keep(_), _) => {
+                let error = "handled before, and refused a place".to_owned();
+                return Ok(DraftStep::Dead(DeadReason::StoreRejected, error));
+            }
+            (PlaceRuling::Overtaken, _) => return Ok(DraftStep::Overtaken(conversation)),
+        };
+        let (readers, are_known) = self.readers(group, version, position.seq);
+        let shown = match conversation {
+            ConversationId::Group(_) if !head.moves => {
+                let overlay = self.overlay(conversation, position.seq, false)?;
+                Some(overlay.shown(&message.content))
+            }
+            _ => None,
+        };
+        recipient.and(are_known)?;
+        Ok(DraftStep::Placed(Placing {
+            position,
+            version,
+            sent,
+            head,
+            readers,
+            shown,
+        }))
+    }
+
+    /// Asks for the platforms of a receiver.
+    fn recipient(&mut self, to: Recipient) -> Result<(), Lacking> {
+        match to {
+            Recipient::User(to) => self.platforms(to).map(drop),
+            Recipient::Group(_) => Ok(()),
+        }
+    }
+
+    /// Readers of a message in a group, and whether the platforms of each are known.
+    fn readers(
+        &mut self,
+        group: Option<&'a Arc<Group>>,
+        version: Version,
+        seq: Seq,
+    ) -> (Readers, Result<(), Lacking>) {
+        let Some(group) = group else {
+            return (Readers::NONE, Ok(()));
+        };
+        let audience = Audience::of_message(group.clone(), version, seq);
+        let readers = Readers::of(audience, self.push_max);
+        let mut are_known = Ok(());
+        if let Readers::Few(readers) = &readers {
+            for reader in readers {
+                are_known = self.platforms(*reader).map(drop).and(are_known);
+            }
+        }
+        (readers, are_known)
+    }
+}

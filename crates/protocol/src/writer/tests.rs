@@ -1,0 +1,336 @@
+//! Logs as values: decided in one part or in many, again from any record, and after a crash between any two effects,
+//! they come to the same.
+
+pub(crate) mod log;
+pub(crate) mod store;
+
+use proptest::prelude::*;
+
+use self::log::{Act, EncodeDebug, Log, acts, group, message_to, user};
+use self::store::{Store, delivered};
+use super::{
+    Batch, Effect, Facts, Owner, Parts, ROUNDS_MAX, RecordOutcome, Rules, Undecided, decide,
+};
+use crate::change::ChangeKind;
+use crate::conversation::StoredPosition;
+use crate::delivery::Source;
+use crate::ledger::DeadReason;
+use crate::record::{TaskRecord, Work};
+use crate::{ConversationId, Timestamp};
+
+pub(crate) const NOON: Timestamp = Timestamp::from_millis(1_750_000_000_000);
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// A record comes to the same, whatever is decided together with it.
+    #[test]
+    fn any_split_of_a_log_gives_the_same_stores_and_deliveries(acts in acts()) {
+        let log = Log::of(&acts);
+        let (mut whole, mut single) = (Store::new(), Store::new());
+        let together = whole.write(&log.records());
+        let mut apart = Vec::new();
+        for record in log.records() {
+            apart.extend(single.write(&[record]));
+        }
+        prop_assert_eq!(&whole, &single);
+        prop_assert_eq!(delivered(&together), delivered(&apart));
+    }
+
+    /// Offsets that were set back change nothing, and deliveries go out with the positions that they had. Events of group
+    /// commands tell the roles of now.
+    #[test]
+    fn a_replay_from_any_record_changes_nothing(acts in acts(), from in any::<prop::sample::Index>()) {
+        let log = Log::of(&acts);
+        let mut store = Store::new();
+        let first = store.write(&log.records());
+        let before = store.clone();
+        let from = from.index(log.records().len());
+        let again = store.write(&log.records()[from..]);
+        prop_assert_eq!(&store, &before);
+        let first = delivered(&first);
+        let is_command = |source: &Source| log.is_command(source.offset);
+        for (source, line) in delivered(&again).into_iter().filter(|(source, _)| !is_command(source)) {
+            prop_assert_eq!(first.get(&source), Some(&line), "{}", source);
+        }
+    }
+
+    /// A crash between any two writes brings the records back, and nothing is left of it.
+    #[test]
+    fn a_crash_between_any_two_writes_leaves_nothing_behind(
+        acts in acts(),
+        part in any::<prop::sample::Index>(),
+        written in any::<prop::sample::Index>(),
+    ) {
+        let log = Log::of(&acts);
+        let mut clean = Store::new();
+        clean.write(&log.records());
+        let mut crashed = Store::new();
+        crashed.crash_in(&log.records(), part, written);
+        crashed.write(&log.records());
+        prop_assert_eq!(&crashed, &clean);
+    }
+
+    /// Applying an effect twice is applying it once, and an earlier one behind a later one is nothing.
+    #[test]
+    fn effects_may_be_applied_again(acts in acts(), which in any::<prop::sample::Index>()) {
+        let log = Log::of(&acts);
+        let mut store = Store::new();
+        let effects = store.effects_of(&log.records());
+        let before = store.clone();
+        if !effects.is_empty() {
+            store.apply(&effects[which.index(effects.len())]);
+        }
+        prop_assert_eq!(&store, &before);
+    }
+
+    /// Facts that nobody asked for decide nothing, and no fact is asked for twice.
+    #[test]
+    fn more_facts_never_change_a_decision(acts in acts()) {
+        let log = Log::of(&acts);
+        let mut store = Store::new();
+        let all = log.records();
+        let mut parts = Parts::of(&all, usize::MAX);
+        while let Some(part) = parts.take() {
+            let batch = Batch { epoch: 1, records: &all[part] };
+            let (plan, facts) = store.decide(&batch, NOON);
+            let more = store.all_facts(&all, facts);
+            let again = decide(&batch, &more, &rules(), NOON).expect("nothing is missing");
+            prop_assert_eq!(format!("{plan:?}"), format!("{again:?}"));
+            store.apply_plan(&plan);
+        }
+    }
+
+    /// The clock dates ledger entries, and decides nothing.
+    #[test]
+    fn nothing_but_the_ledger_depends_on_the_clock(acts in acts()) {
+        let log = Log::of(&acts);
+        let mut store = Store::new();
+        let all = log.records();
+        let mut parts = Parts::of(&all, usize::MAX);
+        while let Some(part) = parts.take() {
+            let batch = Batch { epoch: 1, records: &all[part] };
+            let (now, _) = store.decide(&batch, NOON);
+            let (later, _) = store.decide(&batch, NOON + std::time::Duration::from_secs(3600));
+            prop_assert_eq!(format!("{:?}", now.stages), format!("{:?}", later.stages));
+            prop_assert_eq!(&now.outcomes, &later.outcomes);
+            store.apply_plan(&now);
+        }
+    }
+}
+
+fn rules() -> Rules<'static> {
+    Rules {
+        push_max: 10,
+        unsure_margin: std::time::Duration::from_secs(2),
+        encode: &EncodeDebug,
+    }
+}
+
+/// A head from before what stands: the record's own row is not where it would be placed next.
+#[test]
+fn a_writer_that_is_overtaken_stops() {
+    let log = Log::of(&[Act::say(1, 2), Act::say(1, 2)]);
+    let records = log.records();
+    let mut store = Store::new();
+    store.write(&records);
+    let conversation = ConversationId::private(user(1), user(2)).expect("two");
+    let stale = crate::conversation::Head {
+        max_id: records[1].task.work.message(),
+        ..Default::default()
+    };
+    store.remembered.insert(conversation, stale);
+    let batch = Batch {
+        epoch: 1,
+        records: &records[1..],
+    };
+    let mut facts = Facts::default();
+    let refused = loop {
+        match decide(&batch, &facts, &rules(), NOON) {
+            Err(Undecided::Missing(missing)) => store.answer(&missing, &mut facts),
+            other => break other.err(),
+        }
+    };
+    assert_eq!(refused, Some(Undecided::Overtaken(conversation)));
+    // With the head as it is, the record is only a redelivery.
+    store.remembered.clear();
+    let (plan, _) = store.decide(&batch, NOON);
+    assert_eq!(plan.outcomes, [RecordOutcome::Placed]);
+}
+
+/// A frame that cannot be made costs its own record alone, which gets no position.
+#[test]
+fn a_panic_is_the_end_of_its_record_alone() {
+    let mut log = Log::of(&[Act::say(1, 2), Act::say(1, 2), Act::say(1, 2)]);
+    if let Work::Message(task) = &mut log.tasks[1].work {
+        task.message.content.data = log::PANICS.into();
+    }
+    let mut store = Store::new();
+    let plans = store.write(&log.records());
+    let outcomes: Vec<_> = plans.iter().flat_map(|plan| &plan.outcomes).collect();
+    let dead = RecordOutcome::Dead(DeadReason::HandlerPanic);
+    let expected = [&RecordOutcome::Placed, &dead, &RecordOutcome::Placed];
+    assert_eq!(outcomes, expected);
+    let conversation = ConversationId::private(user(1), user(2)).expect("two");
+    assert_eq!(store.heads[&conversation].seq, crate::Seq(2));
+    // Again, and with it the record of the panic.
+    store.write(&log.records());
+    assert_eq!(store.heads[&conversation].seq, crate::Seq(2));
+}
+
+#[test]
+fn a_command_shares_its_part_with_commands_of_other_groups_alone() {
+    let of = |acts: &[Act]| {
+        let log = Log::of(acts);
+        let mut parts = Parts::of(&log.records(), usize::MAX);
+        std::iter::from_fn(|| parts.take()).collect::<Vec<_>>()
+    };
+    let many: Vec<Act> = (0..65).map(|group| Act::create(1, 100 + group)).collect();
+    assert_eq!(of(&many), [0..64, 64..65]);
+    let same = [Act::create(1, 100), Act::create(1, 100), Act::say(1, 2)];
+    assert_eq!(of(&same), [0..1, 1..2, 2..3]);
+    let said = [
+        Act::say_in(1, 100),
+        Act::say(1, 2),
+        Act::create(1, 100),
+        Act::create(1, 101),
+    ];
+    assert_eq!(of(&said), [0..2, 2..4]);
+    let log = Log::of(&(0..5).map(|_| Act::say(1, 2)).collect::<Vec<_>>());
+    let mut parts = Parts::of(&log.records(), 2);
+    let parts: Vec<_> = std::iter::from_fn(|| parts.take()).collect();
+    assert_eq!(parts, [0..2, 2..4, 4..5]);
+}
+
+#[test]
+fn a_refused_part_falls_into_halves_until_one_record_is_to_blame() {
+    let log = Log::of(&[Act::say(1, 2), Act::say(1, 2), Act::say(1, 2)]);
+    let mut parts = Parts::of(&log.records(), usize::MAX);
+    let whole = parts.take().expect("one part");
+    assert_eq!((whole.clone(), parts.refused(whole)), (0..3, None));
+    let first = parts.take().expect("a half");
+    assert_eq!((first.clone(), parts.refused(first)), (0..1, Some(0)));
+    let second = parts.take().expect("the other half");
+    assert_eq!(second, 1..3);
+    parts.put_back(second);
+    assert_eq!(parts.rest(), Some(1));
+}
+
+/// 512 reactions are two rounds of reading, 512 messages of known conversations none beyond their heads.
+#[test]
+fn keys_are_named_together() {
+    let mut acts = vec![Act::say(1, 2)];
+    acts.extend((0..512).map(|n| Act::react(1, 2, n % 2 == 0)));
+    let log = Log::of(&acts);
+    let records = log.records();
+    let mut store = Store::new();
+    store.write(&records[..1]);
+    assert_eq!(store.rounds(&records[1..]), 2);
+    let said = Log::of(&(0..512).map(|_| Act::say(1, 2)).collect::<Vec<_>>());
+    assert_eq!(Store::new().rounds(&said.records()), 1);
+}
+
+/// The longest way of a record through the stores: group and head, the row of its id, the head anew as that is a later
+/// record's, and what became of the message.
+#[test]
+fn the_longest_way_has_as_many_rounds_as_the_bound() {
+    let log = Log::of(&[
+        Act::create(1, 100),
+        Act::say_in(1, 100),
+        Act::say_in(1, 100),
+    ]);
+    let mut store = Store::new();
+    let mut records = log.records();
+    store.write(&records);
+    let mut task = records[1].task.clone();
+    if let Work::Message(task) = &mut task.work {
+        task.letter = Some("message-0-7".to_owned());
+    }
+    records[1] = TaskRecord {
+        task: &task,
+        ..records[1]
+    };
+    let conversation = ConversationId::Group(group(100));
+    let (owner, id) = (Owner::Group(group(100)), records[1].task.work.message());
+    let row = store.rows.get_mut(&(owner, id.expect("a message")));
+    if let Some(super::MessageRow::Group(row)) = row {
+        row.version.offset = 2;
+    }
+    // The writer's own head is from before it.
+    let mut remembered = store.heads[&conversation];
+    remembered.version.offset = 1;
+    store.remembered.insert(conversation, remembered);
+    assert_eq!(store.rounds(&records[1..2]), ROUNDS_MAX);
+}
+
+// A message that an earlier record of the batch placed is found by changes behind it.
+#[test]
+fn changes_find_messages_of_their_own_batch() {
+    let log = Log::of(&[Act::say(1, 2), Act::change(1, 2, 0, ChangeKind::Recall)]);
+    let mut store = Store::new();
+    let plans = store.write(&log.records());
+    assert_eq!(plans.len(), 1);
+    let outcomes = [RecordOutcome::Placed, RecordOutcome::Changed];
+    assert_eq!(plans[0].outcomes, outcomes);
+    let kinds = plans[0].stages.iter().flat_map(|stage| &stage.0);
+    let kinds: Vec<_> = kinds.map(std::mem::discriminant).collect();
+    assert_eq!(kinds.len(), 5, "rows, change, mark, head, lists");
+}
+
+#[test]
+fn stages_keep_the_order_of_the_table() {
+    let log = Log::of(&[
+        Act::create(1, 100),
+        Act::say(1, 2),
+        Act::change(1, 2, 1, ChangeKind::Hide),
+        Act::say_in(1, 101),
+    ]);
+    let mut store = Store::new();
+    let plans = store.write(&log.records());
+    let order = |effect: &Effect| match effect {
+        Effect::Group(_) => 1,
+        Effect::Touch { .. } => 2,
+        Effect::Invalidate(_) => 3,
+        Effect::Permits(_) | Effect::Messages(_) => 4,
+        Effect::Changes(_) => 5,
+        Effect::Recalled(_) => 6,
+        Effect::Heads(_) => 7,
+        Effect::Renew(_) | Effect::Timeline(_) | Effect::ListRows(_) | Effect::ListOps { .. } => 8,
+    };
+    for plan in &plans {
+        let stages = plan.stages.iter();
+        let numbers: Vec<u8> = stages.map(|stage| order(&stage.0[0])).collect();
+        assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
+    }
+    let lazy = |effect: &Effect| effect.is_lazy();
+    assert!(
+        plans
+            .iter()
+            .flat_map(|plan| &plan.stages[..1])
+            .all(|stage| !stage.0.iter().any(lazy))
+    );
+}
+
+#[test]
+fn a_stamp_holds_for_half_of_the_margin() {
+    let secs = std::time::Duration::from_secs;
+    assert!(super::stamp_holds(secs(5), secs(10)));
+    assert!(!super::stamp_holds(
+        secs(5) + std::time::Duration::from_nanos(1),
+        secs(10)
+    ));
+}
+
+// The row of a message as its recipient counts it is found by position, too.
+#[test]
+fn stored_positions_of_both_rows_are_one() {
+    let log = Log::of(&[message_to(1, 2), message_to(2, 1)]);
+    let mut store = Store::new();
+    store.write(&log.records());
+    let mut positions: Vec<StoredPosition> =
+        store.rows.values().map(|row| row.position()).collect();
+    positions.dedup();
+    positions.sort_by_key(|stored| stored.position.seq);
+    positions.dedup();
+    assert_eq!(positions.len(), 2, "{positions:?}");
+}

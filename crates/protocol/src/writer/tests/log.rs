@@ -1,0 +1,311 @@
+//! Logs of a few users and groups.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::NOON;
+use crate::bounds::Bounds;
+use crate::change::{ChangeKind, ChangeOf, ListArrangement, Reaction};
+use crate::delivery::Source;
+use crate::event::{Encode, Event};
+use crate::group::{GroupCommand, GroupSettings};
+use crate::keys::Topic;
+use crate::message::Content;
+use crate::record::{MessageTask, Task, TaskRecord, Work};
+use crate::{
+    DeviceId, GroupId, Message, MessageId, Options, Recipient, SendId, TraceContext, UserId,
+};
+
+/// Text whose frame cannot be made.
+pub(crate) const PANICS: &str = "panics";
+
+/// Frames that tests can read.
+pub(crate) struct EncodeDebug;
+
+impl Encode for EncodeDebug {
+    fn encode(&self, event: &Event<'_>, _: Option<TraceContext>) -> Bytes {
+        if let Event::Message(placed) = event {
+            assert_ne!(placed.message.content.data, PANICS, "planted");
+        }
+        format!("{event:?}").into()
+    }
+}
+
+/// Record to be made.
+#[derive(Clone, Debug)]
+pub(crate) struct Act {
+    by: i64,
+    to: To,
+    kind: Kind,
+    /// Number of an earlier act, whose send comes again.
+    again: Option<usize>,
+    unsure: bool,
+    /// Accepted by a station whose clock is behind.
+    late: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum To {
+    User(i64),
+    Group(i64),
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Say,
+    /// Change of the message of an earlier act, by its number.
+    Change(usize, ChangeKind),
+    Command(GroupCommand),
+}
+
+impl Act {
+    fn new(by: i64, to: To, kind: Kind) -> Act {
+        Act {
+            by,
+            to,
+            kind,
+            again: None,
+            unsure: false,
+            late: false,
+        }
+    }
+
+    pub(crate) fn say(by: i64, to: i64) -> Act {
+        Act::new(by, To::User(to), Kind::Say)
+    }
+
+    pub(crate) fn say_in(by: i64, group: i64) -> Act {
+        Act::new(by, To::Group(group), Kind::Say)
+    }
+
+    pub(crate) fn change(by: i64, to: i64, subject: usize, kind: ChangeKind) -> Act {
+        Act::new(by, To::User(to), Kind::Change(subject, kind))
+    }
+
+    /// Reacts to the message of the first act.
+    pub(crate) fn react(by: i64, to: i64, on: bool) -> Act {
+        let reaction: Reaction = "+1".parse().expect("short");
+        Act::change(by, to, 0, ChangeKind::React { reaction, on })
+    }
+
+    pub(crate) fn create(by: i64, group: i64) -> Act {
+        let members = (1..=USERS).filter(|user| *user != by).map(user).collect();
+        let create = GroupCommand::Create {
+            settings: OPEN,
+            members,
+        };
+        Act::new(by, To::Group(group), Kind::Command(create))
+    }
+}
+
+pub(crate) fn message_to(by: i64, to: i64) -> Act {
+    Act::say(by, to)
+}
+
+const USERS: i64 = 3;
+const GROUPS: i64 = 2;
+const OPEN: GroupSettings = GroupSettings {
+    open_history: true,
+    open_door: true,
+};
+
+pub(crate) fn user(number: i64) -> UserId {
+    UserId::new(number).expect("positive")
+}
+
+pub(crate) fn group(number: i64) -> GroupId {
+    GroupId::new(number).expect("positive")
+}
+
+fn command() -> impl Strategy<Value = GroupCommand> {
+    let someone = (1..=USERS).prop_map(user);
+    prop_oneof![
+        3 => someone.clone().prop_map(|member| GroupCommand::Create {
+            settings: OPEN,
+            members: vec![member],
+        }),
+        1 => Just(GroupCommand::Join),
+        1 => Just(GroupCommand::Leave),
+        2 => someone.clone().prop_map(|member| GroupCommand::Add(vec![member])),
+        2 => someone.clone().prop_map(GroupCommand::Remove),
+        1 => someone.prop_map(GroupCommand::HandOver),
+        1 => any::<bool>().prop_map(|open_history| GroupCommand::Set(GroupSettings {
+            open_history,
+            open_door: true,
+        })),
+    ]
+}
+
+fn change() -> impl Strategy<Value = ChangeKind> {
+    let reaction = || "+1".parse::<Reaction>().expect("short");
+    prop_oneof![
+        2 => Just(ChangeKind::Recall),
+        2 => Just(ChangeKind::Edit),
+        3 => any::<bool>().prop_map(move |on| ChangeKind::React { reaction: reaction(), on }),
+        2 => Just(ChangeKind::Clear),
+        1 => any::<bool>().prop_map(|pinned| ChangeKind::Arrange(ListArrangement {
+            pinned,
+            muted_until: None,
+        })),
+        2 => Just(ChangeKind::Hide),
+    ]
+}
+
+/// Logs of up to 24 records behind the creation of their groups, of which everybody is a member at first: a list
+/// operation asks if its owner ever was one, and a replay must not find members that came later.
+pub(crate) fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let to = prop_oneof![
+        (1..=USERS).prop_map(To::User),
+        (100..100 + GROUPS).prop_map(To::Group),
+    ];
+    let kind = prop_oneof![
+        4 => Just(Kind::Say),
+        4 => (0..24usize, change()).prop_map(|(subject, kind)| Kind::Change(subject, kind)),
+        3 => command().prop_map(Kind::Command),
+    ];
+    let again = prop_oneof![3 => Just(None), 1 => (0..24usize).prop_map(Some)];
+    let act = (1..=USERS, to, kind, again, any::<bool>(), any::<bool>());
+    let act = act.prop_map(|(by, to, kind, again, unsure, late)| Act {
+        by,
+        to,
+        kind,
+        again,
+        unsure,
+        late,
+    });
+    let acts = prop::collection::vec(act, 1..24);
+    acts.prop_map(|mut acts| {
+        let groups = (100..100 + GROUPS).map(|group| Act::create(1, group));
+        acts.splice(..0, groups);
+        acts
+    })
+}
+
+/// Records on one partition.
+pub(crate) struct Log {
+    pub(crate) tasks: Vec<Task>,
+}
+
+impl Log {
+    pub(crate) fn of(acts: &[Act]) -> Log {
+        let mut log = Log { tasks: Vec::new() };
+        for (number, act) in acts.iter().enumerate() {
+            let task = log.task(number, act);
+            log.tasks.extend(task);
+        }
+        if log.tasks.is_empty() {
+            log.tasks.extend(log.task(acts.len(), &Act::say(1, 2)));
+        }
+        log
+    }
+
+    pub(crate) fn records(&self) -> Vec<TaskRecord<'_>> {
+        let records = self.tasks.iter().enumerate();
+        let records = records.map(|(offset, task)| TaskRecord {
+            source: Source {
+                topic: Topic::Message,
+                partition: 0,
+                offset: offset as u64,
+            },
+            task,
+        });
+        records.collect()
+    }
+
+    pub(crate) fn is_command(&self, offset: u64) -> bool {
+        let message = self.earlier(offset as usize);
+        message.is_some_and(crate::event::is_group_command)
+    }
+
+    fn earlier(&self, number: usize) -> Option<&Message> {
+        match &self.tasks.get(number)?.work {
+            Work::Message(task) => Some(&task.message),
+            Work::Deliver(_) | Work::Kickout(_) => None,
+        }
+    }
+
+    /// `None` for an act that no station accepts.
+    fn task(&self, number: usize, act: &Act) -> Option<Task> {
+        let (millis, id) = (number as i64, (number as i64 + 1) * 10);
+        // A clock that is behind makes a smaller id.
+        let id = if act.late { id - 5 - 60 } else { id };
+        let from = user(act.by);
+        let to = match act.to {
+            To::User(to) if to == act.by => return None,
+            To::User(to) => Recipient::User(user(to)),
+            To::Group(to) => Recipient::Group(group(to)),
+        };
+        let (content, to) = match &act.kind {
+            Kind::Say => (Content::text(format!("text {number}")), to),
+            Kind::Command(command) => {
+                let Recipient::Group(_) = to else {
+                    return None;
+                };
+                let kind = ChangeKind::Wish(command.clone());
+                let change = ChangeOf {
+                    subject: None,
+                    kind,
+                };
+                (changing("", change), to)
+            }
+            Kind::Change(subject, kind) => {
+                let about = self.earlier(*subject)?;
+                let to = match (about.to, about.from == from) {
+                    (Recipient::User(_), false) if about.to != Recipient::User(from) => {
+                        return None;
+                    }
+                    (Recipient::User(_), false) => Recipient::User(about.from),
+                    (to, _) => to,
+                };
+                let text = if kind.has_text() { "edited" } else { "" };
+                let change = ChangeOf {
+                    subject: Some(about.id),
+                    kind: kind.clone(),
+                };
+                (changing(text, change), to)
+            }
+        };
+        let first = act.again.and_then(|number| self.earlier(number));
+        let first = first.filter(|first| first.from == from && first.to == to);
+        let is_same = |first: &&Message| first.content.change.is_some() == content.change.is_some();
+        let first = first.filter(is_same);
+        let send_id = match first {
+            Some(first) => first.send_id,
+            None => SendId::from_bytes((number as u128 + 1).to_be_bytes()),
+        };
+        let message = Message {
+            id: MessageId::new(base() + id).expect("positive"),
+            from,
+            to,
+            accepted_at: NOON + Duration::from_millis(millis.unsigned_abs()),
+            device: DeviceId::new("pixel-9").expect("a name"),
+            send_id,
+            options: Options::STORE_OFFLINE,
+            content: first.map_or(content, |first| first.content.clone()),
+        };
+        let task = MessageTask {
+            message,
+            origin: None,
+            maybe_repeat: first.is_some(),
+            unsure: act.unsure && first.is_some(),
+            age: Duration::from_secs(1),
+            letter: None,
+            bounds: Bounds::DEFAULT,
+        };
+        Some(Task::new(Work::Message(task), NOON))
+    }
+}
+
+fn changing(text: &str, change: ChangeOf) -> Content {
+    Content {
+        change: Some(Box::new(change)),
+        ..Content::text(text)
+    }
+}
+
+/// Ids of the time of the log.
+fn base() -> i64 {
+    MessageId::floor_of(NOON).get() + 1_000
+}

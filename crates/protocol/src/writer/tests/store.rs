@@ -1,0 +1,407 @@
+//! All stores of a writer, in memory.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::sample::Index;
+
+use super::{NOON, rules};
+use crate::change::{ChangeRow, ListArrangement, Overlay};
+use crate::conversation::{ConversationRow, Head};
+use crate::delivery::Source;
+use crate::group::{Group, GroupSettings, Member};
+use crate::history::Version;
+use crate::record::TaskRecord;
+use crate::unread::Tally;
+use crate::writer::{
+    Batch, Effect, Facts, ListOpKind, MessageRow, Missing, Owner, Parts, Plan, ROUNDS_MAX, Stage,
+    Undecided, decide,
+};
+use crate::{ConversationId, GroupId, MessageId, Platform, Seq, Timestamp, UserId};
+
+pub(crate) type GroupState = (Option<(GroupSettings, Version)>, BTreeMap<UserId, Member>);
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Store {
+    pub(crate) heads: BTreeMap<ConversationId, Head>,
+    /// Heads that the writer remembers otherwise.
+    pub(crate) remembered: BTreeMap<ConversationId, Head>,
+    pub(crate) rows: BTreeMap<(Owner, MessageId), MessageRow>,
+    pub(crate) groups: BTreeMap<GroupId, GroupState>,
+    pub(crate) overlays: BTreeMap<(ConversationId, Seq), Overlay>,
+    pub(crate) changes: BTreeMap<(ConversationId, u64), ChangeRow>,
+    pub(crate) list_rows: BTreeMap<(UserId, ConversationId), ConversationRow>,
+    pub(crate) cleared: BTreeMap<(UserId, ConversationId), Tally>,
+    pub(crate) arranged: BTreeMap<(UserId, ConversationId), (Version, ListArrangement)>,
+    pub(crate) hidden: BTreeMap<(UserId, ConversationId, u64), Seq>,
+}
+
+/// Frames of plans, by record.
+pub(crate) fn delivered(plans: &[Plan]) -> BTreeMap<Source, String> {
+    let all = plans.iter().flat_map(|plan| &plan.handover.deliver);
+    let all = all.map(|(source, task)| {
+        let line = format!("{} {:?} {:?}", task.rev, task.frame, task.own_frames);
+        (*source, line)
+    });
+    all.collect()
+}
+
+impl Store {
+    pub(crate) fn new() -> Store {
+        Store::default()
+    }
+
+    /// Writes records part by part.
+    pub(crate) fn write(&mut self, records: &[TaskRecord<'_>]) -> Vec<Plan> {
+        let mut plans = Vec::new();
+        let mut parts = Parts::of(records, usize::MAX);
+        while let Some(part) = parts.take() {
+            let batch = Batch {
+                epoch: 1,
+                records: &records[part],
+            };
+            let (plan, _) = self.decide(&batch, NOON);
+            self.apply_plan(&plan);
+            plans.push(plan);
+        }
+        plans
+    }
+
+    /// Writes some parts, and of the next one as many single writes as luck has it.
+    pub(crate) fn crash_in(&mut self, records: &[TaskRecord<'_>], part: Index, written: Index) {
+        let mut parts = Parts::of(records, usize::MAX);
+        let parts: Vec<_> = std::iter::from_fn(|| parts.take()).collect();
+        let last = part.index(parts.len());
+        for (number, part) in parts[..=last].iter().enumerate() {
+            let batch = Batch {
+                epoch: 1,
+                records: &records[part.clone()],
+            };
+            let (plan, _) = self.decide(&batch, NOON);
+            if number < last {
+                self.apply_plan(&plan);
+                continue;
+            }
+            let atoms: Vec<Effect> = effects(&plan).flat_map(atoms).collect();
+            let most = written.index(atoms.len() + 1);
+            atoms[..most].iter().for_each(|atom| self.apply(atom));
+        }
+    }
+
+    /// Writes records, and answers all effects.
+    pub(crate) fn effects_of(&mut self, records: &[TaskRecord<'_>]) -> Vec<Effect> {
+        let plans = self.write(records);
+        plans.iter().flat_map(effects).cloned().collect()
+    }
+
+    /// Rounds of reading until records are decided, as one batch.
+    pub(crate) fn rounds(&self, records: &[TaskRecord<'_>]) -> usize {
+        let batch = Batch { epoch: 1, records };
+        let (mut facts, mut rounds) = (Facts::default(), 0);
+        while let Err(Undecided::Missing(missing)) = decide(&batch, &facts, &rules(), NOON) {
+            self.answer(&missing, &mut facts);
+            rounds += 1;
+        }
+        rounds
+    }
+
+    /// Decides a batch. No key is asked for twice, and none after the last round.
+    pub(crate) fn decide(&self, batch: &Batch<'_>, now: Timestamp) -> (Plan, Facts) {
+        let mut facts = Facts::default();
+        for _ in 0..=ROUNDS_MAX {
+            match decide(batch, &facts, &rules(), now) {
+                Ok(plan) => return (plan, facts),
+                Err(Undecided::Missing(missing)) => {
+                    assert!(!missing.is_empty());
+                    assert_absent(&missing, &facts);
+                    self.answer(&missing, &mut facts);
+                }
+                Err(Undecided::Overtaken(conversation)) => panic!("overtaken in {conversation}"),
+            }
+        }
+        panic!("not decided after {ROUNDS_MAX} rounds");
+    }
+
+    pub(crate) fn answer(&self, missing: &Missing, facts: &mut Facts) {
+        for group in missing.groups.keys() {
+            facts.groups.insert(*group, self.group(*group));
+        }
+        for of in &missing.heads {
+            let head = self.remembered.get(of).or_else(|| self.heads.get(of));
+            facts.heads.insert(*of, head.copied().unwrap_or_default());
+        }
+        for of in &missing.stored_heads {
+            let head = self.heads.get(of).copied().unwrap_or_default();
+            facts.stored_heads.insert(*of, head);
+        }
+        for key in &missing.rows {
+            facts.rows.insert(*key, self.rows.get(key).cloned());
+        }
+        for key in &missing.first_sends {
+            let mut rows = self.rows.values();
+            let first = rows.find(|row| {
+                let placed = row.placed().expect("of two users");
+                let message = &placed.message;
+                row.owner() == Owner::of(key.conversation, key.from)
+                    && placed.conversation == key.conversation
+                    && (message.from, message.send_id) == (key.from, key.send_id)
+                    && row.id() >= key.since
+            });
+            let first = first.map(|row| (row.id(), row.position()));
+            facts.first_sends.insert(*key, first);
+        }
+        for place in &missing.overlays {
+            let overlay = self.overlays.get(place).cloned().unwrap_or_default();
+            facts.overlays.insert(*place, overlay);
+        }
+        for (key, last) in &missing.first_changes {
+            let of = key.conversation;
+            let mut rows = self.changes.range((of, 0)..=(of, *last));
+            let first = rows.find(|(_, row)| {
+                let asked = &row.changed.asked;
+                (asked.by, asked.send_id) == (key.by, key.send_id)
+            });
+            let first = first.map(|(_, row)| (row.version, row.changed.clone()));
+            facts.first_changes.insert(*key, first);
+        }
+        for ((of, record), last) in &missing.own_changes {
+            let mut rows = self.changes.range((*of, 0)..=(*of, *last));
+            let own = rows.find(|(_, row)| row.version == *record);
+            let own = own.map(|(_, row)| row.changed.clone());
+            facts.own_changes.insert((*of, *record), own);
+        }
+        for (owner, of, seq) in &missing.followers {
+            let mut rows = self.rows.values();
+            let next = rows.find(|row| {
+                row.owner() == *owner && row.conversation() == Some(*of) && row.seq() == seq.next()
+            });
+            let next = next.map(MessageRow::version);
+            facts.followers.insert((*owner, *of, *seq), next);
+        }
+        for key in &missing.cleared {
+            let cleared = self.cleared.get(key).copied().unwrap_or_default();
+            facts.cleared.insert(*key, cleared);
+        }
+        for user in &missing.platforms {
+            facts.platforms.insert(*user, vec![Platform::Ios]);
+        }
+        for (group, user) in &missing.roles {
+            let role = self.group(*group).and_then(|group| group.role(*user));
+            facts.roles.insert((*group, *user), role);
+        }
+    }
+
+    /// Adds to `facts` all others that a log could ask for.
+    pub(crate) fn all_facts(&self, records: &[TaskRecord<'_>], facts: Facts) -> Facts {
+        let mut missing = Missing::default();
+        for record in records {
+            let work = &record.task.work;
+            let (Some(of), Some(id)) = (work.conversation(), work.message()) else {
+                continue;
+            };
+            missing.heads.insert(of);
+            missing.stored_heads.insert(of);
+            for user in (1..=3).map(super::user) {
+                missing.rows.insert((Owner::of(of, user), id));
+                missing.cleared.insert((user, of));
+                missing.platforms.insert(user);
+                for seq in (0..30).map(Seq) {
+                    missing.followers.insert((Owner::of(of, user), of, seq));
+                    missing.overlays.insert((of, seq));
+                }
+            }
+            if let ConversationId::Group(group) = of {
+                missing.groups.insert(group, 0);
+            }
+            let head = self.heads.get(&of).copied().unwrap_or_default();
+            let own = (of, record.version(1));
+            missing.own_changes.insert(own, head.rev);
+        }
+        let mut more = Facts::default();
+        self.answer(&missing, &mut more);
+        // The first answer counts.
+        more.first_sends.extend(facts.first_sends);
+        more.first_changes.extend(facts.first_changes);
+        more
+    }
+
+    fn group(&self, group: GroupId) -> Option<Arc<Group>> {
+        let (settings, members) = self.groups.get(&group)?;
+        let (settings, version) = (*settings)?;
+        Some(Arc::new(Group {
+            settings,
+            version,
+            members: members.clone().into_iter().collect(),
+        }))
+    }
+
+    pub(crate) fn apply_plan(&mut self, plan: &Plan) {
+        effects(plan).for_each(|effect| self.apply(effect));
+    }
+
+    /// Applies an effect by the promise of the stores: an earlier version never replaces a later one.
+    pub(crate) fn apply(&mut self, effect: &Effect) {
+        match effect {
+            Effect::Group(change) => {
+                let (settings, members) = self.groups.entry(change.group).or_default();
+                for (user, member) in &change.update.members {
+                    let old = members.entry(*user).or_insert(*member);
+                    if old.version <= member.version {
+                        *old = *member;
+                    }
+                }
+                if let Some(new) = change.update.settings
+                    && settings.is_none_or(|old| old.1 <= new.1)
+                {
+                    *settings = Some(new);
+                }
+            }
+            Effect::Messages(rows) => {
+                for row in rows {
+                    let key = (row.owner(), row.id());
+                    let old = self.rows.get(&key);
+                    if old.is_none_or(|old| old.version() <= row.version()) {
+                        self.rows.insert(key, row.clone());
+                    }
+                }
+            }
+            Effect::Changes(rows) => {
+                for row in rows {
+                    let place = (row.conversation, row.changed.seq);
+                    let overlay = self.overlays.entry(place).or_default();
+                    overlay.apply(row.version, &row.changed);
+                    let key = (row.conversation, row.changed.rev);
+                    let old = self.changes.get(&key);
+                    if old.is_none_or(|old| old.version <= row.version) {
+                        self.changes.insert(key, row.clone());
+                    }
+                }
+            }
+            Effect::Heads(heads) => {
+                for moved in heads {
+                    let old = self.heads.entry(moved.conversation).or_default();
+                    if old.version <= moved.head.version {
+                        *old = moved.head;
+                    }
+                }
+            }
+            Effect::ListRows(rows) => {
+                for row in rows {
+                    let key = (row.owner, row.conversation);
+                    let old = self.list_rows.entry(key).or_insert(*row);
+                    if old.source <= row.source {
+                        *old = *row;
+                    }
+                }
+            }
+            Effect::ListOps { ops, .. } => {
+                for op in ops {
+                    let key = (op.owner, op.conversation);
+                    match op.kind {
+                        ListOpKind::Clear(up_to) => {
+                            let cleared = self.cleared.entry(key).or_default();
+                            if cleared.seq < up_to.seq {
+                                *cleared = up_to;
+                            }
+                        }
+                        ListOpKind::Arrange(arranged) => {
+                            let new = (op.version, arranged);
+                            let old = self.arranged.entry(key).or_insert(new);
+                            if old.0 <= op.version {
+                                *old = new;
+                            }
+                        }
+                        ListOpKind::Hide(seq) => {
+                            let mark = op.version.mark();
+                            self.hidden.insert((key.0, key.1, mark), seq);
+                        }
+                    }
+                }
+            }
+            Effect::Touch { .. }
+            | Effect::Invalidate(_)
+            | Effect::Permits(_)
+            | Effect::Recalled(_)
+            | Effect::Renew(_)
+            | Effect::Timeline(_) => {}
+        }
+    }
+}
+
+fn effects(plan: &Plan) -> impl Iterator<Item = &Effect> {
+    plan.stages.iter().flat_map(|Stage(effects)| effects)
+}
+
+/// Single writes of an effect.
+fn atoms(effect: &Effect) -> Vec<Effect> {
+    match effect {
+        Effect::Group(change) => {
+            let part = |update| {
+                let mut part = change.clone();
+                part.update = update;
+                Effect::Group(part)
+            };
+            let members = change.update.members.iter().map(|(user, member)| {
+                part(crate::group::GroupUpdate {
+                    members: [(*user, *member)].into(),
+                    settings: None,
+                })
+            });
+            let settings = change.update.settings.map(|settings| {
+                part(crate::group::GroupUpdate {
+                    settings: Some(settings),
+                    ..Default::default()
+                })
+            });
+            members.chain(settings).collect()
+        }
+        Effect::Messages(rows) => (rows.iter().cloned())
+            .map(|row| Effect::Messages(vec![row]))
+            .collect(),
+        Effect::Changes(rows) => (rows.iter().cloned())
+            .map(|row| Effect::Changes(vec![row]))
+            .collect(),
+        Effect::Heads(heads) => heads
+            .iter()
+            .map(|moved| Effect::Heads(vec![*moved]))
+            .collect(),
+        Effect::ListRows(rows) => rows
+            .iter()
+            .map(|row| Effect::ListRows(vec![*row]))
+            .collect(),
+        Effect::ListOps { ops, at } => {
+            let op = |op: &_| Effect::ListOps {
+                ops: vec![*op],
+                at: *at,
+            };
+            ops.iter().map(op).collect()
+        }
+        other => vec![other.clone()],
+    }
+}
+
+fn assert_absent(missing: &Missing, facts: &Facts) {
+    let asked_twice = missing
+        .groups
+        .keys()
+        .any(|key| facts.groups.contains_key(key))
+        || missing
+            .heads
+            .iter()
+            .any(|key| facts.heads.contains_key(key))
+        || missing.rows.iter().any(|key| facts.rows.contains_key(key))
+        || (missing.first_sends.iter()).any(|key| facts.first_sends.contains_key(key))
+        || (missing.overlays.iter()).any(|key| facts.overlays.contains_key(key))
+        || (missing.first_changes.keys()).any(|key| facts.first_changes.contains_key(key))
+        || (missing.own_changes.keys()).any(|key| facts.own_changes.contains_key(key))
+        || (missing.followers.iter()).any(|key| facts.followers.contains_key(key))
+        || missing
+            .cleared
+            .iter()
+            .any(|key| facts.cleared.contains_key(key))
+        || missing
+            .platforms
+            .iter()
+            .any(|key| facts.platforms.contains_key(key));
+    assert!(!asked_twice, "asked again: {missing:?}");
+}

@@ -1,0 +1,336 @@
+//! Parts of a station, put together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::trace::Spans;
+use api::transport::Connector;
+use backend::Backends;
+use backend::clock::TimerClock;
+use backend::discovery::Role;
+use backend::queue::Producer;
+use protocol::admission::SendLimits;
+use protocol::reading::ReadRules;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::accept::SendAcceptor;
+use crate::admission::Admissions;
+use crate::auth::Authenticator;
+use crate::boat_clients::BoatClients;
+use crate::change_check::ChangeCheck;
+use crate::config::Config;
+use crate::deadline::answered_within;
+use crate::grpc::Station;
+use crate::ids::MessageIds;
+use crate::installation::Installation;
+use crate::kickout::{KickoutQueue, KickoutRequest};
+use crate::last_received::LastReceivedWriter;
+use crate::limits::Limits;
+use crate::mail::{self, MailReader};
+use crate::membership::Membership;
+use crate::metrics::{AcceptMetrics, AdmissionMetrics, ReceiptMetrics};
+use crate::publisher::Publisher;
+use crate::read::{GroupTimeline, ListCache, PageCache, Reader};
+use crate::read_markers::remember;
+use crate::receipt_notifier::ReceiptNotifier;
+use crate::receipts::Receipts;
+use crate::records::Records;
+use crate::revocations::RevocationDoor;
+use crate::start::StartError;
+use crate::tickets::TicketDoor;
+use crate::workers::Workers;
+
+/// Handles and settings that the parts of a station share.
+struct Shared<'a> {
+    config: &'a Config,
+    backends: &'a Backends,
+    workers: Workers<'a>,
+    deadline: Duration,
+    producer: Arc<dyn Producer>,
+    records: Records,
+    boats: Arc<BoatClients>,
+    limits: Arc<Limits>,
+    cached: ListCache,
+    membership: Arc<Membership>,
+}
+
+/// Puts a station together, and starts what keeps it up to date.
+pub(crate) async fn assemble(
+    config: &Config,
+    (backends, connector): (&Backends, &Connector),
+    (authenticator, tickets): (Arc<dyn Authenticator>, Arc<TicketDoor>),
+    (tasks, calls): (&TaskTracker, &TaskTracker),
+    stop: &CancellationToken,
+) -> Result<Arc<Station>, StartError> {
+    let (clock, deadline) = (backends.clock.clone(), config.store_deadline);
+    let installation = Installation {
+        registry: backends.registry.clone(),
+        store: backends.installation.clone(),
+        clock: clock.clone(),
+        deadline,
+    };
+    let cluster = installation.agree(backends.entropy.next().max(1)).await?;
+    let ids = MessageIds::lease(
+        backends.registry.clone(),
+        backends.installation.clone(),
+        clock.clone(),
+        config.reserve_ahead,
+        deadline,
+    );
+    let ids = ids.await?;
+    let boats = Arc::new(BoatClients::new(
+        connector.clone(),
+        // A monotonic clock: lives are probed again in seconds, even if the time of day is set.
+        Arc::new(TimerClock::starting_at(clock.now())),
+        config.notice_deadline,
+    ));
+    let roster = answered_within(deadline, backends.registry.watch(Role::Boat)).await?;
+    boats.adopt(&roster.borrow());
+    let stations = answered_within(deadline, backends.registry.watch(Role::Station)).await?;
+    let revocations = RevocationDoor::new(
+        backends.revocations.clone(),
+        clock.clone(),
+        backends.entropy.clone(),
+        deadline,
+        &config.auth,
+    );
+    revocations.load().await?;
+    let revocations = Arc::new(revocations);
+    let received = LastReceivedWriter::new(backends.mailbox.clone(), clock.clone(), deadline);
+    let received = Arc::new(received);
+
+    let workers = Workers {
+        tasks,
+        stop,
+        waiting_max: config.background_max,
+    };
+    let limits = Arc::new(Limits::new(config, stations));
+    let shared = Shared::new(config, backends, workers, boats.clone(), limits);
+    let reader = Arc::new(shared.reader());
+    let admissions = shared.admissions(authenticator, &tickets, &revocations, cluster);
+    let station = Arc::new(Station {
+        admissions,
+        accept: shared.acceptor(ids),
+        receipts: shared.receipts(&received),
+        mail: shared.mail(&reader),
+        reader,
+        tickets,
+        batch_items_max: config.batch_items_max,
+        calls: calls.clone(),
+    });
+
+    let until = || stop.clone();
+    tasks.spawn(until().run_until_cancelled_owned(async move { installation.keep(cluster).await }));
+    tasks.spawn(until().run_until_cancelled_owned(async move { revocations.follow().await }));
+    let keeper = station.clone();
+    tasks.spawn(until().run_until_cancelled_owned(async move {
+        keeper.accept.ids.keep_reserved().await;
+    }));
+    let token = until();
+    tasks.spawn(async move { received.keep_written(token).await });
+    tasks.spawn(until().run_until_cancelled_owned(async move { boats.follow(roster).await }));
+    Ok(station)
+}
+
+impl<'a> Shared<'a> {
+    fn new(
+        config: &'a Config,
+        backends: &'a Backends,
+        workers: Workers<'a>,
+        boats: Arc<BoatClients>,
+        limits: Arc<Limits>,
+    ) -> Shared<'a> {
+        let deadline = config.store_deadline;
+        let cached = ListCache::new(
+            backends.cache.clone(),
+            backends.conversations.clone(),
+            backends.clock.clone(),
+            deadline,
+        );
+        let groups = backends.groups.clone();
+        let membership = Membership::new(groups, config.members_deadline, deadline);
+        Shared {
+            config,
+            backends,
+            workers,
+            deadline,
+            producer: backends.queue.producer(),
+            records: Records::of(backends.queue.as_ref()),
+            boats,
+            limits,
+            cached,
+            membership: Arc::new(membership),
+        }
+    }
+
+    fn reader(&self) -> Reader {
+        let config = self.config;
+        Reader {
+            backends: self.backends.clone(),
+            limits: self.limits.clone(),
+            cached: self.cached.clone(),
+            pages: PageCache::new(&config.pages, config.page_bytes_max),
+            timeline: GroupTimeline {
+                timeline: self.backends.timeline.clone(),
+                deadline: config.timeline_deadline,
+                bytes_max: config.page_bytes_max,
+            },
+            rules: ReadRules {
+                page_max: config.page_max,
+                page_bytes_max: config.page_bytes_max,
+                list_margin: config.list_margin,
+            },
+            deadline: self.deadline,
+            door_deadline: config.members_deadline,
+        }
+    }
+
+    fn admissions(
+        &self,
+        authenticator: Arc<dyn Authenticator>,
+        tickets: &Arc<TicketDoor>,
+        revocations: &Arc<RevocationDoor>,
+        cluster: u64,
+    ) -> Admissions {
+        let (config, backends) = (self.config, self.backends);
+        let metrics = AdmissionMetrics::new();
+        let kicks = KickoutQueue {
+            producer: self.producer.clone(),
+            records: self.records,
+            clock: backends.clock.clone(),
+            deadline: config.publish_deadline,
+            attempts: config.kickout_attempts,
+            published: metrics.kickouts_published.clone(),
+        };
+        let kicker = kicks.clone();
+        let ended = self
+            .workers
+            .spawn("kickout", move |batch: Vec<KickoutRequest>| {
+                kicker.clone().publish_all(batch)
+            });
+        Admissions {
+            authenticator,
+            limits: self.limits.clone(),
+            mailbox: backends.mailbox.clone(),
+            capacity: config.sessions.capacity(),
+            devices: backends.devices.clone(),
+            groups: backends.groups.clone(),
+            boats: self.boats.clone(),
+            kicks,
+            ended,
+            revocations: revocations.clone(),
+            tickets: tickets.clone(),
+            clock: backends.clock.clone(),
+            cluster,
+            deadline: self.deadline,
+            metrics,
+        }
+    }
+
+    fn acceptor(&self, ids: MessageIds) -> SendAcceptor {
+        let (config, backends, deadline) = (self.config, self.backends, self.deadline);
+        let mailbox = backends.mailbox.clone();
+        let resolved = self.workers.spawn("dedupe", move |batch: Vec<_>| {
+            let mailbox = mailbox.clone();
+            // Unresolved keys stay pending, which a resend can live with.
+            async move {
+                let sends = batch.into_iter().flatten().collect();
+                let done = timeout(deadline, mailbox.dedupe_done(sends)).await;
+                if !matches!(done, Ok(Ok(()))) {
+                    ::metrics::counter!("station_dedupe_unresolved_total").increment(1);
+                }
+            }
+        });
+        let (conversations, heads) = (backends.conversations.clone(), backends.heads.clone());
+        let registers = self.cached.clone();
+        let seen = self.workers.spawn("seen", move |batch| {
+            let (conversations, heads) = (conversations.clone(), heads.clone());
+            remember(conversations, heads, registers.clone(), deadline, batch)
+        });
+        SendAcceptor {
+            limits: SendLimits {
+                body_bytes_max: config.body_bytes_max,
+            },
+            dedupe_deadline: config.dedupe_deadline,
+            rates: self.limits.clone(),
+            ids,
+            room: Semaphore::new(room_of(config)),
+            mailbox: backends.mailbox.clone(),
+            log: Publisher::new(self.producer.clone(), config.publish_deadline),
+            records: self.records,
+            bounds: config.bounds(),
+            clock: backends.clock.clone(),
+            resolved,
+            seen,
+            change_deadline: config.members_deadline,
+            changes: ChangeCheck {
+                history: backends.history.clone(),
+                group_history: backends.group_history.clone(),
+                membership: self.membership.clone(),
+                changes: backends.changes.clone(),
+                clock: backends.clock.clone(),
+                deadline,
+                rules: config.bounds().rules(),
+            },
+            membership: self.membership.clone(),
+            metrics: AcceptMetrics::new(),
+            spans: Spans::here(),
+        }
+    }
+
+    fn receipts(&self, received: &Arc<LastReceivedWriter>) -> Receipts {
+        let (backends, deadline) = (self.backends, self.deadline);
+        let Workers { tasks, stop, .. } = self.workers;
+        let metrics = ReceiptMetrics::new();
+        let notifier = ReceiptNotifier::new(
+            (backends.mailbox.clone(), backends.history.clone()),
+            self.boats.clone(),
+            deadline,
+            (tasks.clone(), stop.clone()),
+            metrics.clone(),
+        );
+        let work = move |batch| notifier.clone().notify_all(batch);
+        let notices = (self.config.push_receipts).then(|| self.workers.spawn("receipts", work));
+        Receipts {
+            history: backends.history.clone(),
+            group_history: backends.group_history.clone(),
+            membership: self.membership.clone(),
+            conversations: backends.conversations.clone(),
+            cached: self.cached.clone(),
+            clock: backends.clock.clone(),
+            deadline,
+            notices,
+            tasks: tasks.clone(),
+            last_received: received.clone(),
+            metrics,
+        }
+    }
+
+    fn mail(&self, reader: &Arc<Reader>) -> MailReader {
+        let (config, backends, deadline) = (self.config, self.backends, self.deadline);
+        let (mailbox, timer) = (backends.mailbox.clone(), backends.clock.clone());
+        let trims = self.workers.spawn("mail", move |drained| {
+            mail::trim_all(mailbox.clone(), timer.clone(), deadline, drained)
+        });
+        MailReader {
+            mailbox: backends.mailbox.clone(),
+            history: backends.history.clone(),
+            reader: reader.clone(),
+            ledger: backends.ledger.clone(),
+            clock: backends.clock.clone(),
+            deadline,
+            page_max: config.page_max,
+            page_bytes_max: config.page_bytes_max,
+            trims,
+        }
+    }
+}
+
+/// Room for the sends of at least one full batch, or no full batch would ever be taken.
+fn room_of(config: &Config) -> usize {
+    let room = config.sends_in_flight_max.max(config.batch_items_max);
+    room.min(Semaphore::MAX_PERMITS)
+}

@@ -1,0 +1,87 @@
+//! Judges a change when it is sent, so that a sender who may not make it, or comes too late, hears
+//! so at once.
+//!
+//! The conversation's writer judges again, at the change's place in the log: only that counts. A
+//! change that cannot be judged here, because its message is not placed yet or a store does not
+//! answer, goes on to the writer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend::changes::ChangeStore;
+use backend::clock::Clock;
+use backend::group_history::GroupHistoryStore;
+use backend::history::HistoryStore;
+use protocol::admission::check_change;
+use protocol::change::{ChangeRequest, ChangeRules, Overlay};
+use protocol::{ConversationId, Message, Placed, Refusal};
+
+use crate::deadline::within;
+use crate::membership::Membership;
+
+/// Judges changes.
+pub(crate) struct ChangeCheck {
+    pub(crate) history: Arc<dyn HistoryStore>,
+    pub(crate) group_history: Arc<dyn GroupHistoryStore>,
+    pub(crate) membership: Arc<Membership>,
+    pub(crate) changes: Arc<dyn ChangeStore>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) deadline: Duration,
+    pub(crate) rules: ChangeRules,
+}
+
+impl ChangeCheck {
+    /// Reason why this change would have no effect; `None` if it may go on.
+    pub(crate) async fn refused(
+        &self,
+        message: &Message,
+        conversation: ConversationId,
+    ) -> Option<Refusal> {
+        let asked = ChangeRequest::of(message)?;
+        let role = match conversation {
+            ConversationId::Group(group) => match self.membership.of(asked.by, group).await {
+                Ok((_, member)) => member.role,
+                Err(refusal) if refusal.code.retryable() => return None,
+                Err(refusal) => return Some(refusal),
+            },
+            ConversationId::Private { .. } | ConversationId::System(_) => None,
+        };
+        let original = self.original(&asked, conversation).await.ok()?;
+        let altered = match &original {
+            Some(placed) => self.altered(placed).await.ok()?,
+            None => Overlay::default(),
+        };
+        let original = original.as_ref().map(|placed| (placed, &altered));
+        check_change(&asked, role, original, &self.rules, self.clock.now()).err()
+    }
+
+    /// The message to be changed, as it was sent.
+    async fn original(
+        &self,
+        asked: &ChangeRequest,
+        conversation: ConversationId,
+    ) -> Result<Option<Placed>, Refusal> {
+        let placed = match conversation {
+            ConversationId::Group(group) => {
+                let key = [(group, asked.subject)];
+                let rows = within(self.deadline, self.group_history.rows(&key)).await?;
+                let row = rows.into_iter().next().flatten();
+                row.map(|row| row.placed())
+            }
+            ConversationId::Private { .. } | ConversationId::System(_) => {
+                let key = [(asked.by, asked.subject)];
+                let rows = within(self.deadline, self.history.private(&key)).await?;
+                let row = rows.into_iter().next().flatten();
+                row.and_then(|row| row.placed())
+            }
+        };
+        Ok(placed.filter(|placed| placed.conversation == conversation))
+    }
+
+    async fn altered(&self, placed: &Placed) -> Result<Overlay, Refusal> {
+        let seq = placed.position.seq;
+        let altered = self.changes.altered(placed.conversation, seq, seq);
+        let altered = within(self.deadline, altered).await?.remove(&seq);
+        Ok(altered.unwrap_or_default())
+    }
+}

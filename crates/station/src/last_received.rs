@@ -1,0 +1,92 @@
+//! Last private message that each user received, kept beside the mailbox: a device that has lost
+//! its own cursors may ask from there on (S0-83). It is only a help: losing it costs a device a
+//! longer page, and sync works without it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend::clock::Clock;
+use backend::mailbox::MailboxStore;
+use metrics::Counter;
+use parking_lot::Mutex;
+use protocol::receipt::LastReceived;
+use protocol::{MessageId, UserId};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::deadline::within;
+
+/// Shortest time between two writes of a user.
+const EVERY: Duration = Duration::from_secs(30);
+
+/// Interval of checking for users who are due.
+const LOOK_EVERY: Duration = Duration::from_secs(3);
+
+/// Users remembered between two writes.
+const USERS_MAX: usize = 131_072;
+
+/// Users of one write.
+const TOGETHER: usize = 256;
+
+/// Gathers the last received messages, and writes them.
+pub(crate) struct LastReceivedWriter {
+    last: Mutex<LastReceived>,
+    mailbox: Arc<dyn MailboxStore>,
+    clock: Arc<dyn Clock>,
+    deadline: Duration,
+    written: Counter,
+    dropped: Counter,
+}
+
+impl LastReceivedWriter {
+    pub(crate) fn new(
+        mailbox: Arc<dyn MailboxStore>,
+        clock: Arc<dyn Clock>,
+        deadline: Duration,
+    ) -> LastReceivedWriter {
+        LastReceivedWriter {
+            last: Mutex::new(LastReceived::new(EVERY, USERS_MAX)),
+            mailbox,
+            clock,
+            deadline,
+            written: metrics::counter!("station_last_received_total", "result" => "written"),
+            dropped: metrics::counter!("station_last_received_total", "result" => "dropped"),
+        }
+    }
+
+    /// Notes a message, to be written later.
+    pub(crate) fn note(&self, user: UserId, id: MessageId) {
+        if !self.last.lock().note(user, id, self.clock.now()) {
+            self.dropped.increment(1);
+        }
+    }
+
+    /// Writes users who are due until `stop`, and then the rest.
+    pub(crate) async fn keep_written(&self, stop: CancellationToken) {
+        let mut look = interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while stop.run_until_cancelled(look.tick()).await.is_some() {
+            let due = self.last.lock().take_due(self.clock.now());
+            self.write(due).await;
+        }
+        let rest = self.last.lock().take_all();
+        // Nobody waits long for a mere help.
+        let _ = timeout(self.deadline, self.write(rest)).await;
+    }
+
+    /// Writes users in parts. A part that fails, and those after it, are written with the user's
+    /// next message.
+    async fn write(&self, mut received: Vec<(UserId, MessageId)>) {
+        while !received.is_empty() {
+            let rest = received.split_off(received.len().min(TOGETHER));
+            let some = received.len();
+            let written = self.mailbox.set_received(received);
+            if within(self.deadline, written).await.is_err() {
+                self.dropped.increment((some + rest.len()) as u64);
+                return;
+            }
+            self.written.increment(some as u64);
+            received = rest;
+        }
+    }
+}

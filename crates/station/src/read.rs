@@ -1,0 +1,166 @@
+//! Answers to devices that come back. `protocol::reading` decides; here its sources are asked, from
+//! the nearest on: memory of this process, caches, the stores of record.
+
+mod fetch;
+mod group_timeline;
+mod list_cache;
+pub(crate) mod page_cache;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::station::SyncCall;
+use backend::Backends;
+use backend::cache::FillToken;
+use backend::clock::Clock;
+use futures_util::future::{FutureExt, try_join_all};
+use futures_util::stream::{self, StreamExt};
+use parking_lot::Mutex;
+use protocol::cache::CacheKey;
+use protocol::frame::SyncPage;
+use protocol::reading::{self, Fill, ReadFacts, ReadOutcome, ReadQuestion, ReadRules, Unanswered};
+use protocol::{Code, ConversationId, Placed, Refusal, Seq, UserId};
+
+pub(crate) use self::group_timeline::GroupTimeline;
+pub(crate) use self::list_cache::ListCache;
+pub(crate) use self::page_cache::PageCache;
+use crate::limits::Limits;
+
+/// Calls of one kind at the same time, of those that ask about one thing each.
+const TOGETHER: usize = 16;
+
+/// Tokens to fill the entries that a question looked up.
+type FillTokens = Mutex<BTreeMap<CacheKey, FillToken>>;
+
+/// Answers questions of devices.
+pub(crate) struct Reader {
+    pub(crate) backends: Backends,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) cached: ListCache,
+    pub(crate) pages: PageCache,
+    pub(crate) timeline: GroupTimeline,
+    pub(crate) rules: ReadRules,
+    /// Time for a store.
+    pub(crate) deadline: Duration,
+    /// Time for the store to say why a user is not let in.
+    pub(crate) door_deadline: Duration,
+}
+
+impl Reader {
+    pub(crate) async fn answer(&self, call: SyncCall) -> Result<SyncPage, Refusal> {
+        let user = call.user;
+        self.limits.question(user)?;
+        let question = ReadQuestion {
+            user,
+            query: &call.request.query,
+            began: self.clock().now(),
+        };
+        let decide = |facts: &ReadFacts| reading::answer(&question, facts, &self.rules);
+        let answer = self.decide(user, decide).await?;
+        Ok(SyncPage {
+            request: call.request.request,
+            answer,
+        })
+    }
+
+    /// Applies changes to messages of any conversations. Returns the places of those that changed.
+    pub(crate) async fn apply_changes(
+        &self,
+        user: UserId,
+        messages: &mut [Placed],
+    ) -> Result<BTreeSet<(ConversationId, Seq)>, Refusal> {
+        let began = self.clock().now();
+        self.decide(user, |facts| {
+            reading::apply_changes(messages, user, began, facts, &self.rules)
+        })
+        .await
+    }
+
+    fn clock(&self) -> &Arc<dyn Clock> {
+        &self.backends.clock
+    }
+
+    async fn decide<T>(
+        &self,
+        user: UserId,
+        mut decide: impl FnMut(&ReadFacts) -> ReadOutcome<T> + Send,
+    ) -> Result<T, Refusal> {
+        let (mut facts, tokens) = (ReadFacts::default(), FillTokens::default());
+        loop {
+            let ReadOutcome { answer, fills } = decide(&facts);
+            let needs = match answer {
+                Err(Unanswered::Missing(needs)) if !needs.is_empty() => needs,
+                Err(Unanswered::Stale) => {
+                    facts = ReadFacts::without_user_entry(user);
+                    tokens.lock().remove(&CacheKey::User(user));
+                    continue;
+                }
+                ended => {
+                    self.fill(user, fills, tokens.into_inner()).await;
+                    return ended.map_err(|why| match why {
+                        Unanswered::Refused(refusal) => refusal,
+                        Unanswered::Missing(_) | Unanswered::Stale => without_end(),
+                    });
+                }
+            };
+            let asked = needs
+                .iter()
+                .map(|need| self.fetch(user, need, &tokens).boxed());
+            match try_join_all(asked).await {
+                Ok(answers) => {
+                    for (need, fact) in needs.into_iter().zip(answers) {
+                        facts.add(need, fact);
+                    }
+                }
+                Err(refusal) => {
+                    self.fill(user, fills, tokens.into_inner()).await;
+                    return Err(refusal);
+                }
+            }
+        }
+    }
+
+    /// Fills caches, each entry with the token from before it was read.
+    async fn fill(
+        &self,
+        user: UserId,
+        fills: Vec<Fill>,
+        mut tokens: BTreeMap<CacheKey, FillToken>,
+    ) {
+        let (mut of_user, mut groups, mut latest) = (None, Vec::new(), Vec::new());
+        for fill in fills {
+            match fill {
+                Fill::User(entry) => {
+                    let token = tokens.remove(&CacheKey::User(user));
+                    of_user = token.map(|token| (token, entry));
+                }
+                Fill::Group(group, entry) => {
+                    let token = tokens.remove(&CacheKey::Group(group));
+                    groups.extend(token.map(|token| (group, token, entry)));
+                }
+                Fill::Timeline(group, messages, head) => latest.push((group, messages, head)),
+            }
+        }
+        let of_user = async {
+            if let Some((token, entry)) = of_user {
+                self.cached.keep_user(user, token, &entry).await;
+            }
+        };
+        let latest = latest
+            .into_iter()
+            .map(|(group, messages, head)| async move {
+                self.timeline.keep(group, &messages, &head).await;
+            });
+        let latest: Vec<_> = latest.collect();
+        let latest = stream::iter(latest)
+            .buffer_unordered(TOGETHER)
+            .collect::<()>();
+        tokio::join!(of_user, self.cached.keep_groups(groups), latest);
+    }
+}
+
+fn without_end() -> Refusal {
+    let text = "a question ended without an answer: a fault of this server";
+    Refusal::new(Code::Unavailable, text)
+}

@@ -1,0 +1,114 @@
+//! Newest messages of groups, from the cache beside history (S0-63): a member who comes back after
+//! a short while costs history nothing. Whatever is missing or not dense is read from history, and
+//! its newest messages are cached again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::codec;
+use backend::timeline::{Timeline, TimelineEntry};
+use protocol::conversation::Head;
+use protocol::frame::{HistoryRange, ServerFrame};
+use protocol::reading::{LATEST_MAX, PageKey, from_timeline};
+use protocol::{ConversationId, GroupId, Placed};
+
+use crate::deadline::within;
+
+/// Distance from the end beyond which the cache is not asked.
+const REACH: u64 = 1000;
+
+/// Messages that may have come between the head and the question.
+const SLACK: usize = 16;
+
+/// Reads and fills the cache of groups' messages.
+#[derive(Clone)]
+pub(crate) struct GroupTimeline {
+    pub(crate) timeline: Arc<dyn Timeline>,
+    /// Time for the cache; then history is asked.
+    pub(crate) deadline: Duration,
+    /// Bytes of content in one page.
+    pub(crate) bytes_max: usize,
+}
+
+impl GroupTimeline {
+    /// A page, in its order, if the cache has it; `None` if history must be asked.
+    pub(crate) async fn page(
+        &self,
+        group: GroupId,
+        part: PageKey,
+        head: &Head,
+    ) -> Option<Vec<Placed>> {
+        let newer = part.newer(head.seq);
+        if newer >= REACH {
+            return None;
+        }
+        let (offset, wanted) = (usize::try_from(newer).ok()?, part.count());
+        let kept = self.latest(group, offset, wanted).await?;
+        let kept = kept.into_iter().map_while(|entry| placed(group, entry));
+        from_timeline(kept.collect(), part.range(), head, wanted, self.bytes_max)
+    }
+
+    /// Newest `count` messages, as [`GroupTimeline::page`].
+    pub(crate) async fn newest(
+        &self,
+        group: GroupId,
+        head: &Head,
+        count: usize,
+    ) -> Option<Vec<Placed>> {
+        let newest = HistoryRange::Backward { before: None };
+        let key = PageKey::of(newest, head.seq, count)?;
+        self.page(group, key, head).await
+    }
+
+    /// At least `wanted` entries; fewer if there are no more, or if they are enough for a page.
+    async fn latest(
+        &self,
+        group: GroupId,
+        offset: usize,
+        wanted: usize,
+    ) -> Option<Vec<TimelineEntry>> {
+        let (mut kept, mut bytes) = (Vec::new(), 0);
+        while kept.len() < wanted && bytes < self.bytes_max {
+            let most = wanted + SLACK - kept.len();
+            let latest = self.timeline.latest(group, offset + kept.len(), most);
+            let more = within(self.deadline, latest).await.ok()?;
+            if more.is_empty() {
+                break;
+            }
+            bytes += more.iter().map(|entry| entry.body.len()).sum::<usize>();
+            kept.extend(more);
+        }
+        Some(kept)
+    }
+
+    /// Caches the newest of messages read from history. A failure is made good by the next reader.
+    pub(crate) async fn keep(&self, group: GroupId, messages: &[Placed], head: &Head) {
+        let is_recent = |placed: &&Placed| {
+            let newer = head.seq.0.saturating_sub(placed.position.seq.0);
+            newer < LATEST_MAX as u64
+        };
+        let entries: Vec<TimelineEntry> = (messages.iter().filter(is_recent))
+            .map(|placed| TimelineEntry {
+                seq: placed.position.seq,
+                id: placed.message.id,
+                body: codec::encode_message(placed),
+            })
+            .collect();
+        if !entries.is_empty() {
+            // A failure is counted with the store's.
+            let _ = within(self.deadline, self.timeline.push(group, entries)).await;
+        }
+    }
+}
+
+/// Message of an entry; `None` if the entry means something else.
+fn placed(group: GroupId, entry: TimelineEntry) -> Option<Placed> {
+    let length = entry.body.len();
+    let Ok(ServerFrame::Message(placed)) = codec::decode_server(entry.body, length) else {
+        return None;
+    };
+    let is_it = placed.conversation == ConversationId::Group(group)
+        && placed.position.seq == entry.seq
+        && placed.message.id == entry.id;
+    is_it.then_some(placed)
+}

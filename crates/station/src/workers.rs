@@ -1,0 +1,107 @@
+//! Work that follows an answer: gathered into batches, bounded, and dropped with a count at the
+//! bound.
+
+use std::future::Future;
+
+use metrics::Counter;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Largest batch.
+const BATCH_MAX: usize = 1024;
+
+/// Sending end of a queue of background work.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkQueue<T> {
+    queue: mpsc::Sender<T>,
+    dropped: Counter,
+}
+
+/// Runs background work until `stop`, then the work that is still queued.
+pub(crate) struct Workers<'a> {
+    pub(crate) tasks: &'a TaskTracker,
+    pub(crate) stop: &'a CancellationToken,
+    /// Limit of items waiting in each queue.
+    pub(crate) waiting_max: usize,
+}
+
+impl Workers<'_> {
+    /// Starts a worker; `name` labels its drops. Items offered while a batch is worked on make the
+    /// next batch.
+    pub(crate) fn spawn<T, W, F>(&self, name: &'static str, mut work: W) -> WorkQueue<T>
+    where
+        T: Send + 'static,
+        W: FnMut(Vec<T>) -> F + Send + 'static,
+        F: Future<Output = ()> + Send,
+    {
+        let (queue, mut waiting) = mpsc::channel(self.waiting_max.max(1));
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            loop {
+                let first = tokio::select! {
+                    biased;
+                    first = waiting.recv() => first,
+                    () = stop.cancelled() => None,
+                };
+                let Some(first) = first else { break };
+                // Items offered by others in this turn of the runtime join the batch.
+                tokio::task::yield_now().await;
+                let mut batch = vec![first];
+                while batch.len() < BATCH_MAX
+                    && let Ok(more) = waiting.try_recv()
+                {
+                    batch.push(more);
+                }
+                work(batch).await;
+            }
+        });
+        WorkQueue {
+            queue,
+            dropped: metrics::counter!("station_background_dropped_total", "work" => name),
+        }
+    }
+}
+
+impl<T> WorkQueue<T> {
+    /// Queues one item; returns false if it was dropped.
+    pub(crate) fn offer(&self, item: T) -> bool {
+        let taken = self.queue.try_send(item).is_ok();
+        if !taken {
+            self.dropped.increment(1);
+        }
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_queued_is_done_before_the_end_and_what_is_too_much_is_dropped() {
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let workers = Workers {
+            tasks: &tasks,
+            stop: &stop,
+            waiting_max: 3,
+        };
+        let done = Arc::new(Mutex::new(Vec::new()));
+        let log = done.clone();
+        let queue = workers.spawn("test", move |batch: Vec<u32>| {
+            log.lock().extend(batch);
+            std::future::ready(())
+        });
+        let taken: Vec<bool> = (0..5).map(|n| queue.offer(n)).collect();
+        assert_eq!(taken, [true, true, true, false, false]);
+        stop.cancel();
+        tasks.close();
+        tasks.wait().await;
+        assert_eq!(*done.lock(), [0, 1, 2]);
+        assert!(!queue.offer(9), "nobody works any more");
+    }
+}

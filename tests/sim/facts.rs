@@ -1,0 +1,122 @@
+//! Facts that a decision lacks, read from the disk.
+
+use std::sync::Arc;
+
+use protocol::conversation::StoredPosition;
+use protocol::history::Version;
+use protocol::writer::{ChangeKey, Facts, Missing, Owner, SendKey};
+use protocol::{ConversationId, MessageId, Seq};
+
+use crate::world::World;
+
+impl World {
+    /// Adds all missing facts: heads from the carrier's memory, and all else from the disk.
+    pub(crate) fn answer(&self, missing: &Missing, facts: &mut Facts) {
+        for group in missing.groups.keys() {
+            let known = self.group(*group).map(Arc::new);
+            facts.groups.insert(*group, known);
+        }
+        for conversation in &missing.heads {
+            let known = self.carrier.heads.get(conversation);
+            let head = known.or_else(|| self.disk.heads.get(conversation));
+            facts
+                .heads
+                .insert(*conversation, head.copied().unwrap_or_default());
+        }
+        for conversation in &missing.stored_heads {
+            let head = self.disk.heads.get(conversation).copied();
+            facts
+                .stored_heads
+                .insert(*conversation, head.unwrap_or_default());
+        }
+        for key in &missing.rows {
+            facts.rows.insert(*key, self.disk.message_row(*key));
+        }
+        for key in &missing.first_sends {
+            facts.first_sends.insert(*key, self.stored_send(*key));
+        }
+        for place in &missing.overlays {
+            let overlay = self.disk.altered.get(place).cloned();
+            facts.overlays.insert(*place, overlay.unwrap_or_default());
+        }
+        for (key, last) in &missing.first_changes {
+            let first = self.stored_change(*key, *last);
+            facts.first_changes.insert(*key, first);
+        }
+        for ((conversation, record), last) in &missing.own_changes {
+            let mut stored = self
+                .disk
+                .changes
+                .range((*conversation, 0)..=(*conversation, *last));
+            let own = stored.find(|(_, row)| row.version == *record);
+            let own = own.map(|(_, row)| row.changed.clone());
+            facts.own_changes.insert((*conversation, *record), own);
+        }
+        for key in &missing.followers {
+            facts.followers.insert(*key, self.stored_follower(*key));
+        }
+        for key in &missing.cleared {
+            facts
+                .cleared
+                .insert(*key, self.disk.registers_of(key.0, key.1).cleared);
+        }
+        for user in &missing.platforms {
+            let platforms = self.disk.platforms.get(user).cloned();
+            facts.platforms.insert(*user, platforms.unwrap_or_default());
+        }
+        for (group, user) in &missing.roles {
+            let role = self.group(*group).and_then(|group| group.role(*user));
+            facts.roles.insert((*group, *user), role);
+        }
+    }
+
+    fn stored_send(&self, key: SendKey) -> Option<(MessageId, StoredPosition)> {
+        if let ConversationId::Group(group) = key.conversation {
+            let mut rows = self.disk.group_rows.range((group, key.since)..);
+            let row = rows.find(|((of, _), row)| {
+                *of == group && (row.from, row.send_id) == (key.from, key.send_id)
+            })?;
+            return Some((row.1.id, StoredPosition::from(row.1)));
+        }
+        let mut rows = self.disk.rows.range((key.from, key.since)..);
+        let row = rows.find(|((owner, _), row)| {
+            *owner == key.from
+                && row.conversation() == Some(key.conversation)
+                && row
+                    .placed()
+                    .is_some_and(|placed| placed.message.from == key.from)
+                && row.send_id == key.send_id
+        })?;
+        Some((row.1.id, StoredPosition::from(row.1)))
+    }
+
+    fn stored_change(
+        &self,
+        key: ChangeKey,
+        last: u64,
+    ) -> Option<(Version, protocol::change::OrderedChange)> {
+        let mut stored =
+            (self.disk.changes).range((key.conversation, 0)..=(key.conversation, last));
+        let first = stored.find(|(_, row)| {
+            let asked = &row.changed.asked;
+            (asked.by, asked.send_id) == (key.by, key.send_id)
+        })?;
+        Some((first.1.version, first.1.changed.clone()))
+    }
+
+    fn stored_follower(
+        &self,
+        (owner, conversation, after): (Owner, ConversationId, Seq),
+    ) -> Option<Version> {
+        match owner {
+            Owner::Group(group) => {
+                let rows = self.disk.rows_of_group(group);
+                rows.get(&after.next()).map(|row| row.version)
+            }
+            Owner::User(user) => {
+                let row = self.disk.row_at(user, conversation, after.next());
+                row.map(|row| row.version)
+            }
+        }
+    }
+}

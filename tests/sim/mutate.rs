@@ -1,0 +1,296 @@
+//! Planted bugs of the writer: altered facts, and plans with an effect left out, doubled, altered
+//! or moved.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use protocol::conversation::Head;
+use protocol::delivery::group_obligations;
+use protocol::event::is_group_command;
+use protocol::group::{Group, Member, Role};
+use protocol::history::Version;
+use protocol::record::{TaskRecord, Work};
+use protocol::unread::Tally;
+use protocol::writer::{Effect, Facts, ListOpKind, Plan, Stage};
+use protocol::{ConversationId, Seq};
+
+use crate::plan::Sabotage;
+use crate::world::World;
+
+/// Kinds of effects that these worlds have a store for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Group,
+    Touch,
+    Invalidate,
+    Permits,
+    Messages,
+    Changes,
+    Heads,
+    Renew,
+    ListRows,
+    ListOps,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Kind; 10] = [
+        Kind::Group,
+        Kind::Touch,
+        Kind::Invalidate,
+        Kind::Permits,
+        Kind::Messages,
+        Kind::Changes,
+        Kind::Heads,
+        Kind::Renew,
+        Kind::ListRows,
+        Kind::ListOps,
+    ];
+
+    /// `None` for effects without a store here.
+    fn of(effect: &Effect) -> Option<Kind> {
+        match effect {
+            Effect::Group(_) => Some(Kind::Group),
+            Effect::Touch { .. } => Some(Kind::Touch),
+            Effect::Invalidate(_) => Some(Kind::Invalidate),
+            Effect::Permits(_) => Some(Kind::Permits),
+            Effect::Messages(_) => Some(Kind::Messages),
+            Effect::Changes(_) => Some(Kind::Changes),
+            Effect::Recalled(_) | Effect::Timeline(_) => None,
+            Effect::Heads(_) => Some(Kind::Heads),
+            Effect::Renew(_) => Some(Kind::Renew),
+            Effect::ListRows(_) => Some(Kind::ListRows),
+            Effect::ListOps { .. } => Some(Kind::ListOps),
+        }
+    }
+
+    /// True for effects that only fill caches: no answer is wrong without them.
+    pub(crate) fn is_lazy(self) -> bool {
+        matches!(self, Kind::Permits | Kind::Renew)
+    }
+}
+
+/// A plan that differs from the one that was decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mutation {
+    Without(Kind),
+    Twice(Kind),
+    /// The stage of this effect comes one later.
+    Behind(Kind),
+    /// Sessions get events before the last stage.
+    EarlyHandover,
+}
+
+impl Mutation {
+    fn apply(self, plan: &mut Plan) {
+        let has = |kind| move |effect: &Effect| Kind::of(effect) == Some(kind);
+        match self {
+            Mutation::Without(kind) => {
+                for stage in &mut plan.stages {
+                    stage.0.retain(|effect| !has(kind)(effect));
+                }
+            }
+            Mutation::Twice(kind) => {
+                let stages = std::mem::take(&mut plan.stages);
+                for stage in stages {
+                    let again: Vec<Effect> =
+                        stage.0.iter().filter(|e| has(kind)(e)).cloned().collect();
+                    plan.stages.push(stage);
+                    plan.stages.push(Stage(again));
+                }
+            }
+            Mutation::Behind(kind) => {
+                let has_atoms = |stage: &Stage| stage.0.iter().any(|e| Kind::of(e).is_some());
+                plan.stages.retain(has_atoms);
+                let stages = &plan.stages;
+                let at = stages
+                    .iter()
+                    .position(|stage| stage.0.iter().any(has(kind)));
+                if let Some(at) = at
+                    && at + 1 < plan.stages.len()
+                {
+                    plan.stages.swap(at, at + 1);
+                }
+            }
+            Mutation::EarlyHandover => {}
+        }
+    }
+}
+
+impl World {
+    /// Alters the facts of a decision.
+    pub(crate) fn plant_in_facts(&mut self, records: &[TaskRecord<'_>], facts: &mut Facts) {
+        match self.sabotage {
+            Some(Sabotage::OwnWorkSeen) => {
+                facts.overlays.values_mut().for_each(|overlay| {
+                    let zero = Version::default();
+                    let recalled = overlay.recalled.iter_mut();
+                    recalled.for_each(|register| register.version = zero);
+                    let edited = overlay.edited.iter_mut();
+                    edited.for_each(|register| register.version = zero);
+                    let reactions = overlay.reactions.values_mut();
+                    reactions.for_each(|register| register.version = zero);
+                });
+            }
+            Some(Sabotage::AnybodySays) => {
+                for record in records {
+                    let Work::Message(task) = &record.task.work else {
+                        continue;
+                    };
+                    let from = task.message.from;
+                    let Some(ConversationId::Group(group)) = task.message.conversation() else {
+                        continue;
+                    };
+                    let known = facts.groups.get_mut(&group);
+                    if task.message.content.change.is_none()
+                        && let Some(Some(group)) = known
+                        && group.role(from).is_none()
+                    {
+                        let mut open = Group::clone(group);
+                        let member = Member {
+                            role: Some(Role::Member),
+                            since: Seq::ZERO,
+                            version: Version::default(),
+                        };
+                        open.members.insert(from, member);
+                        *group = Arc::new(open);
+                    }
+                }
+            }
+            Some(Sabotage::ClearWithoutBound) => {
+                facts.followers.values_mut().for_each(|next| *next = None);
+            }
+            Some(Sabotage::PlacedLaterOvertaken) => self.find_later_rows(records, facts),
+            _ => {}
+        }
+    }
+
+    /// Plays the bug: a row of a later record counts as another writer's.
+    fn find_later_rows(&mut self, records: &[TaskRecord<'_>], facts: &Facts) {
+        for record in records {
+            let Work::Message(task) = &record.task.work else {
+                continue;
+            };
+            let mut rows = facts.rows.iter();
+            let is_later = rows.any(|((_, id), row)| {
+                let version = record.version(1);
+                *id == task.message.id && row.as_ref().is_some_and(|row| row.version() > version)
+            });
+            if is_later {
+                let what = format!("record {} finds another writer ahead of it", record.source);
+                self.judge.found(what);
+            }
+        }
+    }
+
+    /// Alters a plan. Returns true if the plan waits before it takes effect.
+    pub(crate) fn plant_in_plan(
+        &mut self,
+        records: &[TaskRecord<'_>],
+        facts: &Facts,
+        plan: &mut Plan,
+    ) -> bool {
+        if let Some(Sabotage::Planned(mutation)) = self.sabotage {
+            mutation.apply(plan);
+            if mutation == Mutation::EarlyHandover {
+                let early = std::mem::take(&mut plan.handover.deliver);
+                let is_late = !early.is_empty();
+                self.deliver(early);
+                return is_late;
+            }
+            return false;
+        }
+        let effects = plan.stages.iter_mut().flat_map(|stage| &mut stage.0);
+        match self.sabotage {
+            Some(Sabotage::ToldBeforeSaved) => {
+                let deliver = std::mem::take(&mut plan.handover.deliver);
+                let (early, rest): (Vec<_>, Vec<_>) =
+                    deliver.into_iter().partition(|(_, task)| task.rev > 0);
+                plan.handover.deliver = rest;
+                let is_late = !early.is_empty();
+                self.deliver(early);
+                return is_late;
+            }
+            Some(Sabotage::RevReused) => {
+                let mut first: BTreeMap<ConversationId, u64> = BTreeMap::new();
+                for effect in effects {
+                    let Effect::Changes(rows) = effect else {
+                        continue;
+                    };
+                    for row in rows {
+                        let rev = first.entry(row.conversation).or_insert(row.changed.rev);
+                        row.changed.rev = *rev;
+                    }
+                }
+            }
+            Some(Sabotage::ChangeUnlisted) => {
+                let placed = records.iter().filter(|record| match &record.task.work {
+                    Work::Message(task) => task.message.content.change.is_none(),
+                    Work::Deliver(_) | Work::Kickout(_) => false,
+                });
+                let placed = placed.filter_map(|record| record.task.work.conversation());
+                let placed: BTreeSet<ConversationId> = placed.collect();
+                for effect in effects {
+                    if let Effect::ListRows(rows) = effect {
+                        rows.retain(|row| placed.contains(&row.conversation));
+                    }
+                }
+            }
+            Some(Sabotage::ClearWithoutBound) => {
+                for effect in effects {
+                    let Effect::ListOps { ops, .. } = effect else {
+                        continue;
+                    };
+                    for op in ops {
+                        if let ListOpKind::Clear(up_to) = &mut op.kind {
+                            let head = self.disk.heads.get(&op.conversation).copied();
+                            *up_to = end(head.unwrap_or_default(), op.conversation, op.owner);
+                        }
+                    }
+                }
+            }
+            Some(Sabotage::HiddenUnlisted) => {
+                for effect in effects {
+                    if let Effect::ListOps { ops, .. } = effect {
+                        for op in std::mem::take(ops) {
+                            match crate::effects::Effect::hidden_mark(&op) {
+                                Some(mark) => _ = self.apply(mark),
+                                None => ops.push(op),
+                            }
+                        }
+                    }
+                }
+            }
+            Some(Sabotage::ToldToLeavers) => {
+                for (_, task) in &mut plan.handover.deliver {
+                    let message = &task.placed.message;
+                    let ConversationId::Group(group) = task.placed.conversation else {
+                        continue;
+                    };
+                    let group = facts.groups.get(&group).and_then(Option::as_ref);
+                    if let Some(group) = group
+                        && task.rev == 0
+                        && !is_group_command(message)
+                        && message.content.change.is_none()
+                    {
+                        let ever: Vec<_> = group.members.iter().map(|(user, _)| user).collect();
+                        let known = |user| self.disk.platforms.get(&user).cloned();
+                        let known = |user| known(user).unwrap_or_default();
+                        task.owed = group_obligations(ever, &task.placed, known);
+                    }
+                }
+            }
+            _ => {}
+        }
+        false
+    }
+}
+
+fn end(head: Head, conversation: ConversationId, owner: protocol::UserId) -> Tally {
+    match conversation.side_of(owner) {
+        Some(side) => head.tally(side),
+        None => Tally {
+            seq: head.seq,
+            incoming: 0,
+        },
+    }
+}

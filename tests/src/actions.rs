@@ -1,0 +1,381 @@
+//! Actions of users besides sending: recall, edit, react, read, and tidy up lists.
+
+use std::time::Duration;
+
+use protocol::change::{ChangeKind, ChangeOf, ListArrangement, Reaction};
+use protocol::group::{GroupCommand, GroupSettings, Role};
+use protocol::message::Content;
+use protocol::{ConversationId, GroupId, MessageId, Recipient, SendId, Seq, Timestamp, UserId};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::core_device::CoreDevice;
+
+/// Time zero of every world.
+pub const START: Timestamp = Timestamp::from_millis(1_750_000_000_000);
+/// Period of faults at the start of a world; then it heals.
+pub const TROUBLE: Duration = Duration::from_secs(40);
+
+/// Seed apart from that of messages and faults, whose worlds thus stay as they are.
+const CHANCE: u64 = 0x0063_6861_6e67_6573;
+const GROUPS: u64 = 0x0067_726f_7570_7321;
+const HIDES: u64 = 0x0068_6964_6465_6e21;
+/// Sends of this device are numbered by their action, behind all messages.
+const SENDS: u128 = 1 << 64;
+const REACTIONS: [&str; 3] = ["+1", "heart", "eyes"];
+
+#[derive(Clone, Copy, Debug)]
+pub enum UserAction {
+    Change(On, To),
+    /// Last change of the device, requested again under another id.
+    Again,
+    /// Clears up to the newest message that the device has.
+    Clear(u8),
+    Pin(u8, bool),
+    Hide(On),
+    /// Reads a share of one conversation.
+    Read(u8, u8),
+    /// Says something in a group.
+    Say(GroupId),
+    Wish(GroupId, Wished),
+}
+
+/// Command about a group; users by number.
+#[derive(Clone, Copy, Debug)]
+pub enum Wished {
+    /// Creates a group with these members, one bit each.
+    Create(GroupSettings, u8),
+    Join,
+    Leave,
+    Add(usize),
+    Remove(usize),
+    SetRole(usize, Role),
+    HandOver(usize),
+    Set(GroupSettings),
+}
+
+/// Message to change.
+#[derive(Clone, Copy, Debug)]
+pub enum On {
+    /// A message of a conversation that the device shows.
+    Shown(u8, u8),
+    /// One of the newest few of a conversation: several changes meet there.
+    Newest(u8, u8),
+    /// An own message that was accepted, without a position known here.
+    Unplaced,
+    /// A message that never existed.
+    Nothing(u8),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum To {
+    Recall,
+    Edit,
+    React(u8, bool),
+}
+
+/// Actions in a world.
+#[derive(Clone, Debug, Default)]
+pub struct UserActions {
+    /// Time, device and action.
+    pub done: Vec<(Duration, usize, UserAction)>,
+    /// Delay of each device behind the others.
+    pub late: Vec<Duration>,
+}
+
+impl UserActions {
+    /// Actions in the world of a seed, for so many devices. Some worlds have none.
+    pub fn of(seed: u64, devices: usize, users: usize) -> UserActions {
+        let mut rng = StdRng::seed_from_u64(!seed ^ CHANCE);
+        if rng.random_bool(0.2) {
+            return UserActions::default();
+        }
+        let count = rng.random_range(2..30);
+        let done = (0..count).map(|_| {
+            let at = moment(&mut rng);
+            (at, rng.random_range(0..devices), action(&mut rng))
+        });
+        let mut done: Vec<_> = done.collect();
+        done.extend(in_groups(seed, devices, users));
+        done.extend(hides(seed, devices));
+        let late = (0..devices).map(|_| match rng.random_bool(0.2) {
+            true => moment(&mut rng),
+            false => Duration::ZERO,
+        });
+        UserActions {
+            late: late.collect(),
+            done,
+        }
+    }
+}
+
+/// Actions in groups, which some worlds have.
+fn in_groups(seed: u64, devices: usize, users: usize) -> Vec<(Duration, usize, UserAction)> {
+    let mut rng = StdRng::seed_from_u64(!seed ^ GROUPS);
+    let mut actions = Vec::new();
+    let groups = [0, 0, 0, 1, 1, 2][rng.random_range(0..6)];
+    for number in 1..=groups {
+        let group = GroupId::new(1000 + number).expect("positive");
+        let members = rng.random_range(0..1 << users) as u8 | 1 << rng.random_range(0..users);
+        let create = UserAction::Wish(group, Wished::Create(settings(&mut rng), members));
+        let begin = Duration::from_millis(rng.random_range(0..10_000));
+        actions.push((begin, rng.random_range(0..devices), create));
+        for _ in 0..rng.random_range(2..16) {
+            let say = (
+                moment(&mut rng),
+                rng.random_range(0..devices),
+                UserAction::Say(group),
+            );
+            actions.push(say);
+        }
+        for _ in 0..rng.random_range(0..12) {
+            let wish = UserAction::Wish(group, wished(&mut rng, users));
+            actions.push((moment(&mut rng), rng.random_range(0..devices), wish));
+        }
+    }
+    actions
+}
+
+/// Hides of messages, which some worlds have.
+fn hides(seed: u64, devices: usize) -> Vec<(Duration, usize, UserAction)> {
+    let mut rng = StdRng::seed_from_u64(!seed ^ HIDES);
+    let count = [0, 0, 1, 3, 8][rng.random_range(0..5)];
+    let hides = (0..count).map(|_| {
+        let at = moment(&mut rng);
+        (
+            at,
+            rng.random_range(0..devices),
+            UserAction::Hide(on(&mut rng)),
+        )
+    });
+    hides.collect()
+}
+
+fn settings(rng: &mut StdRng) -> GroupSettings {
+    GroupSettings {
+        open_history: rng.random_bool(0.3),
+        open_door: rng.random_bool(0.6),
+    }
+}
+
+fn wished(rng: &mut StdRng, users: usize) -> Wished {
+    let user = rng.random_range(0..users);
+    match rng.random_range(0..16) {
+        0..=3 => Wished::Join,
+        4 | 5 => Wished::Leave,
+        6..=8 => Wished::Add(user),
+        9..=11 => Wished::Remove(user),
+        12 => Wished::SetRole(user, Role::Admin),
+        13 => Wished::SetRole(user, Role::Member),
+        14 => Wished::HandOver(user),
+        _ => Wished::Set(settings(rng)),
+    }
+}
+
+fn wish_of(wished: Wished, me: UserId) -> GroupCommand {
+    match wished {
+        Wished::Create(settings, members) => {
+            let members = (0..8).filter(|index| members & 1 << index != 0).map(user);
+            GroupCommand::Create {
+                settings,
+                members: members.filter(|user| *user != me).collect(),
+            }
+        }
+        Wished::Join => GroupCommand::Join,
+        Wished::Leave => GroupCommand::Leave,
+        Wished::Add(index) => GroupCommand::Add(vec![user(index)]),
+        Wished::Remove(index) => GroupCommand::Remove(user(index)),
+        Wished::SetRole(index, role) => GroupCommand::SetRole(user(index), role),
+        Wished::HandOver(index) => GroupCommand::HandOver(user(index)),
+        Wished::Set(settings) => GroupCommand::Set(settings),
+    }
+}
+
+fn action(rng: &mut StdRng) -> UserAction {
+    match rng.random_range(0..20) {
+        0..=11 => UserAction::Change(on(rng), to(rng)),
+        12 => UserAction::Again,
+        13 | 14 => UserAction::Clear(rng.random()),
+        15 => UserAction::Pin(rng.random(), rng.random()),
+        _ => UserAction::Read(rng.random(), rng.random()),
+    }
+}
+
+fn on(rng: &mut StdRng) -> On {
+    match rng.random_range(0..20) {
+        0..=6 => On::Shown(rng.random(), rng.random()),
+        7..=15 => On::Newest(rng.random(), rng.random_range(0..2)),
+        16..=18 => On::Unplaced,
+        _ => On::Nothing(rng.random()),
+    }
+}
+
+fn to(rng: &mut StdRng) -> To {
+    match rng.random_range(0..10) {
+        0 | 1 => To::Recall,
+        2..=5 => To::Edit,
+        _ => To::React(
+            rng.random_range(0..REACTIONS.len() as u8),
+            rng.random_bool(0.7),
+        ),
+    }
+}
+
+/// Send made by an action.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    to: Recipient,
+    content: Content,
+}
+
+/// User `index` of a world.
+pub fn user(index: usize) -> UserId {
+    UserId::new(index as i64 + 1).expect("positive")
+}
+
+/// Random time in the period of faults.
+pub fn moment(rng: &mut StdRng) -> Duration {
+    Duration::from_millis(rng.random_range(0..TROUBLE.as_millis() as u64))
+}
+
+impl CoreDevice {
+    /// Performs an action at once; the device must be running.
+    pub fn perform(&mut self, action: UserAction, number: usize, now: Timestamp) {
+        if let UserAction::Read(of, share) = action {
+            return self.read_up_to(of, share, now);
+        }
+        let Some(ask) = self.ask(action, number) else {
+            return;
+        };
+        if let UserAction::Change(..) = action {
+            self.last_ask = Some(ask.clone());
+        }
+        let send_id = SendId::from_bytes((SENDS + number as u128).to_be_bytes());
+        self.send_fallible(send_id, ask.to, ask.content, now);
+    }
+
+    fn ask(&self, action: UserAction, number: usize) -> Option<Ask> {
+        let (conversation, subject, kind, content) = match action {
+            UserAction::Change(on, to) => {
+                let (conversation, subject) = self.find(on)?;
+                let text = match to {
+                    To::Edit => format!("edit {number}"),
+                    To::Recall | To::React(..) => String::new(),
+                };
+                (conversation, subject, kind_of(to), Content::text(text))
+            }
+            UserAction::Again => return self.last_ask.clone(),
+            UserAction::Clear(of) => {
+                let (conversation, newest) = self.newest(of)?;
+                (conversation, newest, ChangeKind::Clear, Content::text(""))
+            }
+            UserAction::Hide(on) => {
+                let (conversation, subject) = self.find(on)?;
+                (conversation, subject, ChangeKind::Hide, Content::text(""))
+            }
+            UserAction::Pin(of, pinned) => {
+                let (conversation, newest) = self.newest(of)?;
+                let arranged = ListArrangement {
+                    pinned,
+                    muted_until: None,
+                };
+                let kind = ChangeKind::Arrange(arranged);
+                (conversation, newest, kind, Content::text(""))
+            }
+            UserAction::Say(group) => {
+                return Some(Ask {
+                    to: Recipient::Group(group),
+                    content: Content::text(format!("said {number}")),
+                });
+            }
+            UserAction::Wish(group, wished) => {
+                let change = ChangeOf {
+                    subject: None,
+                    kind: ChangeKind::Wish(wish_of(wished, self.user)),
+                };
+                return Some(Ask {
+                    to: Recipient::Group(group),
+                    content: Content {
+                        change: Some(Box::new(change)),
+                        ..Content::text("")
+                    },
+                });
+            }
+            UserAction::Read(..) => return None,
+        };
+        let change = ChangeOf {
+            subject: Some(subject),
+            kind,
+        };
+        Some(Ask {
+            to: conversation
+                .other_than(self.user)
+                .expect("a conversation of theirs"),
+            content: Content {
+                change: Some(Box::new(change)),
+                ..content
+            },
+        })
+    }
+
+    fn find(&self, on: On) -> Option<(ConversationId, MessageId)> {
+        match on {
+            On::Shown(of, share) => {
+                let (conversation, shown) = self.shown(of)?;
+                Some((conversation, shown[place_of(share, shown.len())].1))
+            }
+            On::Newest(of, back) => {
+                let (conversation, shown) = self.shown(of)?;
+                let (_, id) = shown[shown.len().saturating_sub(1 + usize::from(back))];
+                Some((conversation, id))
+            }
+            On::Unplaced => self.unplaced().next_back(),
+            On::Nothing(of) => {
+                let (conversation, _) = self.shown(of)?;
+                let never = MessageId::floor_of(START);
+                Some((conversation, never))
+            }
+        }
+    }
+
+    fn newest(&self, of: u8) -> Option<(ConversationId, MessageId)> {
+        let (conversation, shown) = self.shown(of)?;
+        Some((conversation, shown.last()?.1))
+    }
+
+    /// Picks a conversation the device shows, with its messages.
+    fn shown(&self, of: u8) -> Option<(ConversationId, Vec<(Seq, MessageId)>)> {
+        let conversations: Vec<_> = self.app.conversations().collect();
+        let last = conversations.len().checked_sub(1)?;
+        let conversation = conversations[place_of(of, last + 1)];
+        let said = self.app.said(conversation).iter();
+        Some((conversation, said.map(|said| (said.seq, said.id)).collect()))
+    }
+
+    fn read_up_to(&mut self, of: u8, share: u8, now: Timestamp) {
+        let Some((conversation, shown)) = self.shown(of) else {
+            return;
+        };
+        let (seq, id) = shown[place_of(share, shown.len())];
+        let furthest = self.read.entry(conversation).or_default();
+        *furthest = seq.max(*furthest);
+        self.with(|core| core.read(conversation, seq, id, now));
+    }
+}
+
+fn kind_of(to: To) -> ChangeKind {
+    match to {
+        To::Recall => ChangeKind::Recall,
+        To::Edit => ChangeKind::Edit,
+        To::React(which, on) => {
+            let reaction = REACTIONS[usize::from(which)].parse::<Reaction>();
+            let reaction = reaction.expect("short");
+            ChangeKind::React { reaction, on }
+        }
+    }
+}
+
+/// Index among `count`, by a share of 256.
+fn place_of(share: u8, count: usize) -> usize {
+    usize::from(share) * count / 256
+}

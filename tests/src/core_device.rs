@@ -1,0 +1,306 @@
+//! A device of a simulated world: the client's core, its saved state, and the application that
+//! shares its fate. Wires, disks and time belong to the world.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use client::core::{
+    Action, CatchUp, Change, ConnectionState, Core, Limits, SendStatus, Settings, Shown, Snapshot,
+};
+use protocol::frame::ClientFrame;
+use protocol::message::Content;
+use protocol::receipt::{Receipt, ReceiptKind};
+use protocol::{
+    Code, ConversationId, DeviceId, MessageId, Platform, Recipient, Refusal, SendId, Seq,
+    Timestamp, UserId,
+};
+
+use crate::actions::Ask;
+use crate::app::App;
+use crate::screen::Screen;
+
+pub struct CoreDevice {
+    pub user: UserId,
+    pub platform: Platform,
+    pub name: DeviceId,
+    /// Number of starts.
+    pub life: u32,
+    core: Option<Core>,
+    pub saved: Snapshot,
+    pub app: App,
+    /// Positions up to which the user has ever read on it.
+    pub read: BTreeMap<ConversationId, Seq>,
+    pub last_ask: Option<Ask>,
+    /// Sends of the application and their statuses: kept by the application itself.
+    pub sent: BTreeMap<SendId, SendStatus>,
+    /// Sends in the order in which they were made, with their recipients.
+    pub order: Vec<(UserId, SendId)>,
+    /// Sends that are changes.
+    pub asked: BTreeSet<SendId>,
+    /// First id that each send was accepted under.
+    pub accepted: BTreeMap<SendId, MessageId>,
+    /// Findings, in order.
+    findings: Vec<String>,
+}
+
+/// Action for the owner of wires and disks.
+#[derive(Debug)]
+pub enum Io {
+    FetchToken,
+    Connect,
+    Disconnect(Refusal),
+    Transmit(ClientFrame),
+    Store { batch: u64, changes: Vec<Change> },
+}
+
+impl CoreDevice {
+    pub fn new(user: UserId, platform: Platform, name: DeviceId) -> CoreDevice {
+        CoreDevice {
+            user,
+            platform,
+            name,
+            life: 0,
+            core: None,
+            saved: Snapshot::default(),
+            app: App::default(),
+            read: BTreeMap::new(),
+            last_ask: None,
+            sent: BTreeMap::new(),
+            order: Vec::new(),
+            asked: BTreeSet::new(),
+            accepted: BTreeMap::new(),
+            findings: Vec::new(),
+        }
+    }
+
+    pub fn screen(&self) -> Screen<'_> {
+        Screen {
+            name: self.name.as_str(),
+            user: self.user,
+            app: &self.app,
+            is_listed: true,
+        }
+    }
+
+    /// True if ended for good, since another device of the same platform signed in.
+    pub fn is_displaced(&self) -> bool {
+        self.core.as_ref().is_some_and(
+            |core| matches!(core.state(), ConnectionState::Closed(why) if why.code == Code::Displaced),
+        )
+    }
+
+    /// True if the device may send this receipt: it has stored the message, or its user has read so
+    /// far.
+    pub fn has(&self, receipt: &Receipt) -> bool {
+        let kept = self.saved.conversations.get(&receipt.conversation);
+        let shown = self.app.said(receipt.conversation);
+        let read = self.read.get(&receipt.conversation).copied();
+        kept.is_some_and(|kept| kept.cursor.seq >= receipt.seq)
+            || shown.iter().any(|said| said.id == receipt.id)
+            || receipt.kind == ReceiptKind::Read && read >= Some(receipt.seq)
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.core.is_some()
+    }
+
+    pub fn state(&self) -> Option<&ConnectionState> {
+        self.core.as_ref().map(Core::state)
+    }
+
+    /// Accepted sends without a position known here.
+    pub fn unplaced(&self) -> impl DoubleEndedIterator<Item = (ConversationId, MessageId)> {
+        self.order.iter().filter_map(|(to, send_id)| {
+            let SendStatus::Accepted { id } = self.sent.get(send_id)? else {
+                return None;
+            };
+            Some((ConversationId::private(self.user, *to)?, *id))
+        })
+    }
+
+    /// Next finding.
+    pub fn finding(&mut self) -> Option<String> {
+        match self.findings.is_empty() {
+            true => None,
+            false => Some(self.findings.remove(0)),
+        }
+    }
+
+    /// Starts, or restarts from the saved state.
+    pub fn start(&mut self, token: String) {
+        self.life += 1;
+        let settings = Settings {
+            token,
+            renews_token: false,
+            platform: self.platform,
+            device: self.name.clone(),
+            acks: true,
+            catch_up: CatchUp::Everything,
+            limits: Limits::default(),
+        };
+        // Forget sends that were not in the outbox when the device died, as the application shares
+        // its fate: they were never made.
+        let outbox = self.saved.outbox.values();
+        let kept: BTreeSet<SendId> = outbox.map(|row| row.send_id).collect();
+        self.sent.retain(|id, status| {
+            kept.contains(id) || !matches!(status, SendStatus::Pending | SendStatus::Failed(_))
+        });
+        for row in self.saved.outbox.values() {
+            self.sent.insert(row.send_id, SendStatus::Pending);
+        }
+        let sent = &self.sent;
+        (self.order).retain(|(_, send_id)| sent.contains_key(send_id));
+        let mut core = Core::new(settings, self.saved.clone());
+        core.start();
+        self.core = Some(core);
+        self.app.restart(&self.saved);
+    }
+
+    /// Kills the device. True if it was running.
+    pub fn crash(&mut self) -> bool {
+        let ran = self.core.take().is_some();
+        self.life += u32::from(ran);
+        ran
+    }
+
+    /// Calls the core, if it runs; [`poll`](Self::poll) until there is nothing more.
+    pub fn with(&mut self, tell: impl FnOnce(&mut Core)) {
+        if let Some(core) = &mut self.core {
+            tell(core);
+        }
+    }
+
+    pub fn stored(&mut self, batch: u64, changes: Vec<Change>, now: Timestamp) {
+        for change in changes {
+            self.saved.apply(change);
+        }
+        self.with(|core| core.handle_stored(batch, now));
+    }
+
+    /// Sends a message, which must be accepted.
+    pub fn send(&mut self, send_id: SendId, to: UserId, content: Content, now: Timestamp) {
+        self.sent.insert(send_id, SendStatus::Pending);
+        self.order.push((to, send_id));
+        self.with(|core| {
+            core.send(send_id, Recipient::User(to), content, now)
+                .expect("room in the outbox");
+        });
+    }
+
+    /// Sends a change that may be accepted without effect. A final refusal is given up, not
+    /// retried.
+    pub fn send_fallible(
+        &mut self,
+        send_id: SendId,
+        to: Recipient,
+        content: Content,
+        now: Timestamp,
+    ) {
+        self.sent.insert(send_id, SendStatus::Pending);
+        self.asked.insert(send_id);
+        self.with(|core| {
+            core.send(send_id, to, content, now)
+                .expect("room in the outbox");
+        });
+    }
+
+    /// Time of the next timeout.
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        self.core.as_ref().and_then(Core::poll_timeout)
+    }
+
+    /// Next action for wires and disks; those for the application are done. Each action is shown to
+    /// `trace`.
+    pub fn poll(&mut self, now: Timestamp, mut trace: impl FnMut(&Action)) -> Option<Io> {
+        loop {
+            let action = self.core.as_mut()?.poll_action()?;
+            trace(&action);
+            match action {
+                Action::FetchToken => return Some(Io::FetchToken),
+                Action::Connect => return Some(Io::Connect),
+                Action::Disconnect(why) => return Some(Io::Disconnect(why)),
+                Action::Transmit(frame) => return Some(Io::Transmit(frame)),
+                Action::Store { batch, changes } => return Some(Io::Store { batch, changes }),
+                Action::Show(shown) => self.show(shown, now),
+                Action::Status { send_id, status } => self.status(send_id, status, now),
+                Action::Reset(reset) => {
+                    let finding = format!("{} was told to reset: {reset:?}", self.name);
+                    self.findings.push(finding);
+                }
+                Action::Gap {
+                    number,
+                    conversation,
+                    from,
+                    to,
+                } => {
+                    let wrong = self.app.skip(conversation, from, to);
+                    self.judge_shown(conversation, wrong);
+                    if let Some(number) = number {
+                        self.with(|core| core.handle_taken(number, now));
+                    }
+                }
+                Action::Changed {
+                    number,
+                    conversation,
+                    changed,
+                } => {
+                    let wrong = self.app.change(conversation, changed);
+                    self.judge_shown(conversation, wrong);
+                    self.with(|core| core.handle_taken(number, now));
+                }
+                Action::Hidden {
+                    number,
+                    conversation,
+                    seqs,
+                } => {
+                    self.app.hide(conversation, seqs);
+                    self.with(|core| core.handle_taken(number, now));
+                }
+                Action::Receipt(_)
+                | Action::Older { .. }
+                | Action::Asked { .. }
+                | Action::State(_)
+                | Action::Listed(_) => {}
+            }
+        }
+    }
+
+    fn show(&mut self, shown: Shown, now: Timestamp) {
+        let (number, conversation) = (shown.number, shown.placed.conversation);
+        let wrong = self.app.show(shown);
+        self.judge_shown(conversation, wrong);
+        self.with(|core| core.handle_taken(number, now));
+    }
+
+    fn judge_shown(&mut self, conversation: ConversationId, wrong: Option<String>) {
+        let name = &self.name;
+        let wrong = wrong.map(|wrong| format!("{name} {wrong}, in {conversation}"));
+        self.findings.extend(wrong);
+    }
+
+    fn status(&mut self, send_id: SendId, status: SendStatus, now: Timestamp) {
+        if let SendStatus::Accepted { id } = status {
+            self.accepted.entry(send_id).or_insert(id);
+        }
+        let before = self.sent.insert(send_id, status.clone());
+        let is_change = self.asked.contains(&send_id);
+        let failed = |s: &SendStatus| matches!(s, SendStatus::Failed(_));
+        // Only a change can be accepted and have no effect.
+        if is_change && matches!(&status, SendStatus::Failed(why) if !why.code.retryable()) {
+            return self.with(|core| _ = core.give_up(send_id, now));
+        }
+        if let Some(before) = before
+            && before.rank() > status.rank()
+            && !failed(&before)
+        {
+            self.findings.push(format!(
+                "the status of {send_id} went back: {before:?}, {status:?}"
+            ));
+        }
+        if failed(&status) {
+            // The sender taps "try again".
+            self.with(|core| {
+                core.retry(send_id, now);
+            });
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Judges of a whole system at rest, in either ring: history, ledger and devices against the model
+//! of the log.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use client::core::{ConnectionState, SendStatus};
+use protocol::history::{Direction, PrivateRow};
+use protocol::ledger::LedgerEntry;
+use protocol::ledger::audit::{Audit, InFlight};
+use protocol::ledger::trace::MessageLife;
+use protocol::{ConversationId, MessageId, SendId, Seq, UserId};
+
+use crate::core_device::CoreDevice;
+use crate::model::Model;
+
+/// Stores and devices of a system left in peace for a long time.
+pub struct Evidence<'a> {
+    /// Rows by owner.
+    pub rows: &'a BTreeMap<(UserId, MessageId), PrivateRow>,
+    pub ledger: &'a BTreeMap<MessageId, Vec<LedgerEntry>>,
+    pub devices: Vec<&'a CoreDevice>,
+    /// Devices that must end up complete.
+    pub standing: Vec<&'a CoreDevice>,
+    /// Id that each accepted send was first answered with.
+    pub accepted: &'a BTreeMap<SendId, MessageId>,
+    /// Ids of accepted sends that are changes.
+    pub asked: &'a BTreeSet<MessageId>,
+    /// Repeats that were dropped, each with the earlier message.
+    pub repeats: &'a BTreeMap<MessageId, MessageId>,
+}
+
+impl Evidence<'_> {
+    /// I5, S0-01: dense positions, each once; two rows a message.
+    ///
+    /// # Errors
+    /// The first finding, as of every judge here.
+    pub fn judge_history(&self) -> Result<(), String> {
+        let mut per_owner: BTreeMap<(ConversationId, UserId), BTreeMap<Seq, &PrivateRow>> =
+            BTreeMap::new();
+        for ((owner, id), row) in self.rows {
+            let conversation = row.conversation().ok_or("a row of nobody")?;
+            let other = self.rows.get(&(row.peer, *id));
+            if other.is_none_or(|other| other.seq != row.seq) {
+                return Err(format!("{id} has not the same two rows"));
+            }
+            let places = per_owner.entry((conversation, *owner)).or_default();
+            if let Some(first) = places.insert(row.seq, row) {
+                let (first, seq) = (first.id, row.seq);
+                return Err(format!("{conversation} has {first} and {id} at {seq}"));
+            }
+        }
+        for ((conversation, _), places) in &per_owner {
+            let mut prev = None;
+            for (place, (seq, row)) in (1..).zip(places) {
+                if seq.0 != place {
+                    return Err(format!("{conversation} has a hole before {seq}"));
+                }
+                if row.prev != prev {
+                    let id = row.id;
+                    return Err(format!("{id} does not follow the message before it"));
+                }
+                prev = Some(row.id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that every standing device is ready. Whether it shows everything, once and in order
+    /// (I1, I3, I4), is judged with the changes.
+    pub fn judge_devices(&self) -> Result<(), String> {
+        for device in &self.standing {
+            if !matches!(device.state(), Some(ConnectionState::Ready)) {
+                return Err(format!("{} ends as {:?}", device.name, device.state()));
+            }
+        }
+        Ok(())
+    }
+
+    fn first(&self, id: MessageId) -> MessageId {
+        self.repeats.get(&id).copied().unwrap_or(id)
+    }
+
+    /// I1, I2: accepted sends exist under the id of the answer, in the order of each sender.
+    pub fn judge_senders(&self) -> Result<(), String> {
+        let mut by_send: BTreeMap<SendId, Vec<(Seq, MessageId)>> = BTreeMap::new();
+        for row in self.rows.values() {
+            if row.direction == Direction::Out {
+                by_send
+                    .entry(row.send_id)
+                    .or_default()
+                    .push((row.seq, row.id));
+            }
+        }
+        if let Some((send_id, copies)) = by_send.iter().find(|(_, copies)| copies.len() > 1) {
+            return Err(format!("{send_id} became several messages: {copies:?}"));
+        }
+        for (send_id, id) in self.accepted {
+            let stands = by_send.get(send_id).and_then(|copies| copies.first());
+            if stands.map(|(_, id)| *id) != Some(self.first(*id)) {
+                let entries = self.ledger.get(id).map_or(&[][..], Vec::as_slice);
+                return Err(format!(
+                    "{send_id} was accepted as {id}, history has {stands:?}, the ledger {entries:?}"
+                ));
+            }
+        }
+        for device in &self.devices {
+            let mut last: BTreeMap<UserId, Seq> = BTreeMap::new();
+            for (to, send_id) in &device.order {
+                let accepted = device.sent.get(send_id).is_some_and(|s| s.rank() >= 2);
+                let stands = by_send.get(send_id).and_then(|copies| copies.first());
+                if accepted && stands.is_none() {
+                    return Err(format!("{send_id} was accepted and is gone"));
+                }
+                let Some((seq, _)) = stands else { continue };
+                if last.insert(*to, *seq).is_some_and(|before| before > *seq) {
+                    return Err(format!(
+                        "{} sent {send_id} later than what follows it",
+                        device.name
+                    ));
+                }
+            }
+        }
+        for device in &self.standing {
+            for (send_id, status) in &device.sent {
+                let is_refused = device.asked.contains(send_id)
+                    && matches!(status, SendStatus::Failed(why) if !why.code.retryable());
+                if matches!(status, SendStatus::Pending | SendStatus::Failed(_)) && !is_refused {
+                    return Err(format!("{send_id} of {} ends as {status:?}", device.name));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The ledger as judge: accepted = settled, nothing in flight, nothing missing, no dead letter.
+    pub fn judge_ledger(&self) -> Result<(), String> {
+        let mut audit = Audit::default();
+        let carried = InFlight::default();
+        for id in self.accepted.values().chain(self.asked) {
+            let entries = self.ledger.get(id).map_or(&[][..], Vec::as_slice);
+            let life = MessageLife::of(*id, entries);
+            if life.dead.is_some() {
+                return Err(format!("{id} is a dead letter: {life:?}"));
+            }
+            audit.add(&life, &carried);
+        }
+        if !audit.is_even() {
+            let contradictions: Vec<_> = audit.contradictions().collect();
+            let missing = audit.total().missing;
+            return Err(format!(
+                "the audit misses {missing:?}, contradictions {contradictions:?}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Checks that every standing device shows the model of the log. Messages that its user cleared
+    /// before the device knew them are not fetched.
+    pub fn judge_views(&self, model: &Model) -> Result<(), String> {
+        for device in &self.standing {
+            for (conversation, talk) in &model.talks {
+                device.screen().check(*conversation, talk)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that each standing device's list agrees with a count of messages. `read`: read
+    /// positions of users, from the server.
+    pub fn judge_lists(
+        &self,
+        model: &Model,
+        read: impl Fn(UserId, ConversationId) -> Seq,
+    ) -> Result<(), String> {
+        for device in &self.standing {
+            for (conversation, talk) in &model.talks {
+                let crowd = talk.group.as_ref();
+                let is_in = crowd.is_some_and(|crowd| crowd.is_in(device.user));
+                if is_in || conversation.peer_of(device.user).is_some() {
+                    let row = device.saved.list.get(conversation);
+                    let read = read(device.user, *conversation);
+                    device.screen().check_row(*conversation, talk, row, read)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,186 @@
+//! Judges of ring 1, applied to the stores of a whole system.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::task::Value;
+use backend::queue::Partition;
+use operator::admin::audit;
+use operator::admin::log::Log;
+use protocol::history::{IdRange, Order, PrivateRow};
+use protocol::keys::Topic;
+use protocol::ledger::LedgerEntry;
+use protocol::ledger::trace::MessageLife;
+use protocol::record::{Task, Work};
+use protocol::{ConversationId, MessageId, Seq, UserId};
+use tests::core_device::CoreDevice;
+use tests::evidence::Evidence;
+use tests::model::Model;
+
+use crate::world::World;
+
+/// Upper bound of rows and records of a world.
+const ALL: usize = 100_000;
+
+/// Stores of a world, read as a whole.
+struct Stores {
+    log: Vec<Work>,
+    rows: BTreeMap<(UserId, MessageId), PrivateRow>,
+    ledger: BTreeMap<MessageId, Vec<LedgerEntry>>,
+    reads: BTreeMap<(UserId, ConversationId), Seq>,
+}
+
+impl Stores {
+    async fn read(world: &World) -> backend::Result<Stores> {
+        let backends = &world.backends;
+        let mut log = Vec::new();
+        for number in 0..backends.queue.partitions(Topic::Message) {
+            let topic = Topic::Message;
+            let partition = Partition { topic, number };
+            let (first, _) = backends.queue.bounds(partition).await?;
+            for record in backends.queue.read(partition, first, ALL).await? {
+                log.push(Task::decode(record.value).expect("a task").work);
+            }
+        }
+        let users: BTreeSet<UserId> = world.devices.iter().map(|it| it.lock().user).collect();
+        let conversations: BTreeSet<ConversationId> = log.iter().filter_map(conversation).collect();
+        let mut keys = Vec::new();
+        for user in &users {
+            let theirs = conversations
+                .iter()
+                .filter(|of| of.other_than(*user).is_some());
+            keys.extend(theirs.map(|of| (*user, *of)));
+        }
+        let mut rows = BTreeMap::new();
+        for user in users {
+            let (all, order) = (IdRange::default(), Order::Forward);
+            for row in backends.history.find_private(user, all, order, ALL).await? {
+                rows.insert((user, row.id), row);
+            }
+        }
+        let mut reads = BTreeMap::new();
+        for (user, conversation) in keys {
+            let registers = backends
+                .conversations
+                .registers(&[(user, conversation)])
+                .await?;
+            reads.insert((user, conversation), registers[0].read_seq);
+        }
+        let ids: Vec<MessageId> = log.iter().filter_map(accepted).collect();
+        let entries = backends.ledger.trace(&ids).await?;
+        let ledger = ids.into_iter().zip(entries).collect();
+        Ok(Stores {
+            log,
+            rows,
+            ledger,
+            reads,
+        })
+    }
+}
+
+fn conversation(work: &Work) -> Option<ConversationId> {
+    match work {
+        Work::Message(message) => message.message.conversation(),
+        Work::Deliver(_) | Work::Kickout(_) => None,
+    }
+}
+
+fn accepted(work: &Work) -> Option<MessageId> {
+    match work {
+        Work::Message(message) => Some(message.message.id),
+        Work::Deliver(_) | Work::Kickout(_) => None,
+    }
+}
+
+impl World {
+    /// Judges the first `count` devices, and everything accepted.
+    ///
+    /// # Errors
+    /// The first thing wrong, or not yet right.
+    pub(crate) async fn judge(&self, count: usize) -> Result<(), String> {
+        let devices = &mut self.devices[..count].iter();
+        if let Some(away) = devices.find(|it| !it.lock().is_running()) {
+            return Err(format!("{} is not there", away.lock().name));
+        }
+        let stores = Stores::read(self)
+            .await
+            .map_err(|error| error.to_string())?;
+        let accepted = self.judge_devices(count, &stores)?;
+        self.audit(accepted).await?;
+        self.examine().await
+    }
+
+    /// Judges the devices. Returns the number of accepted sends.
+    fn judge_devices(&self, count: usize, stores: &Stores) -> Result<u64, String> {
+        let devices: Vec<_> = self.devices[..count].iter().map(|it| it.lock()).collect();
+        let devices: Vec<&CoreDevice> = devices.iter().map(|device| &**device).collect();
+        let (mut accepted, mut asked) = (BTreeMap::new(), BTreeSet::new());
+        for device in &devices {
+            for (send_id, id) in &device.accepted {
+                match device.asked.contains(send_id) {
+                    true => _ = asked.insert(*id),
+                    false => _ = accepted.insert(*send_id, *id),
+                }
+            }
+        }
+        let lives = stores
+            .ledger
+            .iter()
+            .map(|(id, entries)| MessageLife::of(*id, entries));
+        let repeats = lives.filter_map(|life| Some((life.message, life.repeat_of?)));
+        let repeats = repeats.collect();
+        let evidence = Evidence {
+            rows: &stores.rows,
+            ledger: &stores.ledger,
+            devices: devices.clone(),
+            standing: devices,
+            accepted: &accepted,
+            asked: &asked,
+            repeats: &repeats,
+        };
+        evidence.judge_devices()?;
+        evidence.judge_senders()?;
+        evidence.judge_history()?;
+        evidence.judge_ledger()?;
+        let model = Model::of(&stores.log);
+        evidence.judge_views(&model)?;
+        // Only devices that synced when all was quiet have a current list.
+        if count == self.devices.len() {
+            let read = |user, conversation| stores.reads.get(&(user, conversation));
+            evidence.judge_lists(&model, |user, of| {
+                read(user, of).copied().unwrap_or_default()
+            })?;
+        }
+        Ok((accepted.len() + asked.len()) as u64)
+    }
+
+    /// Audits the books, as an operator does.
+    async fn audit(&self, accepted: u64) -> Result<(), String> {
+        let log = Log::new(self.backends.queue.clone());
+        let question = audit::AuditQuestion {
+            all: true,
+            ..audit::AuditQuestion::default()
+        };
+        let ledger = self.backends.ledger.as_ref();
+        let report = audit::audit(&log, ledger, &question, self.now()).await;
+        let report = report.map_err(|error| error.to_string())?;
+        match report.even && report.in_flight == 0 && report.accepted >= accepted {
+            true => Ok(()),
+            false => Err(format!(
+                "{accepted} were accepted, and the audit says {report:?}"
+            )),
+        }
+    }
+
+    /// Examines the stores of each user, as a doctor does.
+    async fn examine(&self) -> Result<(), String> {
+        let users: BTreeSet<UserId> = self.devices.iter().map(|it| it.lock().user).collect();
+        for user in users {
+            let report = self.doctor.examine(user).await;
+            let report = report.expect("it sees the stores");
+            if let Some(difference) = report.differences.first.first() {
+                return Err(format!("the doctor says of {user}: {difference:?}"));
+            }
+        }
+        Ok(())
+    }
+}

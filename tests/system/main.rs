@@ -1,0 +1,111 @@
+//! Ring 2 of the simulation: boats, stations, carriers and horns as they ship, over the embedded
+//! parts, in one thread on paused time. Seeds decide their waits, failures and crashes, between any
+//! two calls to the parts; history, ledger and devices are judged as in ring 1.
+//!
+//! A finding names its seed; `PACKETBOAT_SIM_SEED=n cargo test -p tests --test system` replays it,
+//! and `PACKETBOAT_SIM_TRACE=1` shows the events.
+
+#![allow(
+    clippy::print_stdout,
+    reason = "a replayed world is shown on standard output"
+)]
+
+mod chance;
+mod device;
+mod host;
+mod judge;
+mod network;
+mod plan;
+mod trace;
+mod world;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use plan::Plan;
+use trace::Trace;
+
+/// Number of worlds of the gate.
+const SEEDS: u64 = 200;
+/// Number of worlds run twice.
+const TWICE: u64 = 20;
+
+fn number(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    Some(value.parse().expect("a number"))
+}
+
+/// Runs seeds on all processors. Returns the findings, smallest seed first. With
+/// `PACKETBOAT_SIM_FIRST` set, one is enough.
+fn findings(seeds: Range<u64>) -> Vec<(u64, String)> {
+    let (is_enough, is_found) = (
+        number("PACKETBOAT_SIM_FIRST").is_some(),
+        AtomicBool::new(false),
+    );
+    let workers = std::thread::available_parallelism().map_or(2, usize::from) as u64;
+    let mut findings: Vec<(u64, String)> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers)
+            .map(|worker| {
+                let seeds = seeds.clone().filter(move |seed| seed % workers == worker);
+                let is_found = &is_found;
+                scope.spawn(move || {
+                    let mut findings = Vec::new();
+                    for seed in seeds {
+                        if is_enough && is_found.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        if let Err(finding) = world::run(Plan::of(seed)).0 {
+                            is_found.store(true, Ordering::Relaxed);
+                            findings.push((seed, finding));
+                        }
+                    }
+                    findings
+                })
+            })
+            .collect();
+        let findings = workers.into_iter().flat_map(|worker| worker.join());
+        findings.flatten().collect()
+    });
+    findings.sort();
+    findings
+}
+
+// In part: I1 to I5 and the balance of the ledger, for services that wait, fail and crash.
+// proves S0-02, S0-15, S1-16, S2-01, S2-19 in part
+#[test]
+fn no_seed_loses_repeats_or_reorders_a_message() {
+    if let Some(seed) = number("PACKETBOAT_SIM_SEED") {
+        println!("{:#?}", Plan::of(seed));
+        assert_eq!(world::run(Plan::of(seed)).0, Ok(()), "seed {seed}");
+        return;
+    }
+    let seeds = number("PACKETBOAT_SIM_SEEDS").unwrap_or(SEEDS);
+    let findings = findings(0..seeds);
+    let first: Vec<_> = findings.iter().take(10).collect();
+    let count = findings.len();
+    assert!(findings.is_empty(), "{count} of {seeds} seeds: {first:#?}");
+}
+
+/// First event that differs, with those before it.
+fn difference(one: &Trace, other: &Trace) -> Option<String> {
+    let (one, other) = (one.lines(), other.lines());
+    let unlike = (0..one.len().max(other.len())).find(|&at| one.get(at) != other.get(at))?;
+    let from = unlike.saturating_sub(5);
+    let part =
+        |lines: &[String]| lines[from.min(lines.len())..lines.len().min(unlike + 2)].join("\n");
+    Some(format!(
+        "event {unlike}:\n{}\nand in the other run:\n{}",
+        part(&one),
+        part(&other)
+    ))
+}
+
+#[test]
+fn the_same_seed_is_the_same_world() {
+    for seed in 0..number("PACKETBOAT_SIM_TWICE").unwrap_or(TWICE) {
+        let [(one, trace), (other, again)] = [(); 2].map(|()| world::run(Plan::of(seed)));
+        let unlike = difference(&trace, &again);
+        assert_eq!(unlike, None, "seed {seed}");
+        assert_eq!(one, other, "seed {seed}");
+    }
+}

@@ -1,0 +1,180 @@
+//! World of a seed: its participants, and its faults with their times.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tests::actions::{UserActions, moment};
+
+/// Services of a world, in the order in which they start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Service {
+    Horn,
+    Carrier,
+    Station,
+    Boat,
+}
+
+/// Servers that the parts of a cluster live on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Server {
+    Discovery,
+    Log,
+    /// Mailboxes, timelines and caches.
+    Memory,
+    /// Everything kept for good.
+    Store,
+}
+
+impl Server {
+    const ALL: [Server; 4] = [
+        Server::Discovery,
+        Server::Log,
+        Server::Memory,
+        Server::Store,
+    ];
+
+    /// Server of a seam, by its name.
+    pub(crate) fn of(seam: &str) -> Server {
+        match seam {
+            "discovery" => Server::Discovery,
+            "queue" => Server::Log,
+            "mailbox" | "timeline" | "cache" => Server::Memory,
+            _ => Server::Store,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fault {
+    /// A host dies between two calls, and restarts a little later.
+    Crash(usize),
+    /// A host leaves in order, and restarts.
+    Restart(usize),
+    /// A host reaches no part and no other host for this time; its clients reach it.
+    Isolate(usize, Duration),
+    /// No host reaches this server for this time.
+    Outage(Server, Duration),
+    /// Discovery drops the registration of a host.
+    Revoke(usize),
+    CrashDevice(usize),
+    /// The connection ends; frames under way are lost.
+    Cut(usize),
+    /// The device has no network for this time.
+    Away(usize, Duration),
+    /// The device reads nothing for this time.
+    Mute(usize, Duration),
+}
+
+/// User and platform of a device, by number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DevicePlan {
+    pub(crate) user: usize,
+    pub(crate) platform: usize,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) hosts: Vec<Service>,
+    pub(crate) devices: Vec<DevicePlan>,
+    pub(crate) partitions: u32,
+    /// Time, sender and recipient of each message.
+    pub(crate) sends: Vec<(Duration, usize, usize)>,
+    pub(crate) actions: UserActions,
+    pub(crate) faults: Vec<(Duration, Fault)>,
+    /// Share of hosts' lives that end at a call with an effect.
+    pub(crate) deaths: f64,
+    /// Share of calls that fail without an effect.
+    pub(crate) failed: f64,
+    /// Share of calls whose answer is lost.
+    pub(crate) lost: f64,
+    /// Share of calls that are never answered.
+    pub(crate) hung: f64,
+    /// Longest call if nothing is wrong.
+    pub(crate) wait_max: Duration,
+    /// True if stations cache pages.
+    pub(crate) keeps_pages: bool,
+}
+
+const PLATFORMS: usize = 3;
+
+impl Plan {
+    pub(crate) fn of(seed: u64) -> Plan {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut hosts = vec![Service::Horn];
+        let of_each = [Service::Carrier, Service::Station, Service::Boat];
+        for service in of_each {
+            let count = rng.random_range(1..=2);
+            hosts.extend(std::iter::repeat_n(service, count));
+        }
+        let users = rng.random_range(2..=4);
+        let mut devices = Vec::new();
+        for user in 0..users {
+            let first = rng.random_range(0..PLATFORMS);
+            for number in 0..rng.random_range(1..=2) {
+                let platform = (first + number) % PLATFORMS;
+                devices.push(DevicePlan { user, platform });
+            }
+        }
+        let mut sends = Vec::new();
+        for _ in 0..rng.random_range(10..60) {
+            let (from, to) = (
+                rng.random_range(0..devices.len()),
+                rng.random_range(0..users),
+            );
+            if devices[from].user != to {
+                sends.push((moment(&mut rng), from, to));
+            }
+        }
+        let is_quiet = rng.random_bool(0.1);
+        let is_sure = is_quiet || rng.random_bool(0.4);
+        let mut share = |most: f64| match is_sure {
+            true => 0.0,
+            false => rng.random_range(0.0..most),
+        };
+        let (failed, lost, hung) = (share(0.03), share(0.02), share(0.003));
+        let faults = match is_quiet {
+            true => 0,
+            false => rng.random_range(1..10),
+        };
+        let faults = (0..faults).map(|_| {
+            let fault = fault(&mut rng, hosts.len(), devices.len());
+            (moment(&mut rng), fault)
+        });
+        Plan {
+            seed,
+            faults: faults.collect(),
+            actions: UserActions::of(seed, devices.len(), users),
+            hosts,
+            devices,
+            partitions: rng.random_range(1..=3),
+            sends,
+            deaths: match is_quiet {
+                true => 0.0,
+                false => rng.random_range(0.0..0.7),
+            },
+            failed,
+            lost,
+            hung,
+            wait_max: Duration::from_millis(rng.random_range(0..40)),
+            keeps_pages: rng.random_bool(0.5),
+        }
+    }
+}
+
+fn fault(rng: &mut StdRng, hosts: usize, devices: usize) -> Fault {
+    let (host, device) = (rng.random_range(0..hosts), rng.random_range(0..devices));
+    let lasting = Duration::from_millis(rng.random_range(500..15_000));
+    match rng.random_range(0..18) {
+        0..=4 => Fault::Crash(host),
+        5 | 6 => Fault::Restart(host),
+        12 | 13 => Fault::Isolate(host, lasting),
+        14 => Fault::Revoke(host),
+        15..=17 => Fault::Outage(Server::ALL[rng.random_range(0..4)], lasting),
+        7 => Fault::CrashDevice(device),
+        8 | 9 => Fault::Cut(device),
+        10 => Fault::Away(device, lasting),
+        _ => Fault::Mute(device, lasting),
+    }
+}

@@ -1,0 +1,39 @@
+//! Events of a world, in order.
+
+use std::fmt;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// Calls of the parts and frames of devices, each with its virtual time: the same for the same
+/// seed.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    zero: Instant,
+    lines: Mutex<Vec<String>>,
+    is_shown: bool,
+}
+
+impl Trace {
+    /// Starts a trace now.
+    pub(crate) fn new() -> Trace {
+        Trace {
+            zero: Instant::now(),
+            lines: Mutex::default(),
+            is_shown: std::env::var_os("PACKETBOAT_SIM_TRACE").is_some(),
+        }
+    }
+
+    pub(crate) fn add(&self, who: &str, what: fmt::Arguments<'_>) {
+        let millis = self.zero.elapsed().as_millis();
+        let line = format!("{millis:>7} {who} {what}");
+        if self.is_shown {
+            println!("{line}");
+        }
+        self.lines.lock().push(line);
+    }
+
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.lines.lock().clone()
+    }
+}

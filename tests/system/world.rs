@@ -1,0 +1,358 @@
+//! World: its stores, hosts, devices and time.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use api::transport::Connector;
+use backend::Backends;
+use backend::clock::{SeededEntropy, TimerClock};
+use backend::discovery::{Directory, EmbeddedRegistry, Registry, Role};
+use backend::embedded::Engine;
+use operator::Access;
+use operator::admin::doctor::{self, Stores};
+use operator::admin::{Doctor, Operators};
+use operator::lifecycle::Phases;
+use parking_lot::Mutex;
+use protocol::frame::ServerFrame;
+use protocol::{DeviceId, Incarnation, Platform, Timestamp, UserId};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use server::compose::Environment;
+use server::settings::Settings;
+use tests::actions::{START, TROUBLE, user};
+use tests::core_device::CoreDevice;
+use tokio::runtime::Builder;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::chance::Outages;
+use crate::device::{Living, Order};
+use crate::host::{self, Harbour, Host, Life, role};
+use crate::network::Names;
+use crate::plan::{Fault, Plan, Service};
+use crate::trace::Trace;
+
+/// Time without trouble within which a world must come to rest.
+const REST: Duration = Duration::from_secs(1200);
+/// Pause between two checks for rest.
+const LOOK: Duration = Duration::from_secs(1);
+/// Pause before an order to a dead device is repeated.
+const LATER: Duration = Duration::from_secs(4);
+/// Look-back of lists: short, so that no wrong stamp hides behind it.
+const LIST_MARGIN: Duration = Duration::from_millis(200);
+
+const PLATFORMS: [Platform; 3] = [Platform::Ios, Platform::Web, Platform::Desktop];
+
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) settings: Settings,
+    /// Parts as they are, without a hook.
+    pub(crate) backends: Backends,
+    pub(crate) registry: EmbeddedRegistry,
+    rosters: BTreeMap<Service, watch::Receiver<Directory>>,
+    pub(crate) connector: Connector,
+    pub(crate) names: Arc<Names>,
+    pub(crate) trace: Arc<Trace>,
+    pub(crate) healed: Arc<AtomicBool>,
+    pub(crate) outages: Arc<Outages>,
+    /// Notified to have a host leave in order.
+    pub(crate) restarts: Vec<Notify>,
+    /// Current life of each host.
+    pub(crate) lives: Mutex<BTreeMap<usize, Arc<Life>>>,
+    pub(crate) harbours: Mutex<BTreeMap<usize, Harbour>>,
+    /// Devices of the plan, and one more of each user, which comes at the end and knows nothing.
+    pub(crate) devices: Vec<Arc<Mutex<CoreDevice>>>,
+    device_orders: Vec<mpsc::UnboundedSender<Order>>,
+    pub(crate) doctor: Doctor,
+    findings: Mutex<Vec<String>>,
+}
+
+thread_local! {
+    /// Panics of this thread's world.
+    static PANICS: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+/// Makes a panic in a world a finding; the runtime would hide one of a task.
+fn catch_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            let is_caught = PANICS.with_borrow_mut(|panics| {
+                let panics = panics.as_mut();
+                panics.map(|panics| panics.push(info.to_string())).is_some()
+            });
+            if !is_caught {
+                before(info);
+            }
+        }));
+    });
+    PANICS.set(Some(Vec::new()));
+}
+
+/// Runs a world to its end. Returns its verdict, and all events.
+pub(crate) fn run(plan: Plan) -> (Result<(), String>, Arc<Trace>) {
+    catch_panics();
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    let result = runtime.block_on(async {
+        let world = World::new(plan).await;
+        let trace = Arc::clone(&world.0.trace);
+        (World::play(world).await, trace)
+    });
+    drop(runtime);
+    let panics = PANICS.take().unwrap_or_default();
+    match panics.into_iter().next() {
+        Some(panic) => (Err(panic), result.1),
+        None => result,
+    }
+}
+
+fn settings(plan: &Plan) -> Settings {
+    let mut settings = Settings::default();
+    settings.lift_limits();
+    settings.boat.websocket = ([127, 0, 0, 1], 0).into();
+    settings.boat.tcp = ([127, 0, 0, 1], 0).into();
+    settings.boat.trace_share = 0.0;
+    settings.station.list_margin = LIST_MARGIN;
+    settings.carrier.list_margin = LIST_MARGIN;
+    settings.embedded.queue.partitions = plan.partitions;
+    settings.carrier.shards = 1;
+    if !plan.keeps_pages {
+        settings.station.pages.private_bytes_max = 0;
+        settings.station.pages.group_bytes_max = 0;
+    }
+    settings
+}
+
+type OrdersOfDevices = Vec<mpsc::UnboundedReceiver<Order>>;
+
+impl World {
+    async fn new(plan: Plan) -> (Arc<World>, OrdersOfDevices) {
+        let settings = settings(&plan);
+        let engine = Engine::memory();
+        let registry = EmbeddedRegistry::new(engine.clone());
+        let clock = Arc::new(TimerClock::starting_at(START));
+        let entropy = Arc::new(SeededEntropy::new(plan.seed));
+        let sessions = settings.station.sessions.capacity();
+        let environment = Environment::over(engine, &settings.embedded, sessions, clock, entropy);
+        let environment = environment.expect("stores in memory");
+        environment.clean(CancellationToken::new());
+        let mut backends = environment.backends;
+        backends.registry = Arc::new(registry.clone());
+        let mut rosters = BTreeMap::new();
+        for service in [Service::Boat, Service::Station] {
+            let role: Role = role(service).expect("listed");
+            let roster = registry.watch(role).await.expect("a roster");
+            rosters.insert(service, roster);
+        }
+        let users: BTreeSet<usize> = plan.devices.iter().map(|device| device.user).collect();
+        let planned = plan.devices.iter().enumerate().map(|(number, device)| {
+            let name = format!("device-{number}");
+            (device.user, PLATFORMS[device.platform], name)
+        });
+        let newcomers = users.iter().map(|&user| {
+            let name = format!("newcomer-{user}");
+            (user, Platform::Pad, name)
+        });
+        let devices: Vec<_> = (planned.chain(newcomers))
+            .map(|(number, platform, name)| {
+                let name = DeviceId::new(&name).expect("short");
+                Arc::new(Mutex::new(CoreDevice::new(user(number), platform, name)))
+            })
+            .collect();
+        let (device_orders, orders) = devices.iter().map(|_| mpsc::unbounded_channel()).unzip();
+        let doctor = Doctor::new(doctor::Parts {
+            settings: settings.for_doctor(),
+            role: None,
+            stores: Stores::Memory,
+            access: Access::from(&backends),
+            phases: Phases::default(),
+            operators: Operators::default(),
+            desk: None,
+            certificates: None,
+        });
+        let world = World {
+            doctor,
+            settings,
+            backends,
+            registry,
+            rosters,
+            connector: Connector::default(),
+            names: Arc::default(),
+            trace: Arc::new(Trace::new()),
+            healed: Arc::default(),
+            outages: Arc::default(),
+            restarts: plan.hosts.iter().map(|_| Notify::new()).collect(),
+            lives: Mutex::default(),
+            harbours: Mutex::default(),
+            devices,
+            device_orders,
+            findings: Mutex::default(),
+            plan,
+        };
+        (Arc::new(world), orders)
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.backends.clock.now()
+    }
+
+    pub(crate) fn find(&self, what: String) {
+        self.findings.lock().push(what);
+    }
+
+    fn finding(&self) -> Result<(), String> {
+        match self.findings.lock().first() {
+            Some(finding) => Err(finding.clone()),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn incarnation(&self, service: Service, name: &str) -> Option<Incarnation> {
+        let roster = self.rosters.get(&service)?.borrow().clone();
+        let instance = roster.iter().find(|it| it.life.boat.as_str() == name)?;
+        Some(instance.life.incarnation)
+    }
+
+    /// Repeats an order later to a device that does not run.
+    pub(crate) fn later(&self, device: usize, order: Order) {
+        let orders = self.device_orders[device].clone();
+        tokio::spawn(async move {
+            sleep(LATER).await;
+            let _ = orders.send(order);
+        });
+    }
+
+    fn order(&self, device: usize, order: Order) {
+        let _ = self.device_orders[device].send(order);
+    }
+
+    /// I8: *received* reaches a sender only after a device of the recipient has stored the message.
+    pub(crate) fn judge_receipts(&self, frame: &ServerFrame) {
+        let ServerFrame::Receipts(receipts) = frame else {
+            return;
+        };
+        for receipt in receipts {
+            let is_stored = self.devices.iter().any(|device| {
+                let device = device.lock();
+                device.user == receipt.by && device.has(receipt)
+            });
+            if !is_stored {
+                self.find(format!(
+                    "{} is said to be received, but no device has it",
+                    receipt.id
+                ));
+            }
+        }
+    }
+
+    async fn play((world, orders): (Arc<World>, OrdersOfDevices)) -> Result<(), String> {
+        let zero = Instant::now();
+        let mut rng = StdRng::seed_from_u64(!world.plan.seed);
+        for (number, service) in world.plan.hosts.iter().enumerate() {
+            let host = Host::new(number, *service, Arc::clone(&world));
+            tokio::spawn(host.supervise());
+        }
+        let mut devices = world.devices.iter().cloned().zip(orders).enumerate();
+        let count = world.plan.devices.len();
+        let living =
+            |(number, (device, orders))| Living::new(number, device, Arc::clone(&world), orders);
+        for (number, device) in devices.by_ref().take(count) {
+            let late = world.plan.actions.late.get(number).copied();
+            let wait = Duration::from_millis(rng.random_range(0..5_000));
+            let late = late.unwrap_or_default() + wait;
+            tokio::spawn(living((number, device)).run(late));
+        }
+        tokio::spawn(Arc::clone(&world).happen(zero));
+        sleep_until(zero + TROUBLE).await;
+        world.healed.store(true, Ordering::Relaxed);
+        world.trace.add("world", format_args!("is healed"));
+        world.come_to_rest(count).await?;
+        // All devices come back, and so does one of each user that was never there.
+        world.trace.add("world", format_args!("is at rest"));
+        (0..count).for_each(|device| world.order(device, Order::Cut));
+        let newcomers: Vec<_> = devices.collect();
+        for newcomer in newcomers {
+            let late = Duration::from_millis(rng.random_range(0..600));
+            tokio::spawn(living(newcomer).run(late));
+        }
+        world.come_to_rest(world.devices.len()).await
+    }
+
+    fn life(&self, host: usize) -> Option<Arc<Life>> {
+        self.lives.lock().get(&host).cloned()
+    }
+
+    /// Lets everything in the plan happen at its time.
+    async fn happen(self: Arc<Self>, zero: Instant) {
+        let mut events = Vec::new();
+        let plan = &self.plan;
+        for (number, (at, from, to)) in plan.sends.iter().copied().enumerate() {
+            let to: UserId = user(to);
+            events.push((at, Some((from, Order::Send { number, to })), None));
+        }
+        for (number, (at, device, action)) in plan.actions.done.iter().copied().enumerate() {
+            events.push((at, Some((device, Order::Do { number, action })), None));
+        }
+        events.extend(
+            plan.faults
+                .iter()
+                .map(|(at, fault)| (*at, None, Some(*fault))),
+        );
+        events.sort_by_key(|(at, ..)| *at);
+        for (at, order, fault) in events {
+            sleep_until(zero + at).await;
+            if let Some((device, order)) = order {
+                self.order(device, order);
+            }
+            match fault {
+                None => {}
+                Some(Fault::Crash(host)) => {
+                    self.life(host)
+                        .inspect(|life| life.die(format_args!("dies")));
+                }
+                Some(Fault::Restart(host)) => self.restarts[host].notify_one(),
+                Some(Fault::Isolate(host, lasting)) => {
+                    self.life(host).inspect(|life| life.isolate(lasting));
+                }
+                Some(Fault::Outage(server, lasting)) => {
+                    let trace = &self.trace;
+                    trace.add("world", format_args!("has no {server:?} for {lasting:?}"));
+                    self.outages.begin(server, lasting);
+                }
+                Some(Fault::Revoke(host)) => {
+                    let service = plan.hosts[host];
+                    let name = host::name(service, host);
+                    role(service).map(|role| self.registry.revoke(role, &name));
+                }
+                Some(Fault::CrashDevice(device)) => self.order(device, Order::Crash),
+                Some(Fault::Cut(device)) => self.order(device, Order::Cut),
+                Some(Fault::Away(device, lasting)) => self.order(device, Order::Away(lasting)),
+                Some(Fault::Mute(device, lasting)) => self.order(device, Order::Mute(lasting)),
+            }
+        }
+    }
+
+    /// Waits until the judges are content with the first `devices` devices.
+    async fn come_to_rest(&self, devices: usize) -> Result<(), String> {
+        let until = Instant::now() + REST;
+        loop {
+            sleep(LOOK).await;
+            self.finding()?;
+            match self.judge(devices).await {
+                Ok(()) => return Ok(()),
+                Err(what) if Instant::now() > until => return Err(what),
+                Err(_) => {}
+            }
+        }
+    }
+}
