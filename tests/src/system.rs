@@ -31,11 +31,11 @@ use crate::spans::RecordedSpans;
 /// waits that long.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// Look-back of lists: less than a test takes, so that a wrong stamp shows. Real parts take longer
-/// to write.
+/// Look-back of lists: less than a test takes, so that a wrong stamp shows. Real parts may take two
+/// seconds for a write where their tables are new.
 pub fn list_margin() -> Duration {
     match parts::are_real() {
-        true => Duration::from_secs(1),
+        true => Duration::from_secs(4),
         false => Duration::from_millis(40),
     }
 }
