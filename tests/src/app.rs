@@ -48,12 +48,7 @@ impl Said {
     }
 
     fn change(&mut self, changed: &OrderedChange) {
-        let content = &mut self.content;
-        match &changed.asked.change {
-            MessageChange::Recall => *content = nothing_of(content.kind),
-            MessageChange::Edit(edited) => *content = edited.clone(),
-            MessageChange::React { .. } => {}
-        }
+        changed.asked.change.apply_to(&mut self.content);
         self.marks.apply(&changed.asked);
     }
 

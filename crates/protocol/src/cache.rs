@@ -19,7 +19,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::entries::Entries;
-use crate::change::ChangeKind;
+use crate::change::ChangeScope;
 use crate::conversation::{Head, ListEntry, ListRegisters};
 use crate::group::{GroupSettings, Member};
 use crate::reading::{GroupListEntry, readable_after};
@@ -211,10 +211,10 @@ pub fn outdated(placed: &Placed, rev: u64, user: UserId) -> Vec<Invalidation> {
         unless,
     };
     let change = placed.message.content.change.as_deref();
-    match change.map(|change| &change.kind) {
-        Some(ChangeKind::Wish(_)) => vec![of_group(None), of_user],
-        Some(ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Hide) => vec![of_user],
-        Some(ChangeKind::Recall | ChangeKind::Edit | ChangeKind::React { .. }) | None => {
+    match change.map(|change| change.kind.scope()) {
+        Some(ChangeScope::Group) => vec![of_group(None), of_user],
+        Some(ChangeScope::List) => vec![of_user],
+        Some(ChangeScope::Message) | None => {
             let seq = placed.position.seq;
             vec![of_group(Some(Coverage { seq, rev }))]
         }
@@ -224,7 +224,7 @@ pub fn outdated(placed: &Placed, rev: u64, user: UserId) -> Vec<Invalidation> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::{ChangeOf, ListArrangement};
+    use crate::change::{ChangeKind, ChangeOf, ListArrangement};
     use crate::group::{GroupCommand, Role};
     use crate::history::Version;
     use crate::message::Content;

@@ -120,10 +120,30 @@ pub enum ChangeKind {
 }
 
 impl ChangeKind {
+    /// Thing that it changes.
+    pub const fn scope(&self) -> ChangeScope {
+        match self {
+            ChangeKind::Recall | ChangeKind::Edit | ChangeKind::React { .. } => {
+                ChangeScope::Message
+            }
+            ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Hide => ChangeScope::List,
+            ChangeKind::Wish(_) => ChangeScope::Group,
+        }
+    }
+
     /// True if the content beside it carries a text.
     pub const fn has_text(&self) -> bool {
         matches!(self, ChangeKind::Edit)
     }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeScope {
+    /// A message, for everybody: it has a place among the changes of its conversation.
+    Message,
+    /// The asker's own list.
+    List,
+    Group,
 }
 
 /// A user's arrangement of one conversation in their list.
@@ -150,6 +170,51 @@ pub enum MessageChange {
     Edit(Content),
     /// Adds a reaction, or takes it back.
     React { reaction: Reaction, on: bool },
+}
+
+impl MessageChange {
+    /// Leaves the message's content as it is behind this change.
+    pub fn apply_to(&self, content: &mut Content) {
+        match self {
+            MessageChange::Recall => *content = content.emptied(),
+            MessageChange::Edit(edited) => content.clone_from(edited),
+            MessageChange::React { .. } => {}
+        }
+    }
+
+    /// Name in outputs for programs.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            MessageChange::Recall => "recall",
+            MessageChange::Edit(_) => "edit",
+            MessageChange::React { .. } => "reaction",
+        }
+    }
+
+    /// False for one that takes something back.
+    pub const fn is_on(&self) -> bool {
+        match self {
+            MessageChange::Recall | MessageChange::Edit(_) => true,
+            MessageChange::React { on, .. } => *on,
+        }
+    }
+
+    /// Size on the wire in bytes, estimated slightly high.
+    pub fn weight(&self) -> usize {
+        match self {
+            MessageChange::Recall => 0,
+            MessageChange::Edit(content) => 64 + content.data.len(),
+            MessageChange::React { .. } => REACTION_BYTES_MAX,
+        }
+    }
+
+    /// Size of its content in bytes.
+    pub fn content_size(&self) -> usize {
+        match self {
+            MessageChange::Edit(content) => content.data.len(),
+            MessageChange::Recall | MessageChange::React { .. } => 0,
+        }
+    }
 }
 
 /// A change as requested.

@@ -456,3 +456,95 @@ pub struct MessageStatus {
     /// it.
     pub is_finished: bool,
 }
+
+/// Weight of a frame without a body.
+const SMALL: usize = 64;
+
+impl ServerFrame {
+    /// Size on the wire in bytes, estimated slightly high.
+    pub fn weight(&self) -> usize {
+        let body = match self {
+            ServerFrame::Message(placed) => message_weight(placed),
+            ServerFrame::Changed { changed, .. } => SMALL + change_weight(changed),
+            ServerFrame::Receipts(receipts) => receipts.len() * SMALL,
+            ServerFrame::Acked(acked) => {
+                let refused = acked.refused.iter();
+                let refused = refused.map(|(_, refusal)| 20 + refusal.text.len());
+                acked.ids.len() * 10 + refused.sum::<usize>()
+            }
+            ServerFrame::Page(page) => page.answer.weight(),
+            ServerFrame::Refused { refusal, .. } | ServerFrame::Error { refusal, .. } => {
+                refusal.text.len()
+            }
+            ServerFrame::Closing { refusal, .. } => SMALL + refusal.text.len(),
+            ServerFrame::Welcome(_)
+            | ServerFrame::Refreshed { .. }
+            | ServerFrame::Accepted(_)
+            | ServerFrame::Placed(_)
+            | ServerFrame::Listed(_)
+            | ServerFrame::Pong { .. }
+            | ServerFrame::Resync => 0,
+        };
+        SMALL + body
+    }
+}
+
+impl SyncAnswer {
+    /// Messages of a page, with their marks where it has any; `None` for other answers.
+    pub fn page_mut(&mut self) -> Option<PageMut<'_>> {
+        match self {
+            SyncAnswer::History(page) => Some((&mut page.messages, Some(&mut page.marks))),
+            SyncAnswer::Missed(page) => Some((&mut page.messages, None)),
+            SyncAnswer::List(_)
+            | SyncAnswer::Row(_)
+            | SyncAnswer::Status(_)
+            | SyncAnswer::Members(_)
+            | SyncAnswer::Readers(_)
+            | SyncAnswer::Unread(_)
+            | SyncAnswer::CountSince(_)
+            | SyncAnswer::Hidden(_)
+            | SyncAnswer::Changes(_) => None,
+        }
+    }
+
+    fn weight(&self) -> usize {
+        match self {
+            SyncAnswer::List(list) => list.conversations.iter().map(summary_weight).sum(),
+            SyncAnswer::Row(row) => row.as_deref().map_or(0, summary_weight),
+            SyncAnswer::History(page) => page_weight(&page.messages, &page.marks),
+            SyncAnswer::Status(statuses) => statuses.len() * SMALL / 2,
+            SyncAnswer::Members(page) => page.members.len() * 12,
+            SyncAnswer::Readers(users) => users.len() * 10,
+            SyncAnswer::Missed(page) => page.messages.iter().map(message_weight).sum(),
+            SyncAnswer::Unread(page) => page.counts.len() * SMALL / 2,
+            SyncAnswer::CountSince(_) => SMALL,
+            SyncAnswer::Hidden(page) => SMALL + page.seqs.len() * 10,
+            SyncAnswer::Changes(page) => page.changes.iter().map(change_weight).sum(),
+        }
+    }
+}
+
+/// Messages of a page, and marks of those that changed.
+pub type PageMut<'a> = (
+    &'a mut [Placed],
+    Option<&'a mut BTreeMap<Seq, MessageMarks>>,
+);
+
+fn message_weight(placed: &Placed) -> usize {
+    2 * SMALL + placed.message.content.data.len()
+}
+
+fn page_weight(messages: &[Placed], marks: &BTreeMap<Seq, MessageMarks>) -> usize {
+    let messages = messages.iter().map(message_weight);
+    messages.sum::<usize>() + marks.values().map(MessageMarks::weight).sum::<usize>()
+}
+
+fn summary_weight(summary: &Summary) -> usize {
+    let newest = summary.newest.as_ref();
+    let newest = newest.map_or(0, message_weight);
+    SMALL + newest + summary.marks.as_ref().map_or(0, MessageMarks::weight)
+}
+
+fn change_weight(changed: &OrderedChange) -> usize {
+    SMALL + changed.asked.change.weight()
+}

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use protocol::change::{MessageChange, MessageMarks, OrderedChange};
-use protocol::frame::{HiddenPage, HistoryPage, Summary, SyncQuery};
+use protocol::frame::{HiddenPage, PageMut, Summary, SyncQuery};
 use protocol::{ConversationId, Placed, Refusal, Seq, Timestamp};
 
 use super::queries::Query;
@@ -219,12 +219,15 @@ impl Core {
         }
     }
 
-    pub(super) fn veil_page(&self, page: &mut HistoryPage) {
-        for placed in &mut page.messages {
+    /// Empties the hidden messages of a page.
+    pub(super) fn veil_page(&self, (messages, mut marks): PageMut<'_>) {
+        for placed in messages {
             let seq = placed.position.seq;
-            let mut marks = page.marks.remove(&seq);
-            self.veil(placed, &mut marks);
-            page.marks.extend(marks.map(|marks| (seq, marks)));
+            let mut of_it = marks.as_mut().and_then(|marks| marks.remove(&seq));
+            self.veil(placed, &mut of_it);
+            if let Some(marks) = &mut marks {
+                marks.extend(of_it.map(|of_it| (seq, of_it)));
+            }
         }
     }
 

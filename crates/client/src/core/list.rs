@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::change::{ListArrangement, MessageChange, MessageMarks, OrderedChange};
+use protocol::change::{ListArrangement, MessageMarks, OrderedChange};
 use protocol::frame::{ListEvent, ListEventKind, Summary};
 use protocol::{ConversationId, Placed, Seq, Timestamp, UserId};
 
@@ -138,12 +138,7 @@ impl ConversationListState {
         if changed.seq == row.seq
             && let Some(newest) = &mut row.newest
         {
-            let content = &mut newest.message.content;
-            match &changed.asked.change {
-                MessageChange::Recall => *content = content.emptied(),
-                MessageChange::Edit(edited) => *content = edited.clone(),
-                MessageChange::React { .. } => {}
-            }
+            changed.asked.change.apply_to(&mut newest.message.content);
             row.marks
                 .get_or_insert_with(MessageMarks::default)
                 .apply(&changed.asked);

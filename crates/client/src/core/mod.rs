@@ -342,8 +342,7 @@ impl Core {
         (self.questions).older(conversation, before, limit, live, until, &mut self.out)
     }
 
-    /// Sends a query that changes nothing here: members, readers, missed messages, unread counts,
-    /// counts since a time. An `Asked` action with the returned number answers.
+    /// Sends a query that changes nothing here, such as for members or missed messages. An `Asked` action with the returned number answers.
     pub fn ask_server(&mut self, query: SyncQuery, now: Timestamp) -> u32 {
         let live = self.link.is_live();
         let until = now + self.settings.limits.answer;
@@ -511,29 +510,20 @@ impl Core {
             }
             (Query::Older, SyncAnswer::History(mut page)) => {
                 self.has_page(page.conversation, &page.messages);
-                self.veil_page(&mut page);
+                self.veil_page((&mut page.messages, Some(&mut page.marks)));
                 self.out.push(Action::Older {
                     request,
                     answer: Ok(page),
                 });
             }
-            (Query::Asked, SyncAnswer::Missed(mut page)) => {
-                for placed in &mut page.messages {
-                    self.veil(placed, &mut None);
+            // The application sees whether it is an answer to its question.
+            (Query::Asked, mut answer) => {
+                if let Some(page) = answer.page_mut() {
+                    self.veil_page(page);
                 }
-                let answer = Ok(SyncAnswer::Missed(page));
+                let answer = Ok(answer);
                 self.out.push(Action::Asked { request, answer });
             }
-            (
-                Query::Asked,
-                answer @ (SyncAnswer::Members(_)
-                | SyncAnswer::Readers(_)
-                | SyncAnswer::Unread(_)
-                | SyncAnswer::CountSince(_)),
-            ) => self.out.push(Action::Asked {
-                request,
-                answer: Ok(answer),
-            }),
             (question, _) => {
                 let refusal = Refusal::new(Code::Unavailable, "an answer to another question");
                 self.not_answered(question, request, refusal, now);

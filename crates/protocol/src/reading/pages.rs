@@ -9,7 +9,7 @@ use super::{
     check_rev, dense_changes, dense_page, fitting, may_go_on, page_behind, page_limit,
     range_behind,
 };
-use crate::change::{MessageChange, MessageMarks, OrderedChange, Overlay};
+use crate::change::{MessageMarks, OrderedChange, Overlay};
 use crate::conversation::Head;
 use crate::frame::{ChangePage, HiddenPage, HistoryPage, HistoryRange, MessageStatus, MissedPage};
 use crate::history::{Direction, PrivateRow, RowStatus};
@@ -119,7 +119,9 @@ impl<'a> Reading<'a> {
         // Changes behind the head are not final yet.
         let changes = changes.iter().filter(|change| change.rev <= last_rev);
         let mut changes: Vec<OrderedChange> = changes.cloned().collect();
-        let sizes = changes.iter().map(change_size);
+        let sizes = changes
+            .iter()
+            .map(|changed| changed.asked.change.content_size());
         changes.truncate(fitting(sizes, self.rules.page_bytes_max));
         let more = dense_changes(conversation, &changes, after, last_rev)?;
         changes_behind(&mut changes, floor);
@@ -313,15 +315,8 @@ fn own_messages(
         .collect()
 }
 
-fn change_size(changed: &OrderedChange) -> usize {
-    match &changed.asked.change {
-        MessageChange::Edit(content) => content.data.len(),
-        MessageChange::Recall | MessageChange::React { .. } => 0,
-    }
-}
-
 /// Size of a message as it goes out: it may have grown since.
-fn shown_size(placed: &Placed, marks: &BTreeMap<Seq, MessageMarks>) -> usize {
+pub(super) fn shown_size(placed: &Placed, marks: &BTreeMap<Seq, MessageMarks>) -> usize {
     let marks = marks.get(&placed.position.seq);
     placed.message.content.data.len() + marks.map_or(0, MessageMarks::weight)
 }

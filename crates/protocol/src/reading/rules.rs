@@ -151,7 +151,7 @@ pub fn dense_page(
     })
 }
 
-fn hole(conversation: ConversationId) -> Refusal {
+pub(super) fn hole(conversation: ConversationId) -> Refusal {
     Refusal::new(
         Code::Unavailable,
         format!("a part of {conversation} cannot be read now; ask again"),

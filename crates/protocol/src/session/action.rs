@@ -2,10 +2,9 @@
 
 use bytes::Bytes;
 
-use crate::change::{MessageChange, MessageMarks, OrderedChange, REACTION_BYTES_MAX};
-use crate::frame::{Ack, Hello, Refresh, Send, ServerFrame, Summary, SyncAnswer, SyncRequest};
+use crate::frame::{Ack, Hello, Refresh, Send, ServerFrame, SyncRequest};
 use crate::mailbox::MailCursor;
-use crate::{MessageId, Placed, Refusal, Timestamp, UserId};
+use crate::{MessageId, Refusal, Timestamp, UserId};
 
 /// Actions for the caller, to do in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,9 +59,6 @@ pub enum Outgoing {
     Frame(ServerFrame),
 }
 
-/// Weight of a frame without a body.
-const SMALL: usize = 64;
-
 impl Outgoing {
     /// True if it may go out a moment later, together with the next frame. Echoes and receipts may,
     /// and outnumber the messages.
@@ -77,73 +73,9 @@ impl Outgoing {
     pub fn weight(&self) -> usize {
         match self {
             Outgoing::Encoded(bytes) | Outgoing::Notice(bytes) => bytes.len(),
-            Outgoing::Frame(frame) => {
-                SMALL
-                    + match frame {
-                        ServerFrame::Message(placed) => message_weight(placed),
-                        ServerFrame::Changed { changed, .. } => SMALL + change_weight(changed),
-                        ServerFrame::Receipts(receipts) => receipts.len() * SMALL,
-                        ServerFrame::Acked(acked) => {
-                            acked.ids.len() * 10
-                                + (acked.refused.iter())
-                                    .map(|(_, refusal)| 20 + refusal.text.len())
-                                    .sum::<usize>()
-                        }
-                        ServerFrame::Page(page) => match &page.answer {
-                            SyncAnswer::List(list) => {
-                                list.conversations.iter().map(summary_weight).sum()
-                            }
-                            SyncAnswer::Row(row) => row.as_deref().map_or(0, summary_weight),
-                            SyncAnswer::History(page) => {
-                                page.messages.iter().map(message_weight).sum::<usize>()
-                                    + page.marks.values().map(MessageMarks::weight).sum::<usize>()
-                            }
-                            SyncAnswer::Status(statuses) => statuses.len() * SMALL / 2,
-                            SyncAnswer::Members(page) => page.members.len() * 12,
-                            SyncAnswer::Readers(users) => users.len() * 10,
-                            SyncAnswer::Missed(page) => {
-                                page.messages.iter().map(message_weight).sum()
-                            }
-                            SyncAnswer::Unread(page) => page.counts.len() * SMALL / 2,
-                            SyncAnswer::CountSince(_) => SMALL,
-                            SyncAnswer::Hidden(page) => SMALL + page.seqs.len() * 10,
-                            SyncAnswer::Changes(page) => {
-                                page.changes.iter().map(change_weight).sum()
-                            }
-                        },
-                        ServerFrame::Refused { refusal, .. }
-                        | ServerFrame::Error { refusal, .. } => refusal.text.len(),
-                        ServerFrame::Closing { refusal, .. } => SMALL + refusal.text.len(),
-                        ServerFrame::Welcome(_)
-                        | ServerFrame::Refreshed { .. }
-                        | ServerFrame::Accepted(_)
-                        | ServerFrame::Placed(_)
-                        | ServerFrame::Listed(_)
-                        | ServerFrame::Pong { .. }
-                        | ServerFrame::Resync => 0,
-                    }
-            }
+            Outgoing::Frame(frame) => frame.weight(),
         }
     }
-}
-
-fn message_weight(placed: &Placed) -> usize {
-    2 * SMALL + placed.message.content.data.len()
-}
-
-fn summary_weight(summary: &Summary) -> usize {
-    let newest = summary.newest.as_ref();
-    let newest = newest.map_or(0, message_weight);
-    SMALL + newest + summary.marks.as_ref().map_or(0, MessageMarks::weight)
-}
-
-fn change_weight(changed: &OrderedChange) -> usize {
-    SMALL
-        + match &changed.asked.change {
-            MessageChange::Recall => 0,
-            MessageChange::Edit(content) => SMALL + content.data.len(),
-            MessageChange::React { .. } => REACTION_BYTES_MAX,
-        }
 }
 
 /// Name of a push for its requester.

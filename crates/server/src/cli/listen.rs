@@ -141,7 +141,7 @@ async fn until(deadline: Option<Instant>) {
 /// Change to a message that is older, or was printed before.
 #[derive(Serialize)]
 struct ChangeLine<'a> {
-    /// `recall`, `edit` or `reaction`.
+    /// Name of its kind, such as `recall`.
     change: &'static str,
     rev: u64,
     msg_id: String,
@@ -150,7 +150,7 @@ struct ChangeLine<'a> {
     seq: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<Cow<'a, str>>,
-    /// True for a reaction that was removed.
+    /// True for one that takes something back, such as a reaction.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     off: bool,
 }
@@ -164,25 +164,20 @@ struct HiddenLine {
 
 fn print_change(conversation: ConversationId, changed: &OrderedChange) -> Result<()> {
     let asked = &changed.asked;
-    let (change, text, off) = match &asked.change {
-        MessageChange::Recall => ("recall", None, false),
-        MessageChange::Edit(content) => {
-            ("edit", Some(String::from_utf8_lossy(&content.data)), false)
-        }
-        MessageChange::React { reaction, on } => {
-            let text = Cow::Borrowed(reaction.as_str());
-            ("reaction", Some(text), !on)
-        }
+    let text = match &asked.change {
+        MessageChange::Edit(content) => Some(String::from_utf8_lossy(&content.data)),
+        MessageChange::React { reaction, .. } => Some(Cow::Borrowed(reaction.as_str())),
+        _ => None,
     };
     let line = ChangeLine {
-        change,
+        change: asked.change.name(),
         rev: changed.rev,
         msg_id: asked.subject.to_string(),
         by: asked.by.get(),
         conversation: conversation.to_string(),
         seq: changed.seq.0,
         text,
-        off,
+        off: !asked.change.is_on(),
     };
     write_line(&line)
 }

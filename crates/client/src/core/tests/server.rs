@@ -275,13 +275,6 @@ impl Server {
             SyncQuery::Status { ids } => Ok(SyncAnswer::Status(
                 ids.into_iter().map(|id| self.status(id, now)).collect(),
             )),
-            SyncQuery::Members { .. }
-            | SyncQuery::Readers { .. }
-            | SyncQuery::Missed { .. }
-            | SyncQuery::Unread { .. }
-            | SyncQuery::CountSince { .. } => {
-                Err(Refusal::new(protocol::Code::NotFound, "not here"))
-            }
             SyncQuery::Hidden {
                 conversation,
                 after,
@@ -320,6 +313,8 @@ impl Server {
                     more,
                 }))
             }
+            // Queries of the application, which the core passes on.
+            _ => Err(Refusal::new(protocol::Code::NotFound, "not here")),
         }
     }
 

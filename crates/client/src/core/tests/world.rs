@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::codec::{decode_server, encode_message};
-use protocol::change::{ChangeKind, ChangeOf, MessageChange, MessageMarks, OrderedChange};
+use protocol::change::{ChangeKind, ChangeOf, MessageMarks, OrderedChange};
 use protocol::frame::{
     Ack, AckItem, Acked, ClientFrame, ListEvent, PlacedEcho, Send, ServerFrame, Summary, SyncPage,
 };

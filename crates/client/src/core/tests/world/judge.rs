@@ -52,11 +52,7 @@ impl World {
                 .filter(|changed| changed.seq == placed.position.seq);
             for changed in of_it {
                 marks.apply(&changed.asked);
-                match &changed.asked.change {
-                    MessageChange::Recall => content = Content::text(""),
-                    MessageChange::Edit(edited) => content = edited.clone(),
-                    MessageChange::React { .. } => {}
-                }
+                changed.asked.change.apply_to(&mut content);
             }
             let log = &self.server.logs[&conversation];
             let (now, wanted) = self.server.now(&log[placed.position.seq.0 as usize - 1]);
