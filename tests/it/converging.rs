@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use protocol::change::{ChangeKind, ListArrangement};
 use protocol::group::{GroupCommand, Role};
 use protocol::message::Content;
-use protocol::{GroupId, MessageId, Platform, Recipient};
+use protocol::{ConversationId, GroupId, MessageId, Platform, Recipient};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -232,9 +232,12 @@ impl Living {
         };
         let is_own = said.from == user(self.user);
         let rules = self.user == 1 && matches!(to, Recipient::Group(_));
-        let kind = match self.chance.random_range(0..3) {
+        let kind = match self.chance.random_range(0..4) {
             0 if is_own || rules => ChangeKind::Recall,
             1 if is_own => ChangeKind::Edit,
+            2 => ChangeKind::Pin {
+                on: self.chance.random_bool(0.7),
+            },
             _ => ChangeKind::React {
                 reaction: "+1".parse().expect("short"),
                 on: self.chance.random_bool(0.7),
@@ -277,9 +280,29 @@ impl Living {
                 let registers = cluster.backends.conversations.registers(&key);
                 let read = registers.await.expect("the store answers")[0].read_seq;
                 screen.check_row(*conversation, talk, rows.get(conversation), read)?;
+                let pins = pins(&here.client, *conversation).await?;
+                if Some(&pins) != talk.pins_of(*conversation, me).as_ref() {
+                    return Err(format!("{} is told of pins {pins:?}", self.name));
+                }
             }
         }
         Ok(())
+    }
+}
+
+async fn pins(client: &Client, of: ConversationId) -> Result<Vec<Said>, String> {
+    let (mut pins, mut before) = (Vec::new(), None);
+    loop {
+        let page = client.pins(of, before).await;
+        let mut page = page.map_err(|error| error.to_string())?;
+        for placed in &page.messages {
+            let marks = page.marks.remove(&placed.position.seq);
+            pins.push(Said::of(placed, marks));
+        }
+        before = page.next;
+        if before.is_none() {
+            return Ok(pins);
+        }
     }
 }
 

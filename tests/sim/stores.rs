@@ -79,6 +79,14 @@ impl Stores {
                 let changes = self.changes.range(behind).take(*limit);
                 Fact::Changes(changes.map(|(_, row)| row.changed.clone()).collect())
             }
+            Need::Pins(Slice { of, after, limit }) => {
+                let before = self.altered.range((*of, Seq::ZERO)..(*of, *after)).rev();
+                let on = |overlay: &Overlay| overlay.pinned.as_ref()?.value;
+                let pins = before.filter(|(_, overlay)| on(overlay).is_some());
+                let pins =
+                    pins.filter_map(|((_, seq), _)| Some((*seq, self.id_at(user, *of, *seq)?)));
+                Fact::Pins(pins.take(*limit).collect())
+            }
             Need::Feed(Slice { of, after, limit }) => {
                 let rows = self.rows.values().filter(|row| row.owner == *of);
                 let rows = rows.filter(|row| Some(row.id) > *after).take(*limit);
@@ -244,6 +252,15 @@ impl Stores {
             let of = row.conversation() == Some(conversation);
             row.owner == owner && of && row.seq == seq
         })
+    }
+
+    fn id_at(&self, owner: UserId, of: ConversationId, seq: Seq) -> Option<MessageId> {
+        match of {
+            ConversationId::Group(group) => Some(self.rows_of_group(group).get(&seq)?.id),
+            ConversationId::Private { .. } | ConversationId::System(_) => {
+                Some(self.row_at(owner, of, seq)?.id)
+            }
+        }
     }
 
     /// Rows of a group by seq.

@@ -1,4 +1,4 @@
-//! Actions of users besides sending: recall, edit, react, read, and tidy up lists.
+//! Actions of users besides sending: recall, edit, react, pin, read, and tidy up lists.
 
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ pub const TROUBLE: Duration = Duration::from_secs(40);
 const CHANCE: u64 = 0x0063_6861_6e67_6573;
 const GROUPS: u64 = 0x0067_726f_7570_7321;
 const HIDES: u64 = 0x0068_6964_6465_6e21;
+const PINS: u64 = 0x0070_696e_6e65_6421;
 /// Sends of this device are numbered by their action, behind all messages.
 const SENDS: u128 = 1 << 64;
 const REACTIONS: [&str; 3] = ["+1", "heart", "eyes"];
@@ -72,6 +73,7 @@ pub enum To {
     Recall,
     Edit,
     React(u8, bool),
+    Pin(bool),
 }
 
 /// Actions in a world.
@@ -98,6 +100,7 @@ impl UserActions {
         let mut done: Vec<_> = done.collect();
         done.extend(in_groups(seed, devices, users));
         done.extend(hides(seed, devices));
+        done.extend(pins(seed, devices));
         let late = (0..devices).map(|_| match rng.random_bool(0.2) {
             true => moment(&mut rng),
             false => Duration::ZERO,
@@ -149,6 +152,18 @@ fn hides(seed: u64, devices: usize) -> Vec<(Duration, usize, UserAction)> {
         )
     });
     hides.collect()
+}
+
+/// Pins of messages, which some worlds have.
+fn pins(seed: u64, devices: usize) -> Vec<(Duration, usize, UserAction)> {
+    let mut rng = StdRng::seed_from_u64(!seed ^ PINS);
+    let count = [0, 0, 1, 4, 10][rng.random_range(0..5)];
+    let pins = (0..count).map(|_| {
+        let (at, device) = (moment(&mut rng), rng.random_range(0..devices));
+        let pin = UserAction::Change(on(&mut rng), To::Pin(rng.random_bool(0.7)));
+        (at, device, pin)
+    });
+    pins.collect()
 }
 
 fn settings(rng: &mut StdRng) -> GroupSettings {
@@ -260,7 +275,7 @@ impl CoreDevice {
                 let (conversation, subject) = self.find(on)?;
                 let text = match to {
                     To::Edit => format!("edit {number}"),
-                    To::Recall | To::React(..) => String::new(),
+                    To::Recall | To::React(..) | To::Pin(_) => String::new(),
                 };
                 (conversation, subject, kind_of(to), Content::text(text))
             }
@@ -372,6 +387,7 @@ fn kind_of(to: To) -> ChangeKind {
             let reaction = reaction.expect("short");
             ChangeKind::React { reaction, on }
         }
+        To::Pin(on) => ChangeKind::Pin { on },
     }
 }
 

@@ -48,12 +48,14 @@ struct Told {
 enum Register {
     Content(MessageId),
     Reaction(MessageId, UserId, Reaction),
+    Pin(MessageId),
 }
 
 impl Register {
     fn of(subject: MessageId, by: UserId, kind: &ChangeKind) -> Option<Register> {
         match kind {
             ChangeKind::Edit => Some(Register::Content(subject)),
+            ChangeKind::Pin { .. } => Some(Register::Pin(subject)),
             ChangeKind::React { reaction, .. } => {
                 Some(Register::Reaction(subject, by, reaction.clone()))
             }
@@ -157,7 +159,11 @@ impl Talk {
         let Some(told) = self.said.iter_mut().find(|told| told.said.id == subject) else {
             return Fate::Refused;
         };
-        let fate = told.change(message, kind, administers);
+        let may_pin = administers || self.group.is_none();
+        let fate = match kind {
+            ChangeKind::Pin { .. } if !may_pin => Fate::Refused,
+            _ => told.change(message, kind, administers),
+        };
         let register = Register::of(subject, message.from, kind);
         match fate {
             Fate::Done => {
@@ -270,6 +276,18 @@ impl Talk {
         view
     }
 
+    /// Pinned messages that this user may read, newest first; `None` for a user who may read nothing.
+    pub fn pins_of(&self, conversation: ConversationId, user: UserId) -> Option<Vec<Said>> {
+        let floor = match conversation {
+            ConversationId::Group(_) => self.group.as_ref()?.readable_after(user)?,
+            _ => conversation.peer_of(user).map(|_| Seq::ZERO)?,
+        };
+        let mut pins = self.view_of(user);
+        pins.retain(|said| said.seq > floor && said.marks.pinned.is_some());
+        pins.reverse();
+        Some(pins)
+    }
+
     /// Counts unread messages one by one: others', behind the read and cleared positions, and not
     /// recalled.
     pub fn unread(&self, user: UserId, read: Seq) -> u64 {
@@ -301,6 +319,7 @@ impl Told {
             ChangeKind::Recall => {
                 said.content = nothing_of(said.content.kind);
                 said.marks.recalled = done;
+                said.marks.pinned = None;
                 reactions.clear();
                 Fate::Done
             }
@@ -327,6 +346,11 @@ impl Told {
                     true => Fate::Done,
                     false => Fate::Nothing,
                 }
+            }
+            ChangeKind::Pin { on } if said.marks.pinned.is_some() == *on => Fate::Nothing,
+            ChangeKind::Pin { on } => {
+                said.marks.pinned = done.filter(|_| *on);
+                Fate::Done
             }
             ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Hide | ChangeKind::Wish(_) => {
                 Fate::Refused

@@ -1,4 +1,4 @@
-//! Changes of placed messages: recall, edit, reactions.
+//! Changes of placed messages: recall, edit, reactions, pins.
 //!
 //! A change is a record of the conversation's own log. The conversation's single writer judges it
 //! against the present state of the message and gives it a place of its own, *rev*: dense, and
@@ -117,15 +117,20 @@ pub enum ChangeKind {
     Hide,
     /// Command for the group that the send is addressed to.
     Wish(GroupCommand),
+    /// Pins the subject in its conversation, for everybody, or takes the pin off.
+    Pin {
+        on: bool,
+    },
 }
 
 impl ChangeKind {
     /// Thing that it changes.
     pub const fn scope(&self) -> ChangeScope {
         match self {
-            ChangeKind::Recall | ChangeKind::Edit | ChangeKind::React { .. } => {
-                ChangeScope::Message
-            }
+            ChangeKind::Recall
+            | ChangeKind::Edit
+            | ChangeKind::React { .. }
+            | ChangeKind::Pin { .. } => ChangeScope::Message,
             ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Hide => ChangeScope::List,
             ChangeKind::Wish(_) => ChangeScope::Group,
         }
@@ -170,6 +175,8 @@ pub enum MessageChange {
     Edit(Content),
     /// Adds a reaction, or takes it back.
     React { reaction: Reaction, on: bool },
+    /// Pins the message, or takes the pin off. A recall takes it off, too.
+    Pin { on: bool },
 }
 
 impl MessageChange {
@@ -178,7 +185,7 @@ impl MessageChange {
         match self {
             MessageChange::Recall => *content = content.emptied(),
             MessageChange::Edit(edited) => content.clone_from(edited),
-            MessageChange::React { .. } => {}
+            MessageChange::React { .. } | MessageChange::Pin { .. } => {}
         }
     }
 
@@ -188,6 +195,7 @@ impl MessageChange {
             MessageChange::Recall => "recall",
             MessageChange::Edit(_) => "edit",
             MessageChange::React { .. } => "reaction",
+            MessageChange::Pin { .. } => "pin",
         }
     }
 
@@ -195,14 +203,14 @@ impl MessageChange {
     pub const fn is_on(&self) -> bool {
         match self {
             MessageChange::Recall | MessageChange::Edit(_) => true,
-            MessageChange::React { on, .. } => *on,
+            MessageChange::React { on, .. } | MessageChange::Pin { on } => *on,
         }
     }
 
     /// Size on the wire in bytes, estimated slightly high.
     pub fn weight(&self) -> usize {
         match self {
-            MessageChange::Recall => 0,
+            MessageChange::Recall | MessageChange::Pin { .. } => 0,
             MessageChange::Edit(content) => 64 + content.data.len(),
             MessageChange::React { .. } => REACTION_BYTES_MAX,
         }
@@ -212,7 +220,7 @@ impl MessageChange {
     pub fn content_size(&self) -> usize {
         match self {
             MessageChange::Edit(content) => content.data.len(),
-            MessageChange::Recall | MessageChange::React { .. } => 0,
+            MessageChange::Recall | MessageChange::React { .. } | MessageChange::Pin { .. } => 0,
         }
     }
 }
@@ -246,6 +254,7 @@ impl ChangeRequest {
                 reaction: reaction.clone(),
                 on: *on,
             },
+            ChangeKind::Pin { on } => MessageChange::Pin { on: *on },
             ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Hide | ChangeKind::Wish(_) => {
                 return None;
             }
@@ -302,6 +311,8 @@ pub struct Overlay {
     pub edited: Option<Register<(Content, Authorship)>>,
     /// Reactions by user; `false` once taken back.
     pub reactions: BTreeMap<(Reaction, UserId), Register<bool>>,
+    /// Author of the pin; `None` once it was taken off.
+    pub pinned: Option<Register<Option<Authorship>>>,
 }
 
 impl Overlay {
@@ -324,6 +335,7 @@ impl Overlay {
                 write(&mut now, version, *on);
                 self.reactions.extend(now.map(|now| (key, now)));
             }
+            MessageChange::Pin { on } => write(&mut self.pinned, version, on.then_some(done)),
         }
     }
 
@@ -364,9 +376,14 @@ impl Overlay {
             recalled: self.recalled.as_ref().map(|recalled| recalled.value),
             edited: self.edited.as_ref().map(|edited| edited.value.1),
             reactions,
+            pinned: self.pin().filter(|_| self.recalled.is_none()),
             hidden: false,
         };
         (marks != MessageMarks::default()).then_some(marks)
+    }
+
+    fn pin(&self) -> Option<Authorship> {
+        self.pinned.as_ref().and_then(|pinned| pinned.value)
     }
 
     /// Distinct reactions in effect before `record`.
@@ -387,6 +404,7 @@ pub struct MessageMarks {
     pub edited: Option<Authorship>,
     /// Reactions in order, each with its users in order.
     pub reactions: Vec<(Reaction, Vec<UserId>)>,
+    pub pinned: Option<Authorship>,
     /// True if the reader hid the message. Only the reader's own devices set this: the server
     /// stores hidden messages apart, and always sends false.
     pub hidden: bool,
@@ -403,6 +421,7 @@ impl MessageMarks {
             MessageChange::Recall => {
                 self.recalled = Some(done);
                 self.reactions.clear();
+                self.pinned = None;
             }
             MessageChange::Edit(_) => self.edited = Some(done),
             MessageChange::React { reaction, on } => {
@@ -420,6 +439,7 @@ impl MessageMarks {
                     .map(|(r, users)| (r, users.into_iter().collect()))
                     .collect();
             }
+            MessageChange::Pin { on } => self.pinned = on.then_some(done),
         }
     }
 
@@ -427,7 +447,7 @@ impl MessageMarks {
     pub fn weight(&self) -> usize {
         let reactions = self.reactions.iter();
         let reactions = reactions.map(|(reaction, users)| 4 + reaction.0.len() + 10 * users.len());
-        40 + reactions.sum::<usize>()
+        60 + reactions.sum::<usize>()
     }
 }
 
@@ -494,12 +514,15 @@ pub fn judge(
     let is_recalled = is_before(record, altered.recalled.as_ref());
     match &asked.change {
         MessageChange::Recall | MessageChange::Edit(_) => may_alter(asked, &subject, role, rules)?,
+        MessageChange::Pin { .. } => may_pin(role)?,
         MessageChange::React { .. } => {}
     }
     match &asked.change {
         MessageChange::Recall if is_recalled => Ok(ChangeVerdict::Nothing),
         MessageChange::Recall => Ok(ChangeVerdict::Change),
-        MessageChange::Edit(_) | MessageChange::React { .. } if is_recalled => {
+        MessageChange::Edit(_) | MessageChange::React { .. } | MessageChange::Pin { .. }
+            if is_recalled =>
+        {
             refuse(Code::NotFound, "the message was recalled")
         }
         MessageChange::Edit(content) => {
@@ -521,6 +544,11 @@ pub fn judge(
                 return Ok(ChangeVerdict::Change);
             }
             Ok(ChangeVerdict::Nothing)
+        }
+        MessageChange::Pin { on } => {
+            let written = altered.pinned.as_ref();
+            let is_hidden = written.is_some_and(|written| written.version >= record);
+            Ok(verdict(is_hidden || altered.pin().is_some() != *on))
         }
     }
 }
@@ -557,6 +585,17 @@ fn may_alter(
         return Err(Refusal::new(Code::Forbidden, text));
     }
     Ok(())
+}
+
+/// Either user of a private conversation may pin; in a group its owner and administrators.
+fn may_pin(role: Option<Role>) -> Result<(), Refusal> {
+    match role.is_none_or(Role::administers) {
+        true => Ok(()),
+        false => {
+            let text = "only the owner and the administrators of the group may pin messages in it";
+            Err(Refusal::new(Code::Forbidden, text))
+        }
+    }
 }
 
 /// Reactions stay stored once taken back, so both the reactions in effect and those that one user

@@ -186,6 +186,12 @@ pub enum SyncQuery {
         after: u64,
         limit: u32,
     },
+    /// Pinned messages of a conversation, newest first, from before `before` on.
+    Pins {
+        conversation: ConversationId,
+        before: Option<Seq>,
+        limit: u32,
+    },
 }
 
 /// Part of a conversation; bounds are exclusive.
@@ -335,6 +341,17 @@ pub enum SyncAnswer {
     Unread(UnreadPage),
     CountSince(CountSince),
     Hidden(HiddenPage),
+    Pins(PinPage),
+}
+
+/// Pinned messages, newest first, with their current content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PinPage {
+    pub messages: Vec<Placed>,
+    /// Marks of each message: `pinned` says who pinned it, and when.
+    pub marks: BTreeMap<Seq, MessageMarks>,
+    /// Ask again with `before` = this; `None` at the end.
+    pub next: Option<Seq>,
 }
 
 /// Messages that the user hid.
@@ -495,6 +512,7 @@ impl SyncAnswer {
         match self {
             SyncAnswer::History(page) => Some((&mut page.messages, Some(&mut page.marks))),
             SyncAnswer::Missed(page) => Some((&mut page.messages, None)),
+            SyncAnswer::Pins(page) => Some((&mut page.messages, Some(&mut page.marks))),
             SyncAnswer::List(_)
             | SyncAnswer::Row(_)
             | SyncAnswer::Status(_)
@@ -520,6 +538,7 @@ impl SyncAnswer {
             SyncAnswer::CountSince(_) => SMALL,
             SyncAnswer::Hidden(page) => SMALL + page.seqs.len() * 10,
             SyncAnswer::Changes(page) => page.changes.iter().map(change_weight).sum(),
+            SyncAnswer::Pins(page) => page_weight(&page.messages, &page.marks),
         }
     }
 }

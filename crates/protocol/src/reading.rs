@@ -29,6 +29,7 @@ mod members;
 mod needs;
 mod page_key;
 mod pages;
+mod pins;
 mod rules;
 
 use std::cell::RefCell;
@@ -220,6 +221,11 @@ impl<'a> Reading<'a> {
                 after,
                 limit,
             } => SyncAnswer::Hidden(self.hidden(conversation, after, limit)?),
+            SyncQuery::Pins {
+                conversation,
+                before,
+                limit,
+            } => SyncAnswer::Pins(self.pins(conversation, before, limit)?),
         })
     }
 }

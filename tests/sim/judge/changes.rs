@@ -1,18 +1,21 @@
-//! Changes: dense and in the order of the log, each accepted one done or refused, and every message
-//! shown with its changes.
+//! Changes: dense and in the order of the log, each accepted one done or refused, every message
+//! shown with its changes, and pins listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::change::Overlay;
+use protocol::frame::{SyncAnswer, SyncQuery};
 use protocol::ledger::trace::MessageLife;
-use protocol::{ConversationId, MessageId};
+use protocol::{ConversationId, MessageId, UserId};
 use tests::app::Said;
 use tests::model::{Fate, Model};
 
+use crate::reading::Asked;
 use crate::world::World;
 
 impl World {
-    pub(crate) fn judge_changes(&self, model: &Model) -> Result<(), String> {
+    pub(crate) fn judge_changes(&mut self, model: &Model) -> Result<(), String> {
+        self.judge_pins(model)?;
         self.judge_order(model)?;
         self.judge_what_is_left(model)?;
         self.judge_fates(model)
@@ -63,6 +66,43 @@ impl World {
                 let got = Said::of(&placed, marks);
                 if got != expected {
                     return Err(format!("history says {got:?}, the log {expected:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that stations list the pins of the log, for each user who may read them.
+    fn judge_pins(&mut self, model: &Model) -> Result<(), String> {
+        let users: BTreeSet<UserId> = self.devices.iter().map(|device| device.user).collect();
+        for (&conversation, talk) in &model.talks {
+            for &user in &users {
+                let Some(mut expected) = talk.pins_of(conversation, user) else {
+                    continue;
+                };
+                // The server does not hide: devices do.
+                let view = talk.view();
+                expected
+                    .iter_mut()
+                    .for_each(|said| said.clone_from(&view[said.seq.0 as usize - 1]));
+                let query = SyncQuery::Pins {
+                    conversation,
+                    before: None,
+                    limit: 0,
+                };
+                let answer = self.read_rest(user, &query, &mut Asked::new(self.now));
+                let Ok(SyncAnswer::Pins(page)) = answer else {
+                    return Err(format!("{user} is told of pins: {answer:?}"));
+                };
+                let pins = page.messages.iter().map(|placed| {
+                    let marks = page.marks.get(&placed.position.seq).cloned();
+                    Said::of(placed, marks)
+                });
+                let pins: Vec<Said> = pins.collect();
+                if pins != expected {
+                    return Err(format!(
+                        "{user} is told of pins {pins:?} of {conversation}, the log says {expected:?}"
+                    ));
                 }
             }
         }

@@ -17,8 +17,8 @@ use protocol::drain::BoatState;
 use protocol::frame::{
     Accepted, Ack, AckItem, Acked, ChangePage, ClientFrame, CountSince, Hello, HiddenPage,
     HistoryPage, HistoryRange, ListEvent, ListEventKind, ListPage, MemberPage, MessageStatus,
-    MissedPage, PlacedEcho, Refresh, Send, ServerFrame, Summary, SyncAnswer, SyncPage, SyncQuery,
-    SyncRequest, UnreadPage, Welcome,
+    MissedPage, PinPage, PlacedEcho, Refresh, Send, ServerFrame, Summary, SyncAnswer, SyncPage,
+    SyncQuery, SyncRequest, UnreadPage, Welcome,
 };
 use protocol::group::{GroupCommand, GroupSettings, Role};
 use protocol::history::RowStatus;
@@ -237,6 +237,7 @@ fn change_of() -> impl Strategy<Value = ChangeOf> {
         Just(ChangeKind::Recall),
         Just(ChangeKind::Edit),
         (reaction(), any::<bool>()).prop_map(|(reaction, on)| ChangeKind::React { reaction, on }),
+        any::<bool>().prop_map(|on| ChangeKind::Pin { on }),
     ];
     let of_list = prop_oneof![
         Just(ChangeKind::Clear),
@@ -264,6 +265,7 @@ fn changed() -> impl Strategy<Value = OrderedChange> {
         content().prop_map(MessageChange::Edit),
         (reaction(), any::<bool>())
             .prop_map(|(reaction, on)| MessageChange::React { reaction, on }),
+        any::<bool>().prop_map(|on| MessageChange::Pin { on }),
     ];
     let asked = (
         message_id(),
@@ -292,10 +294,12 @@ fn changed() -> impl Strategy<Value = OrderedChange> {
 fn marks() -> impl Strategy<Value = MessageMarks> {
     let done = || option::of((user(), time()).prop_map(|(by, at)| Authorship { by, at }));
     let reactions = vec((reaction(), vec(user(), 1..3)), 0..3);
-    (done(), done(), reactions).prop_map(|(recalled, edited, reactions)| MessageMarks {
+    let marks = (done(), done(), reactions, done());
+    marks.prop_map(|(recalled, edited, reactions, pinned)| MessageMarks {
         recalled,
         edited,
         reactions,
+        pinned,
         hidden: false,
     })
 }
@@ -428,6 +432,14 @@ pub(crate) fn sync_request() -> impl Strategy<Value = SyncRequest> {
                 limit,
             }
         }),
+        // 0 stands for the newest.
+        (conversation(), option::of(1..=u64::MAX), any::<u32>()).prop_map(
+            |(conversation, before, limit)| SyncQuery::Pins {
+                conversation,
+                before: before.map(Seq),
+                limit,
+            }
+        ),
         (conversation(), any::<(u64, u32)>()).prop_map(|(conversation, (after, limit))| {
             SyncQuery::Changes {
                 conversation,
@@ -632,6 +644,16 @@ pub(crate) fn sync_page() -> impl Strategy<Value = SyncPage> {
             .prop_map(|(count, more)| SyncAnswer::CountSince(CountSince { count, more })),
         (vec(seq(), 0..3), any::<(u64, bool)>())
             .prop_map(|(seqs, (last, more))| SyncAnswer::Hidden(HiddenPage { seqs, last, more })),
+        (
+            vec(placed(), 0..3),
+            btree_map(seq(), marks(), 0..3),
+            option::of(1..=u64::MAX)
+        )
+            .prop_map(|(messages, marks, next)| SyncAnswer::Pins(PinPage {
+                messages,
+                marks,
+                next: next.map(Seq)
+            })),
     ];
     (any::<u32>(), answer).prop_map(|(request, answer)| SyncPage { request, answer })
 }

@@ -30,7 +30,7 @@ impl TryFrom<v1::ChangeOf> for ChangeOf {
 
     fn try_from(wire: v1::ChangeOf) -> Result<Self, Refusal> {
         let kind = match present(
-            "change.kind (recall, edit, reaction, clear, arrange, hide, wish)",
+            "change.kind (recall, edit, reaction, clear, arrange, hide, wish, pin)",
             wire.kind,
         )? {
             Kind::Recall(v1::Recall {}) => ChangeKind::Recall,
@@ -43,6 +43,7 @@ impl TryFrom<v1::ChangeOf> for ChangeOf {
             Kind::Arrange(arrange) => ChangeKind::Arrange(arrange.into()),
             Kind::Hide(v1::Hide {}) => ChangeKind::Hide,
             Kind::Wish(wish) => ChangeKind::Wish(wish.try_into()?),
+            Kind::Pin(pin) => ChangeKind::Pin { on: !pin.off },
         };
         let subject = optional_message("change.msg_id", wire.msg_id)?;
         if subject.is_none() && !matches!(kind, ChangeKind::Wish(_)) {
@@ -65,6 +66,7 @@ impl From<&ChangeOf> for v1::ChangeOf {
             ChangeKind::Arrange(arranged) => Kind::Arrange((*arranged).into()),
             ChangeKind::Hide => Kind::Hide(v1::Hide {}),
             ChangeKind::Wish(wish) => Kind::Wish(wish.into()),
+            ChangeKind::Pin { on } => Kind::Pin(v1::Pin { off: !on }),
         };
         v1::ChangeOf {
             msg_id: id_or_zero(change.subject),
@@ -143,6 +145,7 @@ impl TryFrom<v1::Change> for OrderedChange {
                 ..content(present("change.content", wire.content)?)?
             }),
             ChangeKind::React { reaction, on } => MessageChange::React { reaction, on },
+            ChangeKind::Pin { on } => MessageChange::Pin { on },
             ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Hide | ChangeKind::Wish(_) => {
                 return Err(invalid("a list is no message: it has no changes"));
             }
@@ -172,6 +175,7 @@ impl From<&OrderedChange> for v1::Change {
                 let (reaction, on) = (reaction.clone(), *on);
                 (ChangeKind::React { reaction, on }, None)
             }
+            MessageChange::Pin { on } => (ChangeKind::Pin { on: *on }, None),
         };
         let change = ChangeOf {
             subject: Some(asked.subject),
@@ -226,6 +230,7 @@ impl TryFrom<v1::Marks> for MessageMarks {
             recalled: wire.recalled.map(Authorship::try_from).transpose()?,
             edited: wire.edited.map(Authorship::try_from).transpose()?,
             reactions: reactions.collect::<Result<_, Refusal>>()?,
+            pinned: wire.pinned.map(Authorship::try_from).transpose()?,
             hidden: false,
         })
     }
@@ -241,6 +246,7 @@ impl From<&MessageMarks> for v1::Marks {
             recalled: marks.recalled.map(v1::Done::from),
             edited: marks.edited.map(v1::Done::from),
             reactions: reactions.collect(),
+            pinned: marks.pinned.map(v1::Done::from),
         }
     }
 }

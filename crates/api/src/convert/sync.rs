@@ -1,9 +1,11 @@
 //! Sync: questions of a client about data on the server, and their pages.
 
+use std::collections::BTreeMap;
+
 use protocol::change::MessageMarks;
 use protocol::frame::{
     ChangePage, CountSince, HiddenPage, HistoryPage, HistoryRange, ListPage, MessageStatus,
-    MissedPage, Summary, SyncAnswer, SyncPage, SyncQuery, SyncRequest, UnreadPage,
+    MissedPage, PinPage, Summary, SyncAnswer, SyncPage, SyncQuery, SyncRequest, UnreadPage,
 };
 use protocol::history::RowStatus;
 use protocol::{ConversationId, GroupId, MessageId, Placed, Refusal, Seq, Timestamp, UserId};
@@ -23,7 +25,7 @@ impl TryFrom<v1::SyncRequest> for SyncRequest {
 
     fn try_from(wire: v1::SyncRequest) -> Result<Self, Refusal> {
         let query = match present(
-            "sync.query (list, history, status, changes, members, readers, missed, unread, count, hidden, row)",
+            "sync.query (list, history, status, changes, members, readers, missed, unread, count, hidden, row, pins)",
             wire.query,
         )? {
             Query::List(list) => SyncQuery::List {
@@ -76,6 +78,11 @@ impl TryFrom<v1::SyncRequest> for SyncRequest {
                 conversation: conversation(hidden.conversation)?,
                 after: hidden.after,
                 limit: hidden.limit,
+            },
+            Query::Pins(pins) => SyncQuery::Pins {
+                conversation: conversation(pins.conversation)?,
+                before: (pins.before != 0).then_some(Seq(pins.before)),
+                limit: pins.limit,
             },
         };
         Ok(SyncRequest {
@@ -149,6 +156,16 @@ impl From<&SyncRequest> for v1::SyncRequest {
                 after: *after,
                 limit: *limit,
             }),
+            SyncQuery::Pins {
+                conversation,
+                before,
+                limit,
+            } => Query::Pins(v1::PinQuery {
+                conversation: Some((*conversation).into()),
+                // Nothing stands before 1, as nothing stands before 0, which is taken for "the newest".
+                before: before.map_or(0, |before| before.0.max(1)),
+                limit: *limit,
+            }),
         };
         v1::SyncRequest {
             request: request.request,
@@ -214,6 +231,11 @@ impl TryFrom<v1::SyncPage> for SyncPage {
                 last: hidden.last,
                 more: hidden.more,
             }),
+            Answer::Pins(pins) => SyncAnswer::Pins(PinPage {
+                messages: list("page.messages", pins.messages, usize::MAX)?,
+                marks: marks_of(pins.marked)?,
+                next: (pins.next != 0).then_some(Seq(pins.next)),
+            }),
         };
         Ok(SyncPage {
             request: wire.request,
@@ -251,6 +273,11 @@ impl From<&SyncPage> for v1::SyncPage {
                 seqs: hidden.seqs.iter().map(|seq| seq.0).collect(),
                 last: hidden.last,
                 more: hidden.more,
+            }),
+            SyncAnswer::Pins(pins) => Answer::Pins(v1::PinPage {
+                messages: pins.messages.iter().map(v1::MsgChat::from).collect(),
+                marked: marked(&pins.marks),
+                next: pins.next.map_or(0, |next| next.0),
             }),
         };
         v1::SyncPage {
@@ -331,6 +358,7 @@ impl v1::SyncPage {
         let messages: &mut dyn Iterator<Item = &mut v1::MsgChat> = match &mut self.answer {
             Some(Answer::History(page)) => &mut page.messages.iter_mut(),
             Some(Answer::Missed(page)) => &mut page.messages.iter_mut(),
+            Some(Answer::Pins(page)) => &mut page.messages.iter_mut(),
             Some(Answer::List(page)) => {
                 let rows = page.conversations.iter_mut();
                 &mut rows.filter_map(|row| row.newest.as_mut())
@@ -382,6 +410,22 @@ fn status(wire: &v1::MsgChat) -> Option<(Seq, RowStatus)> {
     (status != RowStatus::default()).then_some((Seq(wire.seq), status))
 }
 
+fn marks_of(wire: Vec<v1::Marked>) -> Result<BTreeMap<Seq, MessageMarks>, Refusal> {
+    let marks = wire.into_iter().map(|marked| {
+        let marks = present("page.marked.marks", marked.marks)?;
+        Ok((Seq(marked.seq), marks.try_into()?))
+    });
+    marks.collect()
+}
+
+fn marked(marks: &BTreeMap<Seq, MessageMarks>) -> Vec<v1::Marked> {
+    let marked = marks.iter().map(|(seq, marks)| v1::Marked {
+        seq: seq.0,
+        marks: Some(marks.into()),
+    });
+    marked.collect()
+}
+
 impl TryFrom<v1::HistoryPage> for HistoryPage {
     type Error = Refusal;
 
@@ -392,12 +436,7 @@ impl TryFrom<v1::HistoryPage> for HistoryPage {
             messages: list("page.messages", wire.messages, usize::MAX)?,
             last_seq: Seq(wire.last_seq),
             more: wire.more,
-            marks: (wire.marked.into_iter())
-                .map(|marked| {
-                    let marks = present("page.marked.marks", marked.marks)?;
-                    Ok((Seq(marked.seq), marks.try_into()?))
-                })
-                .collect::<Result<_, Refusal>>()?,
+            marks: marks_of(wire.marked)?,
             rev: wire.rev,
         })
     }
@@ -412,12 +451,7 @@ impl From<&HistoryPage> for v1::HistoryPage {
                 .collect(),
             last_seq: page.last_seq.0,
             more: page.more,
-            marked: (page.marks.iter())
-                .map(|(seq, marks)| v1::Marked {
-                    seq: seq.0,
-                    marks: Some(marks.into()),
-                })
-                .collect(),
+            marked: marked(&page.marks),
             rev: page.rev,
         }
     }

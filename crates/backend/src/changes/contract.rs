@@ -100,6 +100,10 @@ fn react(text: &str, on: bool) -> MessageChange {
     MessageChange::React { reaction, on }
 }
 
+fn pin(on: bool) -> MessageChange {
+    MessageChange::Pin { on }
+}
+
 fn changed(rows: &[ChangeRow]) -> Vec<OrderedChange> {
     rows.iter().map(|row| row.changed.clone()).collect()
 }
@@ -122,7 +126,10 @@ pub(super) async fn every_kind_comes_back_whole(store: &dyn ChangeStore, fresh: 
         talk.row(3, 5, react("👍", true)),
         talk.row(4, 5, react("👍", false)),
         talk.row(5, 4, react("ok", true)),
-        talk.row(6, 4, MessageChange::Recall),
+        talk.row(6, 4, pin(true)),
+        talk.row(7, 5, pin(true)),
+        talk.row(8, 5, pin(false)),
+        talk.row(9, 4, MessageChange::Recall),
     ];
     let mut mixed = rows.to_vec();
     mixed.reverse();
@@ -341,6 +348,44 @@ pub(super) async fn a_change_is_found_by_its_send_id(store: &dyn ChangeStore, fr
     assert_eq!(find(1, by, 0).await, None);
 }
 
+/// Pins are listed from the newest message on, whatever the order of the writes.
+pub(super) async fn pins_are_listed_by_their_messages(store: &dyn ChangeStore, fresh: &TestIds) {
+    let (talk, other) = (Talk::new(fresh), Talk::new(fresh));
+    let mut rows: Vec<_> = (1..=9).map(|n| talk.row(n, 3 * n, pin(true))).collect();
+    rows.extend([talk.row(10, 6, pin(false)), talk.row(11, 9, pin(false))]);
+    rows.extend([
+        talk.row(12, 9, pin(true)),
+        talk.row(13, 12, react("+1", true)),
+    ]);
+    rows.extend([
+        talk.row(14, 15, MessageChange::Recall),
+        other.row(1, 4, pin(true)),
+    ]);
+    rows.reverse();
+    store.save(rows.clone()).await.expect("saves");
+    for row in &rows {
+        store.save(vec![row.clone()]).await.expect("saves again");
+    }
+    for (before, limit, expected) in [
+        (100, ALL, &[27, 24, 21, 18, 15, 12, 9, 3][..]),
+        (u64::MAX, 2, &[27, 24]),
+        (24, 3, &[21, 18, 15]),
+        (9, ALL, &[3]),
+        (3, ALL, &[]),
+        (0, ALL, &[]),
+    ] {
+        let found = store.pins(talk.conversation, Seq(before), limit).await;
+        let expected = expected.iter().map(|seq| {
+            let id = MessageId::new(*seq as i64).expect("positive");
+            (Seq(*seq), id)
+        });
+        let expected: Vec<_> = expected.collect();
+        assert_eq!(found.expect("reads"), expected, "before {before}");
+    }
+    let nobody = Talk::new(fresh).conversation;
+    assert_eq!(store.pins(nobody, Seq(9), ALL).await.expect("reads"), []);
+}
+
 /// Hands the names of all checks to another macro: no backend can leave one out.
 macro_rules! checks {
     ($then:ident!($($with:tt)*)) => {
@@ -353,6 +398,7 @@ macro_rules! checks {
             many_conversations_are_one_question,
             a_record_finds_its_own_change,
             a_change_is_found_by_its_send_id,
+            pins_are_listed_by_their_messages,
         );
     };
 }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use protocol::change::{ChangeRequest, ChangeRow, MessageChange, OrderedChange, Overlay, Reaction};
 use protocol::history::Version;
 use protocol::reading::RecallRange;
-use protocol::{ConversationId, SendId, Seq, UserId};
+use protocol::{ConversationId, MessageId, SendId, Seq, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::{ChangeStore, SEARCH};
@@ -30,6 +30,7 @@ const SCAN: usize = 256;
 const RECALLED: u8 = 0;
 const EDITED: u8 = 1;
 const REACTED: u8 = 2;
+const PINNED: u8 = 3;
 
 /// Changes in the embedded store.
 pub struct EmbeddedChanges {
@@ -102,7 +103,7 @@ impl EmbeddedChanges {
         last: Seq,
     ) -> Result<BTreeMap<Seq, Overlay>> {
         let mut altered: BTreeMap<Seq, Overlay> = BTreeMap::new();
-        for kind in [RECALLED, EDITED, REACTED] {
+        for kind in [RECALLED, EDITED, REACTED, PINNED] {
             self.left(conversation, kind, (first, last), |kept| {
                 let of_message = altered.entry(kept.changed.seq).or_default();
                 of_message.apply(kept.version, &kept.changed);
@@ -250,6 +251,34 @@ impl ChangeStore for EmbeddedChanges {
         });
         recalled.collect()
     }
+
+    async fn pins(
+        &self,
+        conversation: ConversationId,
+        before: Seq,
+        limit: usize,
+    ) -> Result<Vec<(Seq, MessageId)>> {
+        let start = left_key(conversation, PINNED, Seq::ZERO);
+        let mut end = left_key(conversation, PINNED, before).to_vec();
+        let mut pins = Vec::new();
+        loop {
+            let bounds = (Bound::Included(&start[..]), Bound::Excluded(&end[..]));
+            let page = self
+                .engine
+                .range(Table::Altered, bounds, ScanOrder::Backward, SCAN)?;
+            for (_, value) in &page {
+                let kept: StoredRow = decode(SEAM, value)?;
+                if kept.changed.asked.change == (MessageChange::Pin { on: true }) {
+                    pins.push((kept.changed.seq, kept.changed.asked.subject));
+                }
+            }
+            pins.truncate(limit);
+            match page.last() {
+                Some((key, _)) if page.len() == SCAN && pins.len() < limit => end = key.to_vec(),
+                _ => return Ok(pins),
+            }
+        }
+    }
 }
 
 fn change_key(conversation: ConversationId, rev: u64) -> [u8; 25] {
@@ -274,6 +303,7 @@ fn own_key(conversation: ConversationId, changed: &OrderedChange) -> Vec<u8> {
         MessageChange::Recall => (RECALLED, Vec::new()),
         MessageChange::Edit(_) => (EDITED, Vec::new()),
         MessageChange::React { reaction, .. } => (REACTED, reaction_key(*by, reaction)),
+        MessageChange::Pin { .. } => (PINNED, Vec::new()),
     };
     let mut key = left_key(conversation, kind, changed.seq).to_vec();
     key.extend(rest);

@@ -1,4 +1,4 @@
-//! Changes of messages: recalls, edits, reactions, and their effects.
+//! Changes of messages: recalls, edits, reactions, pins, and their effects.
 
 #[cfg(test)]
 mod contract;
@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use protocol::change::{ChangeRow, OrderedChange, Overlay};
 use protocol::history::Version;
 use protocol::reading::RecallRange;
-use protocol::{ConversationId, SendId, Seq, UserId};
+use protocol::{ConversationId, MessageId, SendId, Seq, UserId};
 
 pub use self::embedded::EmbeddedChanges;
 #[cfg(feature = "scylla")]
@@ -68,6 +68,15 @@ pub trait ChangeStore: Send + Sync {
 
     /// Recalled messages of each range with their authors, in request order.
     async fn recalled(&self, ranges: &[RecallRange]) -> Result<Vec<BTreeMap<Seq, UserId>>>;
+
+    /// Places and ids of the messages whose pin is on, before a place, newest first, at most
+    /// `limit`. A recalled message stays among them.
+    async fn pins(
+        &self,
+        conversation: ConversationId,
+        before: Seq,
+        limit: usize,
+    ) -> Result<Vec<(Seq, MessageId)>>;
 }
 
 hooked! { ChangeStore as "changes":
@@ -82,4 +91,6 @@ hooked! { ChangeStore as "changes":
     read altered_each(places: &[(ConversationId, Seq)]) of places.iter().map(|(of, _)| number(of)) => Vec<Overlay>;
     read recalled(ranges: &[RecallRange]) of ranges.iter().map(|range| number(&range.conversation))
         => Vec<BTreeMap<Seq, UserId>>;
+    read pins(conversation: ConversationId, before: Seq, limit: usize) of [number(&conversation)]
+        => Vec<(Seq, MessageId)>;
 }

@@ -38,6 +38,8 @@ const PAGE: i32 = 128;
 const RECALL: i8 = 0;
 const EDIT: i8 = 1;
 const REACT: i8 = 2;
+/// Pins lie among the reactions, by a text that no reaction may have: a page asks for no kind more.
+const PIN: &str = "\u{0}pin";
 
 /// Changes in ScyllaDB or Cassandra. Several may write at once.
 pub struct ScyllaChanges {
@@ -50,6 +52,9 @@ pub struct ScyllaChanges {
     one: Statement,
     altered: Statement,
     recalled: Statement,
+    pin: Statement,
+    unpin: Statement,
+    pins: Statement,
 }
 
 const COLUMNS: &str = "rev, seq, subject, id, send_id, uid, tm, what, reaction, is_on, content";
@@ -198,6 +203,16 @@ impl ScyllaChanges {
                 "SELECT seq, author, ver FROM altered WHERE {partition} AND what = {RECALL} \
                  AND seq >= ? AND seq <= ?"
             )),
+            pin: Statement::new(
+                "INSERT INTO pin (kind, low, high, seq, subject) VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?",
+            ),
+            unpin: Statement::new(
+                "DELETE FROM pin USING TIMESTAMP ? WHERE kind = ? AND low = ? AND high = ? AND seq = ?",
+            ),
+            pins: Statement::new(
+                "SELECT seq, subject FROM pin WHERE kind = ? AND low = ? AND high = ? AND seq < ? \
+                 ORDER BY seq DESC LIMIT ?",
+            ),
         }
     }
 
@@ -220,6 +235,7 @@ impl ScyllaChanges {
             MessageChange::React { reaction, on } => {
                 (REACT, reaction.to_string(), *on, Bytes::new())
             }
+            MessageChange::Pin { on } => (REACT, PIN.to_owned(), *on, Bytes::new()),
         };
         let (author, by, tm) = (row.author.get(), asked.by.get(), asked.at.millis());
         let left = NewAltered {
@@ -230,7 +246,10 @@ impl ScyllaChanges {
             what,
             seq,
             reaction: reaction.clone(),
-            uid: if what == REACT { by } else { 0 },
+            uid: match &asked.change {
+                MessageChange::React { .. } => by,
+                _ => 0,
+            },
             author,
             done_by: by,
             tm,
@@ -262,8 +281,31 @@ impl ScyllaChanges {
         tokio::try_join!(
             self.cql.write(&self.leave, left),
             self.cql.write(&self.insert, change),
+            self.list_pin((kind, low, high), seq, asked, ver),
         )?;
         Ok(())
+    }
+
+    /// Lists a pin, or takes it off the list.
+    async fn list_pin(
+        &self,
+        (kind, low, high): (i8, i64, i64),
+        seq: i64,
+        asked: &ChangeRequest,
+        ver: i64,
+    ) -> Result<()> {
+        let subject = asked.subject.get();
+        match asked.change {
+            MessageChange::Pin { on: true } => {
+                let values = (kind, low, high, seq, subject, ver);
+                self.cql.write(&self.pin, values).await
+            }
+            MessageChange::Pin { on: false } => {
+                let values = (ver, kind, low, high, seq);
+                self.cql.write(&self.unpin, values).await
+            }
+            MessageChange::Recall | MessageChange::Edit(_) | MessageChange::React { .. } => Ok(()),
+        }
     }
 
     async fn at(&self, conversation: ConversationId, rev: i64) -> Result<Option<OrderedChange>> {
@@ -485,6 +527,23 @@ impl ChangeStore for ScyllaChanges {
         }
         Ok(recalled)
     }
+
+    async fn pins(
+        &self,
+        conversation: ConversationId,
+        before: Seq,
+        limit: usize,
+    ) -> Result<Vec<(Seq, MessageId)>> {
+        let (kind, low, high) = key(conversation);
+        let before = i64::try_from(before.0).unwrap_or(i64::MAX);
+        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+        let values = (kind, low, high, before, limit);
+        let rows: Vec<(i64, i64)> = self.cql.rows(&self.pins, values).await?;
+        let pins = rows
+            .into_iter()
+            .map(|(seq, subject)| Ok((Seq(seq as u64), id(subject)?)));
+        pins.collect()
+    }
 }
 
 /// Splits the positions from `first` to `last`, both included, by partition.
@@ -509,6 +568,7 @@ fn change(what: i8, reaction: &str, on: bool, content: &Bytes) -> Result<Message
         EDIT => {
             decode(SEAM, content).map(|said: EditedContent| MessageChange::Edit(said.content()))
         }
+        REACT if reaction == PIN => Ok(MessageChange::Pin { on }),
         REACT => Ok(MessageChange::React {
             reaction: reaction
                 .parse()

@@ -36,7 +36,7 @@ struct Migration {
 }
 
 /// Migrations in order; they are never changed, only followed by others.
-const MIGRATIONS: [Migration; 13] = [
+const MIGRATIONS: [Migration; 14] = [
     Migration {
         number: 1,
         name: "history",
@@ -101,6 +101,11 @@ const MIGRATIONS: [Migration; 13] = [
         number: 13,
         name: "revocations",
         text: include_str!("schema/0013_revocations.cql"),
+    },
+    Migration {
+        number: 14,
+        name: "pins",
+        text: include_str!("schema/0014_pins.cql"),
     },
 ];
 

@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use protocol::change::{ChangeKind, ChangeOf, ListArrangement};
 use protocol::frame::{
-    CountSince, HistoryPage, MemberPage, MissedPage, Summary, SyncAnswer, SyncQuery,
+    CountSince, HistoryPage, MemberPage, MissedPage, PinPage, Summary, SyncAnswer, SyncQuery,
 };
 use protocol::group::{self, GroupCommand};
 use protocol::loaded_ranges::OlderRange;
@@ -398,6 +398,38 @@ impl Client {
                 _ => None,
             },
         )
+        .await
+    }
+
+    /// Pins a message in its conversation, for everybody, or takes the pin off. In a group its owner
+    /// and administrators may: from others the ticket fails.
+    pub async fn pin(
+        &self,
+        with: Recipient,
+        message: MessageId,
+        on: bool,
+    ) -> Result<SendTicket, ClientError> {
+        let nothing = Content::text("");
+        self.change(with, message, ChangeKind::Pin { on }, nothing)
+            .await
+    }
+
+    /// Pinned messages of a conversation before `before`, newest first; as many as the server gives
+    /// in one page.
+    pub async fn pins(
+        &self,
+        conversation: ConversationId,
+        before: Option<Seq>,
+    ) -> Result<PinPage, ClientError> {
+        let query = SyncQuery::Pins {
+            conversation,
+            before,
+            limit: 0,
+        };
+        self.ask_server(query, |answer| match answer {
+            SyncAnswer::Pins(page) => Some(page),
+            _ => None,
+        })
         .await
     }
 

@@ -81,7 +81,7 @@ impl Stands {
 
 // proves S0-61h: the sender for a time, owner and administrators at any, nobody else.
 #[test]
-fn who_may_recall_and_edit() {
+fn who_may_recall_edit_and_pin() {
     let stands = Stands::new();
     let edit = || MessageChange::Edit(Content::text("good evening"));
     for change in [MessageChange::Recall, edit()] {
@@ -98,6 +98,13 @@ fn who_may_recall_and_edit() {
         assert_eq!(as_role(Role::Admin), Ok(ChangeVerdict::Change));
         assert_eq!(as_role(Role::Owner), Ok(ChangeVerdict::Change));
     }
+    // Pins are open to both users of a private conversation, and to those who administer a group.
+    let pin = asked(2, MessageChange::Pin { on: true });
+    let as_role = |role| stands.judge(1, &pin, role);
+    assert_eq!(as_role(None), Ok(ChangeVerdict::Change));
+    assert_eq!(as_role(Some(Role::Member)), Err(Code::Forbidden));
+    assert_eq!(as_role(Some(Role::Admin)), Ok(ChangeVerdict::Change));
+    assert_eq!(as_role(Some(Role::Owner)), Ok(ChangeVerdict::Change));
     let anybody = asked(2, react("👍", true));
     assert_eq!(stands.judge(1, &anybody, None), Ok(ChangeVerdict::Change));
     let refused = judge(at(1), &anybody, None, None, &ChangeRules::default());
@@ -115,6 +122,11 @@ fn nothing_comes_after_a_recall() {
     assert_eq!(stands.judge(2, &edit, None), Err(Code::NotFound));
     let reaction = asked(2, react("👍", true));
     assert_eq!(stands.judge(2, &reaction, None), Err(Code::NotFound));
+    let pin = asked(2, MessageChange::Pin { on: true });
+    assert_eq!(stands.judge(2, &pin, None), Err(Code::NotFound));
+    stands.apply(3, pin);
+    let marks = stands.altered.marks().expect("recalled");
+    assert_eq!(marks.pinned, None, "a recall takes the pin off");
     stands.apply(3, edit);
     assert_eq!(stands.altered.content(&stands.content), None);
 }
@@ -130,6 +142,20 @@ fn what_is_so_already_uses_no_place() {
     stands.apply(1, on.clone());
     assert_eq!(stands.judge(2, &on, None), Ok(ChangeVerdict::Nothing));
     assert_eq!(stands.judge(2, &off, None), Ok(ChangeVerdict::Change));
+    let pin = |on| asked(2, MessageChange::Pin { on });
+    assert_eq!(
+        stands.judge(2, &pin(false), None),
+        Ok(ChangeVerdict::Nothing)
+    );
+    stands.apply(2, pin(true));
+    assert_eq!(
+        stands.judge(3, &pin(true), None),
+        Ok(ChangeVerdict::Nothing)
+    );
+    assert_eq!(
+        stands.judge(3, &pin(false), None),
+        Ok(ChangeVerdict::Change)
+    );
 }
 
 // Found by seed 10921 of the simulator: a batch died between the registers and the head.
@@ -144,6 +170,10 @@ fn what_a_later_record_hides_is_a_change() {
         assert_eq!(stands.judge(3, record, None), Ok(ChangeVerdict::Change));
     }
     assert_eq!(stands.judge(4, &on, None), Ok(ChangeVerdict::Nothing));
+    let pin = asked(2, MessageChange::Pin { on: true });
+    stands.apply(3, pin.clone());
+    assert_eq!(stands.judge(2, &pin, None), Ok(ChangeVerdict::Change));
+    assert_eq!(stands.judge(4, &pin, None), Ok(ChangeVerdict::Nothing));
     let edit = asked(1, MessageChange::Edit(Content::text("good evening")));
     stands.apply(3, edit.clone());
     assert_eq!(stands.judge(2, &edit, None), Ok(ChangeVerdict::Change));
@@ -191,6 +221,7 @@ fn any_change() -> impl Strategy<Value = MessageChange> {
         1 => Just(MessageChange::Recall),
         4 => (0..3_u8).prop_map(|n| MessageChange::Edit(Content::text(format!("text {n}")))),
         6 => (0..2_u8, any::<bool>()).prop_map(|(n, on)| react(&format!("r{n}"), on)),
+        3 => any::<bool>().prop_map(|on| MessageChange::Pin { on }),
     ]
 }
 

@@ -256,6 +256,8 @@ needs! {
         Changes(Slice<ConversationId, u64>) => Vec<OrderedChange>, changes;
         /// Messages that the user hid, with the mark of each, in order.
         Hidden(Slice<ConversationId, u64>) => Vec<(u64, Seq)>, hidden;
+        /// Pinned messages before the place `after`, newest first.
+        Pins(Slice<ConversationId, Seq>) => Vec<(Seq, MessageId)>, pins;
         /// Private messages of the user in order of id.
         Feed(Slice<UserId, Option<MessageId>>) => Vec<PrivateRow>, feed;
         /// Last message that the user is known to have received.

@@ -203,6 +203,47 @@ proptest! {
         prop_assert_eq!(ids, rows.map(|(_, id)| *id).collect::<Vec<_>>());
     }
 
+    // Page by page, each pinned message that the user may read comes once, newest first, as it is now; recalled ones do
+    // not.
+    #[test]
+    fn pins_add_up_to_the_marks(acts in acts(), who in 1..=3i64, limit in 1..4u32) {
+        let who = user(who);
+        let mut sources = Sources::new(written(&acts), 100);
+        for conversation in conversations(who) {
+            let (mut pins, mut before) = (Vec::new(), None);
+            let of = SyncQuery::Pins { conversation, before, limit };
+            let Some(floor) = floor(&sources.store, who, conversation) else {
+                let refused = sources.answer(who, &of).map_err(|refusal| refusal.code);
+                prop_assert!(matches!(refused, Err(Code::Forbidden | Code::NotFound)), "{refused:?}");
+                continue;
+            };
+            loop {
+                let page = match sources.answer(who, &SyncQuery::Pins { conversation, before, limit }) {
+                    Ok(SyncAnswer::Pins(page)) => page,
+                    other => panic!("{other:?}"),
+                };
+                prop_assert!(page.messages.len() <= limit as usize);
+                prop_assert_eq!(page.messages.len(), page.marks.len());
+                pins.extend(page.messages.into_iter().map(|placed| {
+                    let marks = page.marks[&placed.position.seq].clone();
+                    (placed, marks)
+                }));
+                match page.next {
+                    Some(next) => before = Some(next),
+                    None => break,
+                }
+            }
+            let all = HistoryRange::Backward { before: None };
+            let page = history(&mut sources, who, conversation, all, 100).expect("readable");
+            let pinned = page.messages.into_iter().filter_map(|placed| {
+                let marks = page.marks.get(&placed.position.seq)?;
+                let is_pinned = marks.pinned.is_some() && placed.position.seq > floor;
+                is_pinned.then(|| (placed, marks.clone()))
+            });
+            prop_assert_eq!(pins, pinned.collect::<Vec<_>>());
+        }
+    }
+
     /// Entries of the cache are answers of the stores: as long as nothing changes, they change no answer.
     #[test]
     fn entries_of_the_cache_change_no_answer(acts in acts(), who in 1..=3i64) {

@@ -18,6 +18,18 @@ fn two_chats_see_each_other_and_what_became_of_their_lines() {
     bea.line_is("[sent] good evening");
     ada.line_is("2: good evening");
     bea.line_is("[read] good evening");
+    ada.type_line("/pin");
+    for chat in [&mut ada, &mut bea] {
+        chat.line_is("[changed] 2: good evening (pinned)");
+    }
+    bea.type_line("/pins");
+    bea.line_is("2: good evening (pinned)");
+    bea.type_line("/unpin");
+    for chat in [&mut ada, &mut bea] {
+        chat.line_is("[changed] 2: good evening");
+    }
+    bea.type_line("/pins");
+    bea.line_is("nothing is pinned here");
     bea.type_line("/hide");
     bea.line_is("[changed] 2: (hidden)");
     for chat in [&mut ada, &mut bea] {

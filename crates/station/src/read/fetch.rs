@@ -77,6 +77,9 @@ impl Reader {
                 self.store(stores.changes.since(*of, *after, *limit))
                     .await?,
             ),
+            Need::Pins(Slice { of, after, limit }) => {
+                Fact::Pins(self.store(stores.changes.pins(*of, *after, *limit)).await?)
+            }
             Need::Recalled(ranges) => {
                 Fact::Recalled(self.store(stores.changes.recalled(ranges)).await?)
             }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::cache::{CacheKey, Entries, GroupEntry, UserEntry};
+use crate::change::Overlay;
 use crate::conversation::{ConversationRow, ListEntry, ListRegisters};
 use crate::group::{GroupSettings, Member};
 use crate::history::{PrivateRow, RowStatus};
@@ -351,6 +352,14 @@ fn stored_messages(store: &Store, user: UserId, need: &Need) -> Option<Fact> {
             let changes = store.changes.range((*of, after + 1)..=(*of, u64::MAX));
             let changes = changes.map(|(_, row)| row.changed.clone());
             Fact::Changes(changes.take(*limit).collect())
+        }
+        Need::Pins(Slice { of, after, limit }) => {
+            let before = store.overlays.range((*of, Seq::ZERO)..(*of, *after)).rev();
+            let on = |overlay: &Overlay| overlay.pinned.as_ref()?.value;
+            let pins = before.filter(|(_, overlay)| on(overlay).is_some());
+            let rows = rows_of(store, user, *of);
+            let pins = pins.filter_map(|((_, seq), _)| Some((*seq, rows.get(seq)?.id())));
+            Fact::Pins(pins.take(*limit).collect())
         }
         Need::Feed(Slice { of, after, limit }) => {
             let rows = store.rows.values().filter_map(|row| match row {

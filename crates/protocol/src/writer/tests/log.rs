@@ -150,6 +150,7 @@ fn change() -> impl Strategy<Value = ChangeKind> {
             muted_until: None,
         })),
         2 => Just(ChangeKind::Hide),
+        2 => any::<bool>().prop_map(|on| ChangeKind::Pin { on }),
     ]
 }
 

@@ -66,6 +66,12 @@ pub(super) enum Wish {
     Hide,
     /// Reacts to the other side's last message.
     React(Reaction),
+    /// Pins the last visible message, for everybody.
+    Pin,
+    /// Takes the last pin off, of the messages shown here.
+    Unpin,
+    /// Shows the pinned messages.
+    Pins,
     /// Removes this conversation, or all, from the list.
     Clear,
     ClearAll,
@@ -78,7 +84,7 @@ pub(super) enum Wish {
 }
 
 /// Summary of the commands.
-pub(super) const HELP: &str = "/more  /list  /open USER or g:GROUP  /recall  /edit TEXT  /react EMOJI  /hide  /clear  /clear-all  (// begins a text with /)";
+pub(super) const HELP: &str = "/more  /list  /open USER or g:GROUP  /recall  /edit TEXT  /react EMOJI  /hide  /pin  /unpin  /pins  /clear  /clear-all  (// begins a text with /)";
 
 impl Wish {
     pub(super) fn of(line: &str) -> Wish {
@@ -93,6 +99,9 @@ impl Wish {
         match (name, rest) {
             ("recall", "") => Wish::Recall,
             ("hide", "") => Wish::Hide,
+            ("pin", "") => Wish::Pin,
+            ("unpin", "") => Wish::Unpin,
+            ("pins", "") => Wish::Pins,
             ("clear", "") => Wish::Clear,
             ("clear-all", "") => Wish::ClearAll,
             ("more", "") => Wish::More,
@@ -142,11 +151,16 @@ impl ChatLine {
         } else {
             ""
         };
+        let pinned = if self.marks.pinned.is_some() {
+            " (pinned)"
+        } else {
+            ""
+        };
         let reactions = self.marks.reactions.iter();
         let reactions: String = reactions
             .map(|(reaction, users)| format!("  {reaction} {}", users.len()))
             .collect();
-        format!("{}{edited}{reactions}", self.text)
+        format!("{}{edited}{pinned}{reactions}", self.text)
     }
 }
 
@@ -169,9 +183,15 @@ impl Talk {
     pub(super) async fn fulfil(&mut self, wish: Wish) -> Result<Option<String>> {
         match wish {
             Wish::Say(text) => self.say(text).await?,
-            Wish::Recall | Wish::Edit(_) | Wish::React(_) | Wish::Hide => {
+            Wish::Recall
+            | Wish::Edit(_)
+            | Wish::React(_)
+            | Wish::Hide
+            | Wish::Pin
+            | Wish::Unpin => {
                 return self.change(wish).await;
             }
+            Wish::Pins => return self.pins().await.map(Some),
             Wish::Clear => {
                 if let Err(why) = self.client.clear(self.with).await {
                     return Ok(Some(why.to_string()));
@@ -208,6 +228,8 @@ impl Talk {
     async fn change(&mut self, wish: Wish) -> Result<Option<String>> {
         let is_meant = |said: &ChatLine| match wish {
             Wish::Hide => true,
+            Wish::Pin => said.marks.recalled.is_none() && said.id().is_some(),
+            Wish::Unpin => said.marks.pinned.is_some(),
             Wish::React(_) => !said.mine && said.marks.recalled.is_none(),
             _ => said.mine && said.marks.recalled.is_none(),
         };
@@ -220,6 +242,8 @@ impl Talk {
             Wish::Edit(text) => (ChangeKind::Edit, text),
             Wish::Hide => (ChangeKind::Hide, String::new()),
             Wish::React(reaction) => (ChangeKind::React { reaction, on: true }, String::new()),
+            Wish::Pin => (ChangeKind::Pin { on: true }, String::new()),
+            Wish::Unpin => (ChangeKind::Pin { on: false }, String::new()),
             _ => (ChangeKind::Recall, String::new()),
         };
         let content = Content::text(text);
@@ -227,6 +251,30 @@ impl Talk {
             .change(self.with, subject, kind, content)
             .await?;
         Ok(None)
+    }
+
+    /// Pinned messages, newest first, a line each.
+    async fn pins(&self) -> Result<String> {
+        let (mut lines, mut before) = (Vec::new(), None);
+        loop {
+            let mut page = match self.client.pins(self.conversation, before).await {
+                Ok(page) => page,
+                Err(why) => return Ok(why.to_string()),
+            };
+            for placed in &page.messages {
+                let marks = page.marks.remove(&placed.position.seq);
+                let said = ChatLine::of(placed, marks, self.me);
+                lines.push(format!("{}: {}", said.from, said.text()));
+            }
+            before = page.next;
+            if before.is_none() {
+                break;
+            }
+        }
+        match lines.is_empty() {
+            true => Ok("nothing is pinned here".to_owned()),
+            false => Ok(lines.join("\n")),
+        }
     }
 
     /// Loads messages older than the first one here.
@@ -448,6 +496,9 @@ mod tests {
         assert_eq!(Wish::of("//etc"), say("/etc"));
         assert_eq!(Wish::of("/recall"), Wish::Recall);
         assert_eq!(Wish::of("/hide"), Wish::Hide);
+        assert_eq!(Wish::of("/pin"), Wish::Pin);
+        assert_eq!(Wish::of("/unpin"), Wish::Unpin);
+        assert_eq!(Wish::of("/pins"), Wish::Pins);
         assert_eq!(Wish::of("/clear"), Wish::Clear);
         assert_eq!(Wish::of("/clear-all"), Wish::ClearAll);
         assert_eq!(
