@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::frame::ServerFrame;
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
-use protocol::{Code, MessageId, Platform, Refusal, SendId};
+use protocol::{Code, ConversationId, MessageId, Platform, Refusal, SendId};
 use tests::core_device::CoreDevice;
 use tests::evidence::Evidence;
 use tests::model::Model;
@@ -28,6 +28,8 @@ pub(crate) struct Judge {
     /// Duplicates that were dropped, each with the message that it repeats.
     repeats: BTreeMap<MessageId, MessageId>,
     dead: BTreeMap<MessageId, DeadReason>,
+    /// First conversation in which the carrier found a later writer ahead.
+    overtaken: Option<ConversationId>,
 }
 
 impl Judge {
@@ -58,6 +60,10 @@ impl Judge {
 
     pub(crate) fn dead(&mut self, id: MessageId, reason: DeadReason) {
         self.dead.insert(id, reason);
+    }
+
+    pub(crate) fn overtaken(&mut self, conversation: ConversationId) {
+        self.overtaken.get_or_insert(conversation);
     }
 
     /// Checks that a quiet world without rivals needs no retry.
@@ -125,7 +131,17 @@ impl World {
         if !self.reads_lost {
             self.judge_reads()?;
         }
+        self.judge_writer()?;
         Ok(tally)
+    }
+
+    /// Checks that no other writer was ahead, as there is none. Judged last: a writer that stops at
+    /// one is found by what it leaves undone.
+    fn judge_writer(&self) -> Result<(), String> {
+        match self.judge.overtaken {
+            Some(conversation) => Err(format!("another writer was ahead in {conversation}")),
+            None => Ok(()),
+        }
     }
 
     /// Judges again, once all devices reconnected and new ones synced from nothing.

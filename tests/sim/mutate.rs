@@ -1,5 +1,5 @@
-//! Planted bugs of the writer: altered facts, and plans with an effect left out, doubled, altered
-//! or moved.
+//! Planted bugs of the writer: altered facts and decisions, and plans with an effect left out,
+//! doubled, altered or moved.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use protocol::group::{Group, Member, Role};
 use protocol::history::Version;
 use protocol::record::{TaskRecord, Work};
 use protocol::unread::Tally;
-use protocol::writer::{Effect, Facts, ListOpKind, Plan, Stage};
+use protocol::writer::{Effect, Facts, ListOpKind, Plan, Stage, Undecided};
 use protocol::{ConversationId, Seq};
 
 use crate::plan::Sabotage;
@@ -159,26 +159,35 @@ impl World {
             Some(Sabotage::ClearWithoutBound) => {
                 facts.followers.values_mut().for_each(|next| *next = None);
             }
-            Some(Sabotage::PlacedLaterOvertaken) => self.find_later_rows(records, facts),
             _ => {}
         }
     }
 
-    /// Plays the bug: a row of a later record counts as another writer's.
-    fn find_later_rows(&mut self, records: &[TaskRecord<'_>], facts: &Facts) {
-        for record in records {
+    /// Alters a decision.
+    pub(crate) fn plant_in_decision(
+        &self,
+        records: &[TaskRecord<'_>],
+        facts: &Facts,
+        decided: Result<Plan, Undecided>,
+    ) -> Result<Plan, Undecided> {
+        if self.sabotage != Some(Sabotage::PlacedLaterOvertaken) || decided.is_err() {
+            return decided;
+        }
+        let mut records = records.iter();
+        let overtaken = records.find_map(|record| {
             let Work::Message(task) = &record.task.work else {
-                continue;
+                return None;
             };
+            let version = record.version(1);
             let mut rows = facts.rows.iter();
             let is_later = rows.any(|((_, id), row)| {
-                let version = record.version(1);
                 *id == task.message.id && row.as_ref().is_some_and(|row| row.version() > version)
             });
-            if is_later {
-                let what = format!("record {} finds another writer ahead of it", record.source);
-                self.judge.found(what);
-            }
+            task.message.conversation().filter(|_| is_later)
+        });
+        match overtaken {
+            Some(conversation) => Err(Undecided::Overtaken(conversation)),
+            None => decided,
         }
     }
 

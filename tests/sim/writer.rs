@@ -38,7 +38,7 @@ const PUSH_MAX: usize = 100;
 /// As in the carrier's settings.
 const UNSURE_MARGIN: Duration = Duration::from_secs(2);
 
-/// Pause after a write that failed.
+/// Longest pause after a write that failed.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Records of a poll on their way through the writer.
@@ -136,9 +136,9 @@ impl World {
         }
         match &mut batch.stages {
             None => {
-                if self.decide(&mut batch, part) {
-                    let (life, late) = (self.carrier.life, self.up_to(Duration::from_secs(1)));
-                    return self.after(late, Event::Carrier(CarrierEvent::Write { life, batch }));
+                if let Some(wait) = self.decide(&mut batch, part) {
+                    let life = self.carrier.life;
+                    return self.after(wait, Event::Carrier(CarrierEvent::Write { life, batch }));
                 }
             }
             Some(stages) => match next_atom(stages, &mut self.rng) {
@@ -177,9 +177,9 @@ impl World {
         true
     }
 
-    /// Decides the part, or reads facts it lacks. Returns true if a planted bug makes the plan
-    /// wait.
-    fn decide(&mut self, batch: &mut Batch, part: Range<usize>) -> bool {
+    /// Decides the part, or reads facts it lacks. Returns a pause before the next step, if there is
+    /// one: another writer is ahead, or a planted bug makes the plan wait.
+    fn decide(&mut self, batch: &mut Batch, part: Range<usize>) -> Option<Duration> {
         let rules = Rules {
             push_max: PUSH_MAX,
             unsure_margin: UNSURE_MARGIN,
@@ -190,7 +190,8 @@ impl World {
             epoch: 1,
             records: &records,
         };
-        match writer::decide(&asked, &batch.facts, &rules, self.now) {
+        let decided = writer::decide(&asked, &batch.facts, &rules, self.now);
+        match self.plant_in_decision(&records, &batch.facts, decided) {
             Err(Undecided::Missing(missing)) if batch.rounds == ROUNDS_MAX => {
                 self.judge
                     .found(format!("not decided in time: {missing:?}"));
@@ -203,8 +204,10 @@ impl World {
                 batch.rounds += 1;
             }
             Err(Undecided::Overtaken(conversation)) => {
-                let what = format!("another writer is ahead in {conversation}");
-                self.judge.found(what);
+                self.judge.overtaken(conversation);
+                self.carrier.heads.remove(&conversation);
+                batch.forget_part();
+                return Some(self.up_to(PAUSE));
             }
             Ok(mut plan) => {
                 let is_late = self.plant_in_plan(&records, &batch.facts, &mut plan);
@@ -217,10 +220,10 @@ impl World {
                 batch.moved = moved(&stages);
                 batch.stages = Some(self.atoms(stages));
                 batch.handover = handover;
-                return is_late;
+                return is_late.then(|| self.up_to(Duration::from_secs(1)));
             }
         }
-        false
+        None
     }
 
     /// Notes duplicates that were dropped for an earlier message.
