@@ -21,7 +21,7 @@ use backend::Backends;
 use backend::clock::Clock;
 use backend::queue::Partition;
 use backend::{Error, Kind};
-use protocol::ledger::{DeadReason, LedgerEntry, LedgerEvent};
+use protocol::ledger::{DeadReason, dead_entries};
 use protocol::record::TaskRecord;
 use protocol::trace::{Span, Step};
 use protocol::writer::{
@@ -302,28 +302,12 @@ pub(crate) fn dead_letter(records: &Records, spoilt: &PoisonRecord, now: Timesta
         "dead letter"
     );
     metrics::counter!("carrier_dead_letters_total", "reason" => spoilt.reason.name()).increment(1);
-    let dead = LedgerEvent::Dead {
-        reason: spoilt.reason,
-        letter: spoilt.source.letter(&spoilt.targets),
-    };
-    let mut events: Vec<_> = (spoilt.targets.iter())
-        .map(|target| (Some(*target), dead.clone()))
-        .collect();
-    if events.is_empty() {
-        events.push((None, dead));
-    }
-    events.push((None, LedgerEvent::Settled));
-    let entries = spoilt.message.map(|message| {
-        events.into_iter().map(move |(target, event)| LedgerEntry {
-            message,
-            at: now,
-            target,
-            event,
-        })
-    });
+    let ledger = spoilt
+        .message
+        .map(|message| dead_entries(message, spoilt.source, &spoilt.targets, spoilt.reason, now));
     SettleWork {
         source: spoilt.source,
         records: vec![records.spoilt(spoilt, now)],
-        ledger: entries.into_iter().flatten().collect(),
+        ledger: ledger.unwrap_or_default(),
     }
 }

@@ -28,7 +28,7 @@ use protocol::Timestamp;
 use protocol::bounds::Bounds;
 use protocol::keys::Topic;
 use protocol::message::{Content, Target};
-use protocol::record::{Task, Work, key_of};
+use protocol::record::{Task, Work, key_of, redrive};
 
 pub use self::edit::{Envelope, LetterChange, LetterChanged};
 pub use self::log::LogPage;
@@ -293,24 +293,16 @@ impl DeadLetters {
             let record = self.keyed(Topic::Notification, key, value);
             return again(record, TaskOutcome::ToNotification);
         }
-        let Ok(mut task) = Task::decode(value.clone()) else {
+        let Ok(task) = Task::decode(value.clone()) else {
             // A later version may be able to read it.
             let record = self.keyed(Topic::Message, key, value);
             return again(record, TaskOutcome::ToMessage);
         };
-        task.retry_count = 0;
-        let (topic, outcome) = match &mut task.work {
-            Work::Deliver(deliver) => {
-                deliver.letter = Some(id.clone());
-                deliver.due_at = self.backends.clock.now();
-                (Topic::Retry(1), TaskOutcome::ToRetry)
-            }
-            Work::Message(message) => {
-                message.letter = Some(id.clone());
-                message.bounds = self.bounds;
-                (Topic::Message, TaskOutcome::ToMessage)
-            }
-            Work::Kickout(_) => (Topic::Message, TaskOutcome::ToMessage),
+        let now = self.backends.clock.now();
+        let (topic, task) = redrive(task, &id, self.bounds, now);
+        let outcome = match topic {
+            Topic::Retry(_) => TaskOutcome::ToRetry,
+            _ => TaskOutcome::ToMessage,
         };
         match self.task_record(topic, &task) {
             Some(record) => again(record, outcome),

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::delivery::Source;
 use crate::message::Target;
 use crate::presence::BoatLife;
 use crate::{ConversationId, MessageId, SendId, Seq, SessionId, Timestamp, UserId};
@@ -96,6 +97,32 @@ pub enum LedgerEvent {
     /// The record in the log needs no more work: every target has an end above, a retry or a dead
     /// letter.
     Settled,
+}
+
+/// Entries of a message whose record ends as a dead letter: as a whole, or for these targets.
+pub fn dead_entries(
+    message: MessageId,
+    source: Source,
+    targets: &[Target],
+    reason: DeadReason,
+    now: Timestamp,
+) -> Vec<LedgerEntry> {
+    let letter = source.letter(targets);
+    let dead = LedgerEvent::Dead { reason, letter };
+    let mut ends: Vec<(Option<Target>, LedgerEvent)> = (targets.iter())
+        .map(|target| (Some(*target), dead.clone()))
+        .collect();
+    if ends.is_empty() {
+        ends.push((None, dead));
+    }
+    ends.push((None, LedgerEvent::Settled));
+    let entries = ends.into_iter().map(|(target, event)| LedgerEntry {
+        message,
+        at: now,
+        target,
+        event,
+    });
+    entries.collect()
 }
 
 /// True if, as far as the ledger knows, each platform of `user` has the message or is no longer
@@ -213,6 +240,36 @@ impl DeadReason {
 mod tests {
     use super::*;
     use crate::Platform;
+
+    // The record needs no more work: the letter has all that is left of it.
+    #[test]
+    fn a_record_dies_for_each_of_its_targets_and_is_settled() {
+        let message = MessageId::new(9).expect("positive");
+        let source = Source {
+            topic: crate::keys::Topic::Message,
+            partition: 3,
+            offset: 1042,
+        };
+        let user = UserId::new(2).expect("positive");
+        let target = |platform| Target { user, platform };
+        let ends = |targets: &[Target]| {
+            let reason = DeadReason::TooLarge;
+            let entries = dead_entries(message, source, targets, reason, Timestamp::ZERO);
+            let ends = entries.into_iter().map(|entry| (entry.target, entry.event));
+            ends.collect::<Vec<_>>()
+        };
+        let dead = |letter| LedgerEvent::Dead {
+            reason: DeadReason::TooLarge,
+            letter,
+        };
+        let settled = (None, LedgerEvent::Settled);
+        let whole = (None, dead("message-3-1042".to_owned()));
+        assert_eq!(ends(&[]), [whole, settled.clone()]);
+        let targets = [target(Platform::Ios), target(Platform::Web)];
+        let each = targets.map(|target| (Some(target), dead(source.letter(&targets))));
+        assert_eq!(ends(&targets)[..2], each);
+        assert_eq!(ends(&targets)[2..], [settled]);
+    }
 
     // proves S3-17 in part: a platform that waits for it, or may still be owed it, keeps a message unfinished.
     #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::bounds::Bounds;
 use crate::delivery::{DeliveryTask, Obligation, Origin, Source};
 use crate::history::Version;
-use crate::keys;
+use crate::keys::{self, Topic};
 use crate::message::Target;
 use crate::presence::SessionKey;
 use crate::trace::Step;
@@ -227,7 +227,144 @@ pub fn retry(
     }
 }
 
+/// A dead letter back on its way: the topic and the task of the record that redrives it. A delivery
+/// goes to the retries, a message to the log of its conversation, with the bounds of the desk.
+pub fn redrive(mut task: Task, letter: &str, bounds: Bounds, now: Timestamp) -> (Topic, Task) {
+    task.retry_count = 0;
+    let topic = match &mut task.work {
+        Work::Deliver(deliver) => {
+            deliver.letter = Some(letter.to_owned());
+            deliver.due_at = now;
+            Topic::Retry(1)
+        }
+        Work::Message(message) => {
+            message.letter = Some(letter.to_owned());
+            message.bounds = bounds;
+            Topic::Message
+        }
+        Work::Kickout(_) => Topic::Message,
+    };
+    (topic, task)
+}
+
+/// Targets that the ledger shows on their way again, once a record for `targets` redrives a letter;
+/// `None` stands for the whole message. `letter`: targets of the letter, none if the whole message
+/// died.
+///
+/// A target that an edit left out keeps the end that the letter gave it. Without the letter nobody
+/// knows whether the whole message died: `None` is then added, and says nothing about a letter of
+/// some targets.
+pub fn redrive_targets(targets: &[Target], letter: Option<&[Target]>) -> Vec<Option<Target>> {
+    let named = targets.iter().copied().map(Some);
+    match letter {
+        None => [None].into_iter().chain(named).collect(),
+        Some([]) => vec![None],
+        Some(letter) if targets.is_empty() => letter.iter().copied().map(Some).collect(),
+        Some(_) => named.collect(),
+    }
+}
+
 /// Name of the letter of a record, shared by its deliveries.
 pub(crate) fn letter_of(work: &Work) -> Option<Arc<str>> {
     work.letter().map(Arc::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Content;
+    use crate::{DeviceId, Options, Platform, Position, Recipient, SendId, Seq};
+
+    const NOON: Timestamp = Timestamp::from_millis(1_750_000_000_000);
+
+    fn user(number: i64) -> UserId {
+        UserId::new(number).expect("positive")
+    }
+
+    fn target(platform: Platform) -> Target {
+        Target {
+            user: user(2),
+            platform,
+        }
+    }
+
+    fn message() -> Message {
+        Message {
+            id: MessageId::new(9).expect("positive"),
+            from: user(1),
+            to: Recipient::User(user(2)),
+            accepted_at: NOON,
+            device: DeviceId::new("d").expect("short"),
+            send_id: SendId::from_bytes([1; 16]),
+            options: Options::CHAT,
+            content: Content::text("x"),
+        }
+    }
+
+    fn dead(work: Work) -> Task {
+        Task {
+            retry_count: 6,
+            ..Task::new(work, NOON)
+        }
+    }
+
+    #[test]
+    fn a_message_is_redriven_to_its_log_and_a_delivery_to_the_retries() {
+        let bounds = Bounds {
+            group_members: 5,
+            ..Bounds::DEFAULT
+        };
+        let work = Work::Message(MessageTask {
+            message: message(),
+            origin: None,
+            maybe_repeat: false,
+            unsure: false,
+            age: Duration::ZERO,
+            letter: None,
+            bounds: Bounds::DEFAULT,
+        });
+        let (topic, task) = redrive(dead(work), "message-0-1", bounds, NOON);
+        let Work::Message(message_task) = &task.work else {
+            panic!("{task:?}");
+        };
+        assert_eq!((topic, task.retry_count), (Topic::Message, 0));
+        assert_eq!(message_task.letter.as_deref(), Some("message-0-1"));
+        assert_eq!(message_task.bounds, bounds);
+
+        let later = NOON + Duration::from_secs(60);
+        let work = Work::Deliver(RetryTask {
+            placed: Placed {
+                conversation: message().conversation().expect("two users"),
+                position: Position {
+                    seq: Seq(1),
+                    prev: None,
+                },
+                message: message(),
+            },
+            rev: 0,
+            targets: vec![target(Platform::Web)],
+            live_users: Vec::new(),
+            due_at: NOON,
+            cause: String::new(),
+            letter: None,
+        });
+        let (topic, task) = redrive(dead(work), "retry-1-0-4", bounds, later);
+        let Work::Deliver(delivery) = &task.work else {
+            panic!("{task:?}");
+        };
+        assert_eq!((topic, task.retry_count), (Topic::Retry(1), 0));
+        assert_eq!(delivery.letter.as_deref(), Some("retry-1-0-4"));
+        assert_eq!(delivery.due_at, later);
+        assert_eq!(task.first_at, NOON, "a message does not grow younger");
+    }
+
+    #[test]
+    fn targets_that_an_edit_left_out_are_not_on_their_way() {
+        let (ios, web) = (target(Platform::Ios), target(Platform::Web));
+        let both = [ios, web];
+        assert_eq!(redrive_targets(&[], Some(&[])), [None]);
+        assert_eq!(redrive_targets(&[web], Some(&both)), [Some(web)]);
+        assert_eq!(redrive_targets(&[], Some(&both)), both.map(Some));
+        assert_eq!(redrive_targets(&[web], None), [None, Some(web)]);
+    }
 }

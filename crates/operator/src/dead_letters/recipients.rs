@@ -4,7 +4,7 @@ use api::dead_letter::DeadLetter;
 use api::task::{NotificationTask, Value};
 use bytes::Bytes;
 use protocol::message::Target;
-use protocol::record::{Task, Work};
+use protocol::record::{Task, Work, redrive_targets};
 use protocol::{ConversationId, MessageId};
 
 use super::types::Kind;
@@ -44,19 +44,8 @@ impl RecordSubject {
         }
     }
 
-    /// Targets that the ledger should show on their way again; `None` stands for the whole message.
-    /// A target that an edit left out keeps the end that the letter gave it. Without the letter
-    /// nobody knows whether the whole message died: `None` is then added, and says nothing about a
-    /// letter of some targets.
+    /// Targets that the ledger should show on their way again: see [`redrive_targets`].
     pub(super) fn on_its_way(&self, letter: Option<&DeadLetter>) -> Vec<Option<Target>> {
-        let named = self.targets.iter().copied().map(Some);
-        match letter {
-            None => [None].into_iter().chain(named).collect(),
-            Some(letter) if letter.targets.is_empty() => vec![None],
-            Some(letter) if self.targets.is_empty() => {
-                letter.targets.iter().copied().map(Some).collect()
-            }
-            Some(_) => named.collect(),
-        }
+        redrive_targets(&self.targets, letter.map(|letter| &*letter.targets))
     }
 }
