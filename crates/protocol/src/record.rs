@@ -248,20 +248,26 @@ pub fn redrive(mut task: Task, letter: &str, bounds: Bounds, now: Timestamp) -> 
 }
 
 /// Targets that the ledger shows on their way again, once a record for `targets` redrives a letter;
-/// `None` stands for the whole message. `letter`: targets of the letter, none if the whole message
+/// `None` stands for the whole message, and for live sessions, which are no target. `is_live`: the
+/// record is for live sessions, too. `letter`: targets of the letter, none if the whole message
 /// died.
 ///
 /// A target that an edit left out keeps the end that the letter gave it. Without the letter nobody
 /// knows whether the whole message died: `None` is then added, and says nothing about a letter of
 /// some targets.
-pub fn redrive_targets(targets: &[Target], letter: Option<&[Target]>) -> Vec<Option<Target>> {
-    let named = targets.iter().copied().map(Some);
-    match letter {
-        None => [None].into_iter().chain(named).collect(),
-        Some([]) => vec![None],
-        Some(letter) if targets.is_empty() => letter.iter().copied().map(Some).collect(),
-        Some(_) => named.collect(),
-    }
+pub fn redrive_targets(
+    targets: &[Target],
+    is_live: bool,
+    letter: Option<&[Target]>,
+) -> Vec<Option<Target>> {
+    let named: &[Target] = match letter {
+        Some([]) => &[],
+        Some(letter) if targets.is_empty() => letter,
+        Some(_) | None => targets,
+    };
+    let whole = is_live || letter.is_none_or(<[Target]>::is_empty);
+    let named = named.iter().copied().map(Some);
+    whole.then_some(None).into_iter().chain(named).collect()
 }
 
 /// Name of the letter of a record, shared by its deliveries.
@@ -272,6 +278,8 @@ pub(crate) fn letter_of(work: &Work) -> Option<Arc<str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::trace::MessageLife;
+    use crate::ledger::{DeadReason, LedgerEntry, LedgerEvent};
     use crate::message::Content;
     use crate::{DeviceId, Options, Platform, Position, Recipient, SendId, Seq};
 
@@ -362,9 +370,40 @@ mod tests {
     fn targets_that_an_edit_left_out_are_not_on_their_way() {
         let (ios, web) = (target(Platform::Ios), target(Platform::Web));
         let both = [ios, web];
-        assert_eq!(redrive_targets(&[], Some(&[])), [None]);
-        assert_eq!(redrive_targets(&[web], Some(&both)), [Some(web)]);
-        assert_eq!(redrive_targets(&[], Some(&both)), both.map(Some));
-        assert_eq!(redrive_targets(&[web], None), [None, Some(web)]);
+        assert_eq!(redrive_targets(&[], false, Some(&[])), [None]);
+        assert_eq!(redrive_targets(&[], true, Some(&[])), [None]);
+        assert_eq!(redrive_targets(&[web], false, Some(&both)), [Some(web)]);
+        assert_eq!(redrive_targets(&[], false, Some(&both)), both.map(Some));
+        assert_eq!(redrive_targets(&[web], false, None), [None, Some(web)]);
+    }
+
+    // A mailbox that refuses a user fails their platforms and their live sessions; both are in one
+    // letter, and the death of the latter bears no target.
+    #[test]
+    fn live_sessions_of_a_redriven_letter_are_dead_no_more() {
+        let web = target(Platform::Web);
+        let entry = |target, event| LedgerEntry {
+            message: message().id,
+            at: NOON,
+            target,
+            event,
+        };
+        let letter = || "retry-1-0-4".to_owned();
+        let dead = || LedgerEvent::Dead {
+            reason: DeadReason::MaxRetries,
+            letter: letter(),
+        };
+        let life = |is_live| {
+            let redriven = redrive_targets(&[web], is_live, Some(&[web])).into_iter();
+            let redriven = redriven.map(|of| entry(of, LedgerEvent::Redriven { letter: letter() }));
+            let mut entries = vec![entry(Some(web), dead()), entry(None, dead())];
+            entries.extend(redriven);
+            MessageLife::of(message().id, &entries)
+        };
+        assert_eq!(life(true).dead, None);
+        assert!(
+            life(false).dead.is_some(),
+            "only an entry for them undoes it"
+        );
     }
 }

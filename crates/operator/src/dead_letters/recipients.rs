@@ -16,6 +16,8 @@ pub(super) struct RecordSubject {
     pub(super) conversation: Option<ConversationId>,
     /// Empty if the record is for all recipients of the message.
     pub(super) targets: Vec<Target>,
+    /// True if the record is for live sessions, too.
+    pub(super) is_live: bool,
 }
 
 impl RecordSubject {
@@ -27,6 +29,7 @@ impl RecordSubject {
                     message: Some(task.notification.message),
                     conversation: Some(task.notification.conversation),
                     targets: vec![task.notification.target],
+                    is_live: false,
                 })
             }
         }
@@ -41,11 +44,15 @@ impl RecordSubject {
                 Work::Deliver(deliver) => deliver.targets.clone(),
                 Work::Message(_) | Work::Kickout(_) => Vec::new(),
             },
+            is_live: match &task.work {
+                Work::Deliver(deliver) => !deliver.live_users.is_empty(),
+                Work::Message(_) | Work::Kickout(_) => false,
+            },
         }
     }
 
     /// Targets that the ledger should show on their way again: see [`redrive_targets`].
     pub(super) fn on_its_way(&self, letter: Option<&DeadLetter>) -> Vec<Option<Target>> {
-        redrive_targets(&self.targets, letter.map(|letter| &*letter.targets))
+        redrive_targets(&self.targets, self.is_live, letter.map(|it| &*it.targets))
     }
 }
