@@ -8,7 +8,8 @@ use api::event_frames::EventFrames;
 use protocol::cache::Invalidation;
 use protocol::conversation::Head;
 use protocol::delivery::{
-    self, Action, Delivery, OffsetTracker, PushOutcome, PushToken, RouteFailure, RouteToken, Source,
+    self, Action, Delivery, DeliveryLimits, OffsetTracker, PushOutcome, PushToken, RouteFailure,
+    RouteToken, Source,
 };
 use protocol::keys::{self, Topic};
 use protocol::ledger::LedgerEvent;
@@ -23,7 +24,8 @@ use rand::Rng;
 
 use crate::boat::{BoatEvent, Notice};
 use crate::effects::{Answer, Effect, Place};
-use crate::plan::Sabotage;
+use crate::letters::Burial;
+use crate::plan::{Sabotage, StoreKey};
 use crate::world::{Event, World};
 use crate::writer::Batch;
 
@@ -107,6 +109,11 @@ pub(crate) enum CarrierEvent {
     Commit {
         life: u32,
     },
+    Bury {
+        life: u32,
+        step: u8,
+        burial: Box<Burial>,
+    },
     BoatLost {
         life: BoatLife,
     },
@@ -119,13 +126,13 @@ pub(crate) enum CarrierEvent {
 }
 
 impl Carrier {
-    pub(crate) fn new(partitions: u32) -> Carrier {
+    pub(crate) fn new(partitions: u32, limits: DeliveryLimits) -> Carrier {
         Carrier {
             life: 0,
             up: false,
             denied: DeniedBoats::default(),
             partitions,
-            delivery: Delivery::new(delivery::DeliveryLimits::default()),
+            delivery: Delivery::new(limits),
             offsets: OffsetTracker::default(),
             positions: BTreeMap::new(),
             heads: BTreeMap::new(),
@@ -147,7 +154,7 @@ impl World {
         let life = self.carrier.life + 1;
         let denied = self.carrier.denied.clone();
         let old_heads = std::mem::take(&mut self.carrier.heads);
-        self.carrier = Carrier::new(self.carrier.partitions);
+        self.carrier = Carrier::new(self.carrier.partitions, self.plan.limits());
         self.carrier.denied = denied;
         self.carrier.life = life;
         self.carrier.up = true;
@@ -212,6 +219,22 @@ impl World {
         };
         let place = (topic, keys::partition_of(&key, self.carrier.partitions));
         self.apply(Effect::Append { place, task });
+    }
+
+    /// Sets the offsets of messages back to this share of what is committed, and starts anew there.
+    pub(crate) fn set_offsets_back(&mut self, share: f64) {
+        let committed = self.disk.committed.clone();
+        for (place, committed) in committed {
+            if place.0 == Topic::Message {
+                let next = (committed as f64 * share) as u64;
+                self.apply(Effect::SetBack { place, next });
+            }
+        }
+        self.flush();
+        match self.plan.embedded {
+            true => self.crash_all(),
+            false => self.crash_carrier(),
+        }
     }
 
     /// Makes every record appended so far durable.
@@ -281,6 +304,9 @@ impl World {
                 self.settle_step(step, settlement);
             }
             CarrierEvent::Commit { life } if self.is_carrier(life) => self.commit(),
+            CarrierEvent::Bury { life, step, burial } if self.is_carrier(life) => {
+                self.bury_step(step, burial);
+            }
             CarrierEvent::Timer { life } if self.is_carrier(life) => {
                 self.carrier.timer = None;
                 self.carrier.delivery.handle_timeout(now);
@@ -493,6 +519,11 @@ impl World {
                 }
                 self.invalidate_copies(&outdated);
             }
+            Some(Step::Route { token, request }) if self.refuses(StoreKey::Mail(request.user)) => {
+                let (now, failure) = (self.now, RouteFailure::Refused);
+                let delivery = &mut self.carrier.delivery;
+                delivery.handle_routed(now, token, Err(failure));
+            }
             Some(Step::Route { token, request })
                 if self.sabotage == Some(Sabotage::CheckThenStore) && request.forced.is_empty() =>
             {
@@ -589,9 +620,15 @@ impl World {
                         .retried(&self.plan, settlement.task.placed.message.id);
                     self.append_task(Topic::Retry(retry.tier), Arc::new(queued));
                 }
-                if let Some(letter) = &settlement.letter {
-                    self.judge
-                        .dead(settlement.task.placed.message.id, letter.reason);
+                match &settlement.letter {
+                    Some(part) if self.plan.letters.has_operator() => {
+                        self.bury_part(&settlement, part);
+                    }
+                    Some(part) => {
+                        let message = settlement.task.placed.message.id;
+                        self.judge.dead(message, part.reason);
+                    }
+                    None => {}
                 }
                 self.flush();
                 self.settle_later(1, settlement);

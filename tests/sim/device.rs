@@ -74,6 +74,11 @@ pub(crate) enum DeviceEvent {
     },
 }
 
+/// Name of a planned send.
+pub(crate) fn send_id(number: usize) -> SendId {
+    SendId::from_bytes((number as u128 + 1).to_be_bytes())
+}
+
 impl Device {
     pub(crate) fn new(user: UserId, platform: Platform, name: DeviceId) -> Device {
         Device {
@@ -218,9 +223,8 @@ impl World {
             };
             return self.after(Duration::from_secs(4), Event::Device(again));
         }
-        let send_id = SendId::from_bytes((number as u128 + 1).to_be_bytes());
         let content = Content::text(format!("message {number}"));
-        self.devices[index].send(send_id, to, content, now);
+        self.devices[index].send(send_id(number), to, content, now);
         self.drive_device(index);
     }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use operator::desk::OperationEntry;
 use protocol::change::{ChangeRow, ListArrangement, Overlay};
 use protocol::conversation::{ConversationRow, Head};
 use protocol::group::{GroupRow, GroupSettings, Member};
@@ -24,6 +25,7 @@ use protocol::writer::{ListOp, ListOpKind};
 use protocol::{ConversationId, GroupId, MessageId, Platform, Seq, Timestamp, UserId};
 
 use crate::groups::Kept;
+use crate::letters::Letter;
 
 /// Topic and partition.
 pub(crate) type Place = (Topic, u32);
@@ -133,6 +135,18 @@ pub(crate) enum Effect {
     Reserve {
         station: usize,
         until: Timestamp,
+    },
+    /// A record dies, or a part of a delivery.
+    Bury {
+        name: String,
+        letter: Letter,
+    },
+    /// An entry of the log of operations.
+    Operate(OperationEntry),
+    /// An operator sets offsets back.
+    SetBack {
+        place: Place,
+        next: u64,
     },
     /// The process dies with its memory.
     LoseMemory,
@@ -269,6 +283,10 @@ pub(crate) struct Stores {
     pub(crate) marker: u64,
     /// End of the time in which each station may have made ids.
     pub(crate) reserved: BTreeMap<usize, Timestamp>,
+    /// Dead letters by name.
+    pub(crate) letters: BTreeMap<String, Letter>,
+    /// The log of operations on them.
+    pub(crate) operations: Vec<OperationEntry>,
     policies: Policies,
 }
 
@@ -296,6 +314,8 @@ impl Default for Stores {
             dedupe: new_dedupe(),
             marker: 1,
             reserved: BTreeMap::new(),
+            letters: BTreeMap::new(),
+            operations: Vec::new(),
             policies: Policies::uniform(MailboxPolicy {
                 expire: Duration::from_secs(7 * 86_400),
                 count_max: None,
@@ -484,6 +504,17 @@ impl Stores {
             Effect::Reserve { station, until } => {
                 let reserved = self.reserved.entry(*station).or_default();
                 *reserved = (*reserved).max(*until);
+            }
+            // A record that dies again, after a crash, is the same letter.
+            Effect::Bury { name, letter } => {
+                self.letters
+                    .entry(name.clone())
+                    .or_insert_with(|| letter.clone());
+            }
+            Effect::Operate(entry) => self.operations.push(entry.clone()),
+            Effect::SetBack { place, next } => {
+                let committed = self.committed.entry(*place).or_default();
+                *committed = (*committed).min(*next);
             }
             Effect::LoseMemory => self.lose_memory(),
             Effect::Flush { marker } => {

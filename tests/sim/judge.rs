@@ -9,11 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::frame::ServerFrame;
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
+use protocol::record::Work;
 use protocol::{Code, ConversationId, MessageId, Platform, Refusal, SendId};
 use tests::core_device::CoreDevice;
 use tests::evidence::Evidence;
 use tests::model::Model;
 
+use crate::effects::Record;
 use crate::oracle::Tally;
 use crate::plan::Plan;
 use crate::world::World;
@@ -28,6 +30,8 @@ pub(crate) struct Judge {
     /// Duplicates that were dropped, each with the message that it repeats.
     repeats: BTreeMap<MessageId, MessageId>,
     dead: BTreeMap<MessageId, DeadReason>,
+    /// Messages whose records died as a whole.
+    late: BTreeSet<MessageId>,
     /// First conversation in which the carrier found a later writer ahead.
     overtaken: Option<ConversationId>,
 }
@@ -60,6 +64,7 @@ impl Judge {
 
     pub(crate) fn dead(&mut self, id: MessageId, reason: DeadReason) {
         self.dead.insert(id, reason);
+        self.late.insert(id);
     }
 
     pub(crate) fn overtaken(&mut self, conversation: ConversationId) {
@@ -156,7 +161,23 @@ impl World {
     fn model(&self) -> Model {
         let log = self.disk.log.iter();
         let log = log.filter(|((topic, _), _)| *topic == Topic::Message);
-        Model::of(log.flat_map(|(_, records)| records.iter().map(|record| &record.task.work)))
+        let records = log.flat_map(|(_, records)| records.iter());
+        let records = records.filter(|record| self.counts(record));
+        Model::of(records.map(|record| &record.task.work))
+    }
+
+    /// False for records of a message before the one that placed it, if any of them died. It may be
+    /// the first one, read again, or one that redrives a letter: its row says which.
+    fn counts(&self, record: &Record) -> bool {
+        let Work::Message(work) = &record.task.work else {
+            return true;
+        };
+        let (from, id) = (work.message.from, work.message.id);
+        if !self.judge.late.contains(&id) {
+            return true;
+        }
+        let row = self.disk.rows.get(&(from, id));
+        row.is_some_and(|row| row.version.offset <= record.offset)
     }
 
     pub(crate) fn evidence(&self) -> Evidence<'_> {
@@ -169,6 +190,7 @@ impl World {
             accepted: &self.judge.accepted,
             asked: &self.judge.asked,
             repeats: &self.judge.repeats,
+            late: &self.judge.late,
         }
     }
 
@@ -236,9 +258,20 @@ impl World {
             return Err("the carrier is not done".into());
         }
         self.evidence().judge_ledger()?;
+        if self.plan.letters.has_operator() {
+            return self.judge_letters();
+        }
         if let Some((id, reason)) = self.judge.dead.iter().next() {
             return Err(format!("{id} is a dead letter: {}", reason.name()));
         }
         Ok(())
+    }
+
+    /// Checks that an operator has dealt with each letter, the last time after all faults.
+    fn judge_letters(&self) -> Result<(), String> {
+        match self.open_letters().first() {
+            Some(letter) => Err(format!("letter {letter} is left")),
+            None => Ok(()),
+        }
     }
 }

@@ -19,11 +19,13 @@ mod effects;
 mod facts;
 mod groups;
 mod judge;
+mod letters;
 mod mutate;
 mod oracle;
 mod plan;
 mod reading;
 mod receipts;
+mod scenes;
 mod station;
 mod stores;
 mod wire;
@@ -36,6 +38,7 @@ use mutate::{Kind, Mutation};
 use oracle::Tally;
 use plan::{Plan, Sabotage};
 use rand::rngs::StdRng;
+use scenes::{SCENES, Scene};
 use world::World;
 
 /// Seeds with a past finding; each stays.
@@ -84,14 +87,17 @@ fn run_plan(plan: (Plan, StdRng), sabotage: Option<Sabotage>) -> Result<(u64, Ta
 }
 
 /// Runs seeds on all processors. Returns the findings, smallest seed first.
-fn findings(seeds: std::ops::Range<u64>, sabotage: Option<Sabotage>) -> Vec<(u64, String)> {
-    let workers = std::thread::available_parallelism().map_or(2, usize::from) as u64;
+fn findings(
+    seeds: impl Iterator<Item = u64> + Clone + Send,
+    sabotage: Option<Sabotage>,
+) -> Vec<(u64, String)> {
+    let workers = std::thread::available_parallelism().map_or(2, usize::from);
     let mut found: Vec<(u64, String)> = std::thread::scope(|scope| {
         let handles: Vec<_> = (0..workers)
             .map(|worker| {
                 let seeds = seeds.clone();
                 scope.spawn(move || {
-                    let mine = seeds.filter(|seed| seed % workers == worker);
+                    let mine = seeds.skip(worker).step_by(workers);
                     mine.filter_map(|seed| Some((seed, run(seed, sabotage).err()?)))
                         .collect::<Vec<_>>()
                 })
@@ -106,12 +112,18 @@ fn findings(seeds: std::ops::Range<u64>, sabotage: Option<Sabotage>) -> Vec<(u64
     found
 }
 
-/// The first finding among the corpus and so many seeds.
+/// The first finding among the corpus and so many seeds. A bug of a scene is searched for in worlds
+/// of the scene alone.
 fn first_finding(sabotage: Option<Sabotage>, within: u64) -> Option<(u64, String)> {
+    let scene = sabotage.and_then(Sabotage::scene);
+    let together = TOGETHER * if scene.is_some() { SCENES } else { 1 };
     let known = CORPUS.iter().map(|&seed| seed..seed + 1);
-    let others = (0..within).step_by(TOGETHER as usize);
-    let mut seeds = known.chain(others.map(|first| first..first + TOGETHER));
-    seeds.find_map(|seeds| findings(seeds, sabotage).into_iter().next())
+    let others = (0..within).step_by(together as usize);
+    let mut seeds = known.chain(others.map(|first| first..first + together));
+    seeds.find_map(|seeds| {
+        let seeds = seeds.filter(|seed| scene.is_none() || Scene::of(*seed) == scene);
+        findings(seeds, sabotage).into_iter().next()
+    })
 }
 
 // Each device that is neither lost nor displaced ends with what history has, message by message,
@@ -172,6 +184,21 @@ fn every_planted_bug_is_found() {
         let found = first_finding(Some(sabotage), PLANTED_WITHIN);
         let (seed, what) = found.unwrap_or_else(|| panic!("{sabotage:?} was not found"));
         println!("{sabotage:?}: first found with seed {seed}: {what}");
+    }
+}
+
+/// Seeds whose other worlds find no bug of a scene.
+const ELSEWHERE: u64 = 100;
+
+#[test]
+fn the_bug_of_a_scene_is_found_there_alone() {
+    for sabotage in Sabotage::ALL {
+        let Some(scene) = sabotage.scene() else {
+            continue;
+        };
+        let elsewhere = (0..ELSEWHERE).filter(|seed| Scene::of(*seed) != Some(scene));
+        let found = findings(elsewhere, Some(sabotage));
+        assert_eq!(found.first(), None, "{sabotage:?}");
     }
 }
 

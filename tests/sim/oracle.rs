@@ -201,7 +201,12 @@ impl World {
     }
 
     fn machine_died(&self) -> bool {
-        let died = |fault: &Fault| matches!(fault, Fault::CrashAll);
+        let is_embedded = self.plan.embedded;
+        let died = |fault: &Fault| match fault {
+            Fault::CrashAll => true,
+            Fault::SetBack(_) => is_embedded,
+            _ => false,
+        };
         self.plan.faults.iter().any(|(_, fault)| died(fault))
     }
 
@@ -214,11 +219,12 @@ impl World {
     fn someone_died(&self) -> bool {
         let died = |fault: &Fault| match fault {
             Fault::CrashBoat(_) | Fault::CrashStation(_) => true,
-            Fault::CrashCarrier | Fault::CrashAll => true,
+            Fault::CrashCarrier | Fault::CrashAll | Fault::SetBack(_) => true,
             // Fetched mail is gone from the flushed store before its removal is asked for.
             Fault::FlushMailbox => true,
             Fault::CrashDevice(_) | Fault::LoseDevice(_) | Fault::Away(..) => false,
             Fault::Cut(_) | Fault::Mute(..) | Fault::CacheAway(_) => false,
+            Fault::CrashOperator => false,
         };
         self.plan.lossy || self.plan.faults.iter().any(|(_, fault)| died(fault))
     }

@@ -3,15 +3,17 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use protocol::GroupId;
+use protocol::delivery::DeliveryLimits;
 use protocol::group::GroupSettings;
+use protocol::{ConversationId, GroupId, SendId, UserId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tests::actions::{On, TROUBLE, To, UserAction, UserActions, Wished, moment};
 
 use crate::mutate::Mutation;
+use crate::scenes::Scene;
 
-/// Mixed into the seed of the worlds of [`Plan::outsiders`].
+/// Mixed into the seed of the worlds of [`Plan::outsiders`], and of others with plans of their own.
 const OUTSIDERS: u64 = 0x006f_7574_7369_6465;
 
 /// Planted bug, which the simulator must find.
@@ -62,12 +64,16 @@ pub(crate) enum Sabotage {
     /// A refused message, placed later under the same id, is taken for another writer's when its
     /// first record is read again.
     PlacedLaterOvertaken,
+    /// The offset of a record that died is settled before its letter is written.
+    LetterBehindCommit,
+    /// The record that redrives a letter does not name it: a message with a position is a repeat.
+    LetterNameless,
     /// A plan without one of its effects, with one twice, or with two stages in the wrong order.
     Planned(Mutation),
 }
 
 impl Sabotage {
-    pub(crate) const ALL: [Sabotage; 22] = [
+    pub(crate) const ALL: [Sabotage; 24] = [
         Sabotage::CommitBeforeSettle,
         Sabotage::CheckThenStore,
         Sabotage::AckAfterWrite,
@@ -90,7 +96,17 @@ impl Sabotage {
         Sabotage::ForgottenLate,
         Sabotage::CopiesOfNow,
         Sabotage::PlacedLaterOvertaken,
+        Sabotage::LetterBehindCommit,
+        Sabotage::LetterNameless,
     ];
+
+    /// Scene whose worlds alone can find the bug; `None` for any world.
+    pub(crate) fn scene(self) -> Option<Scene> {
+        match self {
+            Sabotage::LetterBehindCommit | Sabotage::LetterNameless => Some(Scene::Letters),
+            _ => None,
+        }
+    }
 }
 
 /// Fault at some moment.
@@ -113,6 +129,42 @@ pub(crate) enum Fault {
     CacheAway(Duration),
     /// The whole machine crashes.
     CrashAll,
+    /// The process that works at the desk crashes; another one goes on.
+    CrashOperator,
+    /// Offsets of messages are set back to this share of what is committed.
+    SetBack(f64),
+}
+
+/// Dead letters of a world: their causes, and their operator.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Letters {
+    pub(crate) refusals: Vec<StoreRefusal>,
+    /// Times at which an operator has all open letters redriven. None: a letter is a finding.
+    pub(crate) redrives: Vec<Duration>,
+}
+
+impl Letters {
+    pub(crate) fn has_operator(&self) -> bool {
+        !self.redrives.is_empty()
+    }
+}
+
+/// Something that a store refuses for a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StoreRefusal {
+    pub(crate) key: StoreKey,
+    pub(crate) from: Duration,
+    pub(crate) until: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoreKey {
+    /// Rows of this send: its record dies without a position.
+    Rows(SendId),
+    /// List row of a user: records of the conversation die with their positions.
+    ListRow(UserId, ConversationId),
+    /// Mailbox of a user: a part of the delivery dies.
+    Mail(UserId),
 }
 
 /// Shape of one world.
@@ -130,6 +182,9 @@ pub(crate) struct Plan {
     /// Actions of users besides sends.
     pub(crate) actions: UserActions,
     pub(crate) faults: Vec<(Duration, Fault)>,
+    pub(crate) letters: Letters,
+    /// Last retry of a delivery.
+    pub(crate) retry_max: u32,
     /// True if calls are lost or slow, until all heals.
     pub(crate) lossy: bool,
     /// Probability that a call between services fails, though it may have taken effect.
@@ -176,6 +231,8 @@ impl Plan {
             sends: Vec::new(),
             actions: UserActions::default(),
             faults: Vec::new(),
+            letters: Letters::default(),
+            retry_max: DeliveryLimits::default().retry_max,
             lossy: !sure,
             call_loss: if sure {
                 0.0
@@ -215,6 +272,9 @@ impl Plan {
         }
         if seed % 32 == 11 {
             plan = plan.stale_entries(&mut StdRng::seed_from_u64(!seed ^ OUTSIDERS));
+        }
+        if let Some(scene) = Scene::of(seed) {
+            plan = plan.with_scene(scene, &mut StdRng::seed_from_u64(!seed ^ OUTSIDERS));
         }
         // A station may die before it notifies displaced sessions.
         let dies = |(_, fault): &(_, Fault)| matches!(fault, Fault::CrashStation(_));
@@ -340,6 +400,13 @@ impl Plan {
             call_slow: 0.0,
             sweeps: false,
             ..self
+        }
+    }
+
+    pub(crate) fn limits(&self) -> DeliveryLimits {
+        DeliveryLimits {
+            retry_max: self.retry_max,
+            ..DeliveryLimits::default()
         }
     }
 

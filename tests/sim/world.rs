@@ -18,6 +18,7 @@ use crate::carrier::{Carrier, CarrierEvent};
 use crate::device::{Device, DeviceEvent};
 use crate::effects::{Answer, Disk, Effect};
 use crate::judge::Judge;
+use crate::letters::{Operator, OperatorEvent};
 use crate::oracle::{Tally, Witness};
 use crate::plan::{Fault, Plan, Sabotage};
 use crate::station::{CallEvent, Calls, Station};
@@ -37,6 +38,7 @@ pub(crate) enum Event {
     Call(CallEvent),
     Carrier(CarrierEvent),
     Device(DeviceEvent),
+    Operator(OperatorEvent),
     Fault(Fault),
     Heal,
 }
@@ -57,6 +59,7 @@ pub(crate) struct World {
     pub(crate) stations: Vec<Station>,
     pub(crate) carrier: Carrier,
     pub(crate) devices: Vec<Device>,
+    pub(crate) operator: Operator,
     pub(crate) judge: Judge,
     pub(crate) witness: Witness,
     /// Hash of all events and effects: the same for the same seed.
@@ -88,9 +91,10 @@ impl World {
             copies: Copies::default(),
             boats: (0..plan.boats).map(Boat::new).collect(),
             stations: (0..plan.stations).map(|_| Station::new()).collect(),
-            carrier: Carrier::new(plan.partitions),
+            carrier: Carrier::new(plan.partitions, plan.limits()),
             wire: Connections::default(),
             calls: Calls::default(),
+            operator: Operator::default(),
             judge: Judge::default(),
             witness: Witness::default(),
             devices,
@@ -146,6 +150,9 @@ impl World {
         }
         for (at, fault) in self.plan.faults.clone() {
             self.after(at, Event::Fault(fault));
+        }
+        for at in self.plan.letters.redrives.clone() {
+            self.after(at, Event::Operator(OperatorEvent::Redrive));
         }
         self.after(TROUBLE, Event::Heal);
     }
@@ -210,6 +217,7 @@ impl World {
             Event::Call(event) => self.call_event(event),
             Event::Carrier(event) => self.carrier_event(event),
             Event::Device(event) => self.device_event(event),
+            Event::Operator(event) => self.operator_event(event),
             Event::Fault(fault) => self.fault(fault),
             Event::Heal => self.heal(),
         }
@@ -232,14 +240,19 @@ impl World {
             }
             Fault::CacheAway(lasting) => self.lose_invalidations(lasting),
             Fault::CrashAll => self.crash_all(),
+            Fault::CrashOperator => self.crash_operator(),
+            Fault::SetBack(share) => self.set_offsets_back(share),
         }
     }
 
     /// Crashes the machine with all four services; devices live on.
-    fn crash_all(&mut self) {
+    pub(crate) fn crash_all(&mut self) {
         (0..self.boats.len()).for_each(|boat| self.crash_boat(boat));
         (0..self.stations.len()).for_each(|station| self.crash_station(station));
         self.crash_carrier();
+        if self.plan.letters.has_operator() {
+            self.crash_operator();
+        }
         self.copies.clear();
         let luck = self.rng.random();
         let read = self.disk.read();
@@ -308,6 +321,11 @@ impl World {
 
     pub(crate) fn up_to(&mut self, most: Duration) -> Duration {
         Duration::from_millis(self.rng.random_range(0..=most.as_millis() as u64))
+    }
+
+    /// Time since the start.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.now.since(START)
     }
 
     /// Next serial number, for anything.

@@ -30,6 +30,7 @@ use crate::boat;
 use crate::cached::Permits;
 use crate::carrier::CarrierEvent;
 use crate::effects;
+use crate::plan::StoreKey;
 use crate::world::{Event, World};
 
 /// Largest group in which each member is owed a message; no group here is larger.
@@ -45,8 +46,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Batch {
     records: Vec<(Source, Arc<Task>)>,
-    /// Parts that are not written yet; the first is being written.
-    parts: VecDeque<Range<usize>>,
+    /// Parts that are not begun yet, and the one that is being written.
+    parts: Parts,
+    part: Option<Range<usize>>,
     facts: Facts,
     rounds: usize,
     /// Remaining stages of the planned part.
@@ -94,9 +96,11 @@ enum Atom {
 
 impl Batch {
     pub(crate) fn of(records: Vec<(Source, Arc<Task>)>) -> Batch {
-        let mut batch = Batch {
+        let mut parts = Parts::of(&task_records(&records), usize::MAX);
+        Batch {
             records,
-            parts: VecDeque::new(),
+            part: parts.take(),
+            parts,
             facts: Facts::default(),
             rounds: 0,
             stages: None,
@@ -104,10 +108,7 @@ impl Batch {
             permits: Permits::new(),
             moved: Vec::new(),
             done: Done::default(),
-        };
-        let mut parts = Parts::of(&task_records(&batch.records), usize::MAX);
-        batch.parts = std::iter::from_fn(|| parts.take()).collect();
-        batch
+        }
     }
 }
 
@@ -127,7 +128,7 @@ impl World {
 
     /// One step: a round of reading, an atom, or the handover of all parts.
     pub(crate) fn write_step(&mut self, mut batch: Box<Batch>) {
-        let Some(part) = batch.parts.front().cloned() else {
+        let Some(part) = batch.part.clone() else {
             return self.finish(*batch);
         };
         if self.fails(&mut batch) {
@@ -142,6 +143,7 @@ impl World {
                 }
             }
             Some(stages) => match next_atom(stages, &mut self.rng) {
+                Some(atom) if self.refuses_atom(&atom) => self.refused(&mut batch, part),
                 Some(atom) => {
                     if let Some(again) = self.apply_atom(atom, &mut batch.permits) {
                         let first = stages.front_mut().expect("its stage");
@@ -149,7 +151,7 @@ impl World {
                     }
                 }
                 None => {
-                    batch.parts.pop_front();
+                    batch.part = batch.parts.take();
                     let handover = std::mem::take(&mut batch.handover);
                     batch.done.add(&batch.records[part], handover);
                     batch.forget_part();
@@ -168,13 +170,50 @@ impl World {
         for conversation in std::mem::take(&mut batch.moved) {
             self.carrier.heads.remove(&conversation);
         }
-        if let (Some(_), Some(part)) = (&batch.stages, batch.parts.front()) {
+        if let (Some(_), Some(part)) = (&batch.stages, &batch.part) {
             let records = batch.records[part.clone()].iter();
             let messages = records.filter_map(|(_, task)| task.work.message());
             self.witness.failed.extend(messages);
         }
         batch.forget_part();
         true
+    }
+
+    /// Treats a part that a store refuses as the carrier does: it falls into halves, until one
+    /// record is to blame, which becomes a dead letter. Finished writes stay.
+    fn refused(&mut self, batch: &mut Batch, part: Range<usize>) {
+        let records = batch.records[part.clone()].iter();
+        let messages = records.filter_map(|(_, task)| task.work.message());
+        self.witness.failed.extend(messages);
+        batch.forget_part();
+        if let Some(index) = batch.parts.refused(part) {
+            let (source, task) = &batch.records[index];
+            let dead = (*source, task.clone(), DeadReason::StoreRejected);
+            batch.done.dead.push(dead);
+        }
+        batch.part = batch.parts.take();
+    }
+
+    /// True for a plan with a row that history refuses. It does so before it writes any.
+    fn refuses_rows(&self, stages: &[Stage]) -> bool {
+        if self.plan.letters.refusals.is_empty() {
+            return false;
+        }
+        let effects = stages.iter().flat_map(|stage| &stage.0);
+        let rows = effects.filter_map(|effect| match effect {
+            Effect::Messages(rows) => Some(rows),
+            _ => None,
+        });
+        let mut placed = rows.flatten().filter_map(MessageRow::placed);
+        placed.any(|placed| self.refuses(StoreKey::Rows(placed.message.send_id)))
+    }
+
+    /// True for a list row that cannot be read, and so not be written.
+    fn refuses_atom(&self, atom: &Atom) -> bool {
+        match atom {
+            Atom::ListRow(row) => self.refuses(StoreKey::ListRow(row.owner, row.conversation)),
+            _ => false,
+        }
     }
 
     /// Decides the part, or reads facts it lacks. Returns a pause before the next step, if there is
@@ -216,6 +255,10 @@ impl World {
                     handover,
                     outcomes,
                 } = plan;
+                if self.refuses_rows(&stages) {
+                    self.refused(batch, part);
+                    return None;
+                }
                 self.witness_repeats(&batch.records[part.clone()], &outcomes, &handover);
                 batch.moved = moved(&stages);
                 batch.stages = Some(self.atoms(stages));
@@ -383,7 +426,10 @@ impl World {
             if let Some(id) = task.work.message() {
                 self.judge.dead(id, reason);
             }
-            self.carrier.offsets.settle(source);
+            match self.plan.letters.has_operator() {
+                true => self.bury(source, task, reason),
+                false => _ = self.carrier.offsets.settle(source),
+            }
         }
         for (source, ledger) in settled {
             self.apply(effects::Effect::Ledger(ledger));

@@ -27,6 +27,8 @@ pub struct Evidence<'a> {
     pub asked: &'a BTreeSet<MessageId>,
     /// Repeats that were dropped, each with the earlier message.
     pub repeats: &'a BTreeMap<MessageId, MessageId>,
+    /// Messages that died once: an operator may place them later than what follows them.
+    pub late: &'a BTreeSet<MessageId>,
 }
 
 impl Evidence<'_> {
@@ -111,7 +113,10 @@ impl Evidence<'_> {
                 if accepted && stands.is_none() {
                     return Err(format!("{send_id} was accepted and is gone"));
                 }
-                let Some((seq, _)) = stands else { continue };
+                let Some((seq, id)) = stands else { continue };
+                if self.late.contains(id) {
+                    continue;
+                }
                 if last.insert(*to, *seq).is_some_and(|before| before > *seq) {
                     return Err(format!(
                         "{} sent {send_id} later than what follows it",

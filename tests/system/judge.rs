@@ -136,6 +136,7 @@ impl World {
             accepted: &accepted,
             asked: &asked,
             repeats: &repeats,
+            late: &BTreeSet::new(),
         };
         evidence.judge_devices()?;
         evidence.judge_senders()?;
