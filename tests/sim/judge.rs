@@ -67,6 +67,11 @@ impl Judge {
         self.late.insert(id);
     }
 
+    /// Reason of a message's last death.
+    pub(crate) fn reason(&self, id: MessageId) -> Option<DeadReason> {
+        self.dead.get(&id).copied()
+    }
+
     pub(crate) fn overtaken(&mut self, conversation: ConversationId) {
         self.overtaken.get_or_insert(conversation);
     }
@@ -259,6 +264,7 @@ impl World {
         }
         self.evidence().judge_ledger()?;
         if self.plan.letters.has_operator() {
+            self.judge_panics()?;
             return self.judge_letters();
         }
         if let Some((id, reason)) = self.judge.dead.iter().next() {

@@ -22,6 +22,7 @@ mod judge;
 mod letters;
 mod mutate;
 mod oracle;
+mod panics;
 mod plan;
 mod reading;
 mod receipts;

@@ -68,12 +68,16 @@ pub(crate) enum Sabotage {
     LetterBehindCommit,
     /// The record that redrives a letter does not name it: a message with a position is a repeat.
     LetterNameless,
+    /// The records of a part die with the one whose handling panics.
+    PanicEndsPart,
+    /// A record whose handling panics is settled without a letter.
+    PanicUnburied,
     /// A plan without one of its effects, with one twice, or with two stages in the wrong order.
     Planned(Mutation),
 }
 
 impl Sabotage {
-    pub(crate) const ALL: [Sabotage; 24] = [
+    pub(crate) const ALL: [Sabotage; 26] = [
         Sabotage::CommitBeforeSettle,
         Sabotage::CheckThenStore,
         Sabotage::AckAfterWrite,
@@ -98,12 +102,15 @@ impl Sabotage {
         Sabotage::PlacedLaterOvertaken,
         Sabotage::LetterBehindCommit,
         Sabotage::LetterNameless,
+        Sabotage::PanicEndsPart,
+        Sabotage::PanicUnburied,
     ];
 
     /// Scene whose worlds alone can find the bug; `None` for any world.
     pub(crate) fn scene(self) -> Option<Scene> {
         match self {
             Sabotage::LetterBehindCommit | Sabotage::LetterNameless => Some(Scene::Letters),
+            Sabotage::PanicEndsPart | Sabotage::PanicUnburied => Some(Scene::Panics),
             _ => None,
         }
     }
@@ -139,6 +146,7 @@ pub(crate) enum Fault {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Letters {
     pub(crate) refusals: Vec<StoreRefusal>,
+    pub(crate) poison: Vec<Poison>,
     /// Times at which an operator has all open letters redriven. None: a letter is a finding.
     pub(crate) redrives: Vec<Duration>,
 }
@@ -147,6 +155,13 @@ impl Letters {
     pub(crate) fn has_operator(&self) -> bool {
         !self.redrives.is_empty()
     }
+}
+
+/// A send whose record makes its carrier panic: until a better carrier runs, or once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Poison {
+    pub(crate) send: SendId,
+    pub(crate) until: Option<Duration>,
 }
 
 /// Something that a store refuses for a time.

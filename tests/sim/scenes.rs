@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use tests::actions::{UserAction, UserActions, user};
 
 use crate::device::send_id;
-use crate::plan::{DevicePlan, Fault, Letters, Plan, StoreKey, StoreRefusal};
+use crate::plan::{DevicePlan, Fault, Letters, Plan, Poison, StoreKey, StoreRefusal};
 
 /// Seeds among which each scene has one.
 pub(crate) const SCENES: u64 = 64;
@@ -21,6 +21,8 @@ const USERS: usize = 3;
 pub(crate) enum Scene {
     /// Records and parts of deliveries die, and an operator redrives them.
     Letters,
+    /// The handling of some records panics.
+    Panics,
 }
 
 impl Scene {
@@ -28,6 +30,7 @@ impl Scene {
     pub(crate) fn of(seed: u64) -> Option<Scene> {
         match seed % SCENES {
             20 => Some(Scene::Letters),
+            36 => Some(Scene::Panics),
             _ => None,
         }
     }
@@ -37,6 +40,7 @@ impl Plan {
     pub(crate) fn with_scene(self, scene: Scene, rng: &mut StdRng) -> Plan {
         match scene {
             Scene::Letters => self.with_letters(rng),
+            Scene::Panics => self.with_panics(rng),
         }
     }
 
@@ -132,12 +136,64 @@ impl Plan {
                 faults.push((at, Fault::SetBack(share)));
             }
         }
-        let redrives = redrives.to_vec();
         Plan {
             faults,
-            letters: Letters { refusals, redrives },
+            letters: Letters {
+                refusals,
+                redrives: redrives.to_vec(),
+                ..Letters::default()
+            },
             retry_max: 1,
             ..self.scene(sends)
+        }
+    }
+
+    /// Worlds in which the handling of three records panics: once, or until a better carrier runs.
+    /// They come in bursts, so that they share parts with others. The letters are redriven, too
+    /// early at first where they panic again.
+    ///
+    /// Judges expect that only these records die, and that in the end each message is placed once,
+    /// everybody has it, and no letter is left; the others as if these had not been there.
+    ///
+    /// No carrier crashes near a record that panics once, nor near the end of the bug: one that
+    /// decides a record otherwise the second time promises nothing to its half-written neighbours.
+    fn with_panics(self, rng: &mut StdRng) -> Plan {
+        const BURSTS: usize = 5;
+        const TOGETHER: usize = 5;
+        let mut bursts = Vec::new();
+        for burst in 0..BURSTS as u64 {
+            let at = 6_000 + burst * 4_500;
+            let at = at + rng.random_range(0..1_500);
+            bursts.extend(sends(rng, TOGETHER, at..at + 60));
+        }
+        let until = rng.random_bool(0.5).then(|| Duration::from_millis(38_000));
+        let mut poison = Vec::new();
+        for _ in 0..3 {
+            let send = send_id(rng.random_range(0..bursts.len()));
+            poison.push(Poison { send, until });
+        }
+        let crash = self.carrier_crash();
+        let mut faults = Vec::new();
+        if until.is_some() {
+            faults.push((within(rng, 8_000..32_000), crash));
+            faults.push((within(rng, 8_000..32_000), crash));
+        }
+        let share = rng.random_range(0.0..0.7);
+        faults.push((within(rng, 52_000..58_000), Fault::SetBack(share)));
+        let redrives = vec![
+            within(rng, 29_000..33_000),
+            Duration::from_millis(46_000),
+            Duration::from_millis(62_000),
+            Duration::from_millis(120_000),
+        ];
+        Plan {
+            faults,
+            letters: Letters {
+                poison,
+                redrives,
+                ..Letters::default()
+            },
+            ..self.scene(bursts)
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use protocol::keys::Topic;
 use protocol::mailbox::{DedupeKey, FirstSend};
 use protocol::record::Work;
-use protocol::{DeviceId, Platform, Timestamp, UserId};
+use protocol::{DeviceId, Platform, SendId, Timestamp, UserId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tests::actions::{START, TROUBLE, user};
@@ -64,6 +64,8 @@ pub(crate) struct World {
     pub(crate) witness: Witness,
     /// Hash of all events and effects: the same for the same seed.
     pub(crate) fingerprint: u64,
+    /// Sends whose records have made a carrier panic.
+    pub(crate) panicked: BTreeSet<SendId>,
     /// True once the machine died with registers that were not on disk.
     pub(crate) reads_lost: bool,
     /// True if each event is printed.
@@ -105,6 +107,7 @@ impl World {
             dice: StdRng::seed_from_u64(rng.clone().random()),
             rng,
             fingerprint: 0,
+            panicked: BTreeSet::new(),
             reads_lost: false,
             traced: std::env::var_os("PACKETBOAT_SIM_TRACE").is_some(),
             serial: 0,

@@ -9,7 +9,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::event_frames::EventFrames;
 use protocol::cache::Invalidation;
 use protocol::change::ChangeRow;
 use protocol::conversation::{ConversationRow, Head};
@@ -219,10 +218,11 @@ impl World {
     /// Decides the part, or reads facts it lacks. Returns a pause before the next step, if there is
     /// one: another writer is ahead, or a planted bug makes the plan wait.
     fn decide(&mut self, batch: &mut Batch, part: Range<usize>) -> Option<Duration> {
+        let frames = self.frames();
         let rules = Rules {
             push_max: PUSH_MAX,
             unsure_margin: UNSURE_MARGIN,
-            encode: &EventFrames,
+            encode: &frames,
         };
         let records = task_records(&batch.records[part.clone()]);
         let asked = writer::Batch {
@@ -249,6 +249,7 @@ impl World {
                 return Some(self.up_to(PAUSE));
             }
             Ok(mut plan) => {
+                self.note_panics(&records, &mut plan);
                 let is_late = self.plant_in_plan(&records, &batch.facts, &mut plan);
                 let Plan {
                     stages,
