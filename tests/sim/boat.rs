@@ -30,6 +30,8 @@ pub(crate) struct Boat {
     pub(crate) up: bool,
     sessions: BTreeMap<SessionId, Held>,
     limits: Arc<SessionLimits>,
+    /// Until then pushes to the boat are lost, and none is answered.
+    silent_until: Timestamp,
 }
 
 struct Held {
@@ -101,6 +103,7 @@ impl Boat {
             up: true,
             sessions: BTreeMap::new(),
             limits: Arc::new(SessionLimits::default()),
+            silent_until: Timestamp::ZERO,
         }
     }
 
@@ -262,6 +265,10 @@ impl World {
         );
     }
 
+    pub(crate) fn silence_boat(&mut self, boat: usize, lasting: Duration) {
+        self.boats[boat].silent_until = self.now + lasting;
+    }
+
     /// Calls a session, then runs all its actions.
     pub(crate) fn with_session(
         &mut self,
@@ -389,6 +396,9 @@ impl World {
 
     fn pushed(&mut self, boat: usize, life: BoatLife, session: SessionId, push: Push) {
         let now = self.now;
+        if self.boats[boat].silent_until > now {
+            return;
+        }
         if !self.boats[boat].up || self.boats[boat].life() != life {
             return self.answer_push(push.token, None);
         }

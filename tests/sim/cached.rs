@@ -141,14 +141,14 @@ impl World {
         }
     }
 
-    /// Takes the user's entry before registers move.
-    pub(crate) fn moves(&mut self, user: UserId) -> Moved {
+    /// Takes the user's entry before registers move, at this time of the station's.
+    pub(crate) fn moves(&mut self, user: UserId, at: Timestamp) -> Moved {
         let (token, copy) = self.copies.look_up(CacheKey::User(user));
         Moved {
             user,
             token,
             before: copy.and_then(Copy::user).cloned(),
-            at: self.now,
+            at,
         }
     }
 

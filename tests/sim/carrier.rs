@@ -53,6 +53,8 @@ pub(crate) struct Carrier {
     timer: Option<Timestamp>,
     /// Times of scheduled polls of the retry topics, one poll each.
     retries_due: BTreeSet<Timestamp>,
+    /// Times at which retries are due that the carrier has.
+    held: BTreeMap<(Place, u64), Timestamp>,
 }
 
 /// Step for the mailbox, in the order of the machine's actions.
@@ -141,6 +143,7 @@ impl Carrier {
             copies_away: Timestamp::ZERO,
             timer: None,
             retries_due: BTreeSet::new(),
+            held: BTreeMap::new(),
         }
     }
 
@@ -245,7 +248,7 @@ impl World {
     }
 
     pub(crate) fn carrier_event(&mut self, event: CarrierEvent) {
-        let now = self.now;
+        let now = self.carrier_moment();
         match event {
             CarrierEvent::Up => {
                 if !self.carrier.up {
@@ -327,6 +330,7 @@ impl World {
         let Some(at) = self.carrier.delivery.poll_timeout() else {
             return;
         };
+        let at = self.right_time(at);
         if self.carrier.timer.is_none_or(|timer| at < timer) {
             self.carrier.timer = Some(at);
             let life = self.carrier.life;
@@ -407,8 +411,10 @@ impl World {
             let Work::Deliver(deliver) = &head.task.work else {
                 unreachable!("on a retry topic")
             };
-            if deliver.due_at > self.now {
-                let (due, life, now) = (deliver.due_at, self.carrier.life, self.now);
+            let due_at = deliver.due_at;
+            let due = self.due(place, position, due_at);
+            if due > self.now {
+                let (life, now) = (self.carrier.life, self.now);
                 self.carrier.retries_due.retain(|at| *at > now);
                 if self.carrier.retries_due.insert(due) {
                     self.at(due, Event::Carrier(CarrierEvent::Poll { life }));
@@ -428,10 +434,21 @@ impl World {
                     Err(missing) => self.answer(&missing, &mut facts),
                 }
             };
-            let now = self.now;
+            let now = self.carrier_moment();
             let taken = self.carrier.delivery.handle_task(now, source, work);
             assert!(taken.is_ok(), "there was room");
         }
+    }
+
+    /// Time at which a retry is due, from when the carrier first has it.
+    fn due(&mut self, place: Place, position: u64, due_at: Timestamp) -> Timestamp {
+        let Topic::Retry(tier) = place.0 else {
+            unreachable!("a retry topic")
+        };
+        let delay = self.plan.limits().tiers.delay(tier);
+        let wait = delivery::retry_wait(due_at, self.carrier_wall(), delay);
+        let due = self.now + wait;
+        *self.carrier.held.entry((place, position)).or_insert(due)
     }
 
     fn delivery_action(&mut self, action: Action) {
@@ -511,7 +528,7 @@ impl World {
                 if self.are_copies_away() {
                     // The delivery must not be routed before the invalidation.
                     if let Some(Step::Route { token, .. }) = self.carrier.routes.pop_front() {
-                        let (now, failure) = (self.now, RouteFailure::Unavailable);
+                        let (now, failure) = (self.carrier_moment(), RouteFailure::Unavailable);
                         let delivery = &mut self.carrier.delivery;
                         delivery.handle_routed(now, token, Err(failure));
                     }
@@ -520,7 +537,7 @@ impl World {
                 self.invalidate_copies(&outdated);
             }
             Some(Step::Route { token, request }) if self.refuses(StoreKey::Mail(request.user)) => {
-                let (now, failure) = (self.now, RouteFailure::Refused);
+                let (now, failure) = (self.carrier_moment(), RouteFailure::Refused);
                 let delivery = &mut self.carrier.delivery;
                 delivery.handle_routed(now, token, Err(failure));
             }
@@ -547,7 +564,7 @@ impl World {
                 let Answer::Routed(answer) = self.apply(Effect::Route(request)) else {
                     unreachable!("a route is answered")
                 };
-                let now = self.now;
+                let now = self.carrier_moment();
                 self.carrier.delivery.handle_routed(now, token, Ok(answer));
             }
             None => {}
@@ -588,7 +605,7 @@ impl World {
             live: seen.live,
             ..stored
         };
-        let now = self.now;
+        let now = self.carrier_moment();
         self.carrier.delivery.handle_routed(now, token, Ok(answer));
     }
 

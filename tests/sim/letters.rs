@@ -129,7 +129,7 @@ impl World {
             }
             1 => {
                 let message = burial.task.work.message();
-                let (reason, now) = (burial.reason, self.now);
+                let (reason, now) = (burial.reason, self.carrier_wall());
                 let entries = message.map(|id| dead_entries(id, source, &[], reason, now));
                 self.apply(Effect::Ledger(entries.unwrap_or_default()));
             }
@@ -144,7 +144,7 @@ impl World {
 
     /// Writes the letter of a part of a delivery.
     pub(crate) fn bury_part(&mut self, settlement: &Settlement, part: &FailedPart) {
-        let (task, now) = (&settlement.task, self.now);
+        let (task, now) = (&settlement.task, self.carrier_wall());
         let rest = retry_task(task, &part.owed, task.retry_count, now, part.cause.text());
         let letter = Letter {
             task: Arc::new(rest),

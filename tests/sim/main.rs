@@ -14,6 +14,7 @@ mod boat;
 mod cached;
 mod carrier;
 mod changes;
+mod clocks;
 mod device;
 mod effects;
 mod facts;

@@ -224,7 +224,7 @@ impl World {
             Fault::FlushMailbox => true,
             Fault::CrashDevice(_) | Fault::LoseDevice(_) | Fault::Away(..) => false,
             Fault::Cut(_) | Fault::Mute(..) | Fault::CacheAway(_) => false,
-            Fault::CrashOperator => false,
+            Fault::CrashOperator | Fault::StepClock(..) | Fault::Silence(..) => false,
         };
         self.plan.lossy || self.plan.faults.iter().any(|(_, fault)| died(fault))
     }

@@ -10,6 +10,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tests::actions::{On, TROUBLE, To, UserAction, UserActions, Wished, moment};
 
+use crate::clocks::Host;
 use crate::mutate::Mutation;
 use crate::scenes::Scene;
 
@@ -72,12 +73,14 @@ pub(crate) enum Sabotage {
     PanicEndsPart,
     /// A record whose handling panics is settled without a letter.
     PanicUnburied,
+    /// Deadlines of pushes are times of day.
+    DeadlinesByWall,
     /// A plan without one of its effects, with one twice, or with two stages in the wrong order.
     Planned(Mutation),
 }
 
 impl Sabotage {
-    pub(crate) const ALL: [Sabotage; 26] = [
+    pub(crate) const ALL: [Sabotage; 27] = [
         Sabotage::CommitBeforeSettle,
         Sabotage::CheckThenStore,
         Sabotage::AckAfterWrite,
@@ -104,6 +107,7 @@ impl Sabotage {
         Sabotage::LetterNameless,
         Sabotage::PanicEndsPart,
         Sabotage::PanicUnburied,
+        Sabotage::DeadlinesByWall,
     ];
 
     /// Scene whose worlds alone can find the bug; `None` for any world.
@@ -111,6 +115,7 @@ impl Sabotage {
         match self {
             Sabotage::LetterBehindCommit | Sabotage::LetterNameless => Some(Scene::Letters),
             Sabotage::PanicEndsPart | Sabotage::PanicUnburied => Some(Scene::Panics),
+            Sabotage::DeadlinesByWall => Some(Scene::Clocks),
             _ => None,
         }
     }
@@ -140,6 +145,10 @@ pub(crate) enum Fault {
     CrashOperator,
     /// Offsets of messages are set back to this share of what is committed.
     SetBack(f64),
+    /// The clock of a host is so many milliseconds beside the right time from now on.
+    StepClock(Host, i64),
+    /// Pushes to the boat are lost for this time.
+    Silence(usize, Duration),
 }
 
 /// Dead letters of a world: their causes, and their operator.
@@ -423,6 +432,25 @@ impl Plan {
             retry_max: self.retry_max,
             ..DeliveryLimits::default()
         }
+    }
+
+    fn steps(&self) -> impl Iterator<Item = (Host, i64)> {
+        self.faults.iter().filter_map(|(_, fault)| match fault {
+            Fault::StepClock(host, offset) => Some((*host, *offset)),
+            _ => None,
+        })
+    }
+
+    /// True if clocks step: a device may know a list of a time that has not come yet.
+    pub(crate) fn steps_clocks(&self) -> bool {
+        self.steps().next().is_some()
+    }
+
+    /// True if the carrier's clock is far behind for a time. Rows that it writes then are in no list
+    /// difference: these are complete as long as clocks differ by less than half of the margin.
+    pub(crate) fn lists_miss_rows(&self) -> bool {
+        self.steps()
+            .any(|step| step.0 == Host::Carrier && step.1 < 0)
     }
 
     /// True for a world without faults.

@@ -15,11 +15,12 @@ use crate::world::World;
 impl World {
     pub(crate) fn receipts_step(&mut self, open: &mut Open, step: u8, ack: &Ack) -> bool {
         let Some(by) = open.user else { return false };
+        let now = self.station_wall(open.station);
         match step {
             0 => {
                 let mut moves = ReceiptMoves::default();
-                let answer = moves.judge(by, ack, &self.receipt_facts(by, ack), self.now);
-                open.moved = Some(self.moves(by));
+                let answer = moves.judge(by, ack, &self.receipt_facts(by, ack), now);
+                open.moved = Some(self.moves(by, now));
                 let mut new = Vec::new();
                 for status in &moves.statuses {
                     let before = self.disk.statuses.get(&(status.owner, status.id));
@@ -37,7 +38,7 @@ impl World {
                         owner: *owner,
                         conversation: *conversation,
                         seq: *seq,
-                        at: self.now,
+                        at: now,
                     });
                 }
                 open.moves = Some((moves, new, answer));

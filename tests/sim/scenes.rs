@@ -8,6 +8,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use tests::actions::{UserAction, UserActions, user};
 
+use crate::clocks::Host;
 use crate::device::send_id;
 use crate::plan::{DevicePlan, Fault, Letters, Plan, Poison, StoreKey, StoreRefusal};
 
@@ -23,6 +24,8 @@ pub(crate) enum Scene {
     Letters,
     /// The handling of some records panics.
     Panics,
+    /// The clock of a host steps by an hour, and back.
+    Clocks,
 }
 
 impl Scene {
@@ -31,6 +34,7 @@ impl Scene {
         match seed % SCENES {
             20 => Some(Scene::Letters),
             36 => Some(Scene::Panics),
+            44 => Some(Scene::Clocks),
             _ => None,
         }
     }
@@ -41,6 +45,7 @@ impl Plan {
         match scene {
             Scene::Letters => self.with_letters(rng),
             Scene::Panics => self.with_panics(rng),
+            Scene::Clocks => self.with_clocks(rng),
         }
     }
 
@@ -194,6 +199,66 @@ impl Plan {
                 ..Letters::default()
             },
             ..self.scene(bursts)
+        }
+    }
+}
+
+impl Plan {
+    /// Worlds in which the clock of the carrier or of a station is an hour ahead or behind for a
+    /// while, and steps back. A push is open without an answer when the carrier's clock steps back.
+    /// A station whose clock stepped back makes no ids, and is restarted, as an operator does.
+    ///
+    /// Judges expect that each message is placed once and everybody has it. Lists converge once the
+    /// clocks are right: a device whose list is ahead starts anew. They do not where the carrier's
+    /// clock was behind: its rows are older than the margin of every list difference. There no
+    /// device is away, and lists are not judged.
+    fn with_clocks(self, rng: &mut StdRng) -> Plan {
+        const HOUR: i64 = 3_600_000;
+        let millis = Duration::from_millis;
+        let is_ahead = rng.random_bool(0.6);
+        let (host, offset) = match (rng.random(), is_ahead) {
+            (true, true) => (Host::Carrier, HOUR),
+            (true, false) => (Host::Carrier, -HOUR),
+            (false, true) => (Host::Station(0), HOUR),
+            (false, false) => (Host::Station(0), -HOUR),
+        };
+        let begins = within(rng, 9_000..13_000);
+        let ends = begins + within(rng, 7_000..11_000);
+        let steps_back = if is_ahead { ends } else { begins };
+        let mut sends = sends(rng, 18, 6_000..30_000);
+        let mut faults = vec![
+            (begins, Fault::StepClock(host, offset)),
+            (ends, Fault::StepClock(host, 0)),
+        ];
+        match host {
+            Host::Carrier => {
+                sends.push((steps_back - millis(600), 0, 1));
+                let silence = Fault::Silence(0, millis(1_200));
+                faults.push((steps_back - millis(900), silence));
+            }
+            Host::Station(_) => {
+                let restart = steps_back + within(rng, 1_500..3_000);
+                faults.push((restart, Fault::CrashStation(0)));
+                // Each device asks for a list of the right time.
+                let cut = |device| (millis(35_000), Fault::Cut(device));
+                faults.extend((0..USERS).map(cut));
+            }
+        }
+        if offset > 0 || host != Host::Carrier {
+            for _ in 0..3 {
+                let device = rng.random_range(0..USERS);
+                faults.push((within(rng, 8_000..30_000), Fault::Cut(device)));
+                let lasting = within(rng, 1_000..4_000);
+                let away = Fault::Away(device, lasting);
+                faults.push((within(rng, 8_000..28_000), away));
+            }
+        }
+        Plan {
+            embedded: false,
+            boats: 1,
+            faults,
+            latency_max: self.latency_max.min(millis(20)),
+            ..self.scene(sends)
         }
     }
 }

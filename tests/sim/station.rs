@@ -99,7 +99,7 @@ pub(crate) struct Open {
     pub(crate) moved: Option<Moved>,
     device: Option<DeviceId>,
     pub(crate) platform: Platform,
-    station: usize,
+    pub(crate) station: usize,
     station_life: u64,
     call: Call,
     /// True once the boat has its answer, or gave up.
@@ -375,7 +375,7 @@ impl World {
                 false
             }
             Call::Sync(request) if step == 0 => {
-                let mut asked = Asked::new(self.now);
+                let mut asked = Asked::new(self.station_wall(open.station));
                 let user = open.user.expect("admitted");
                 self.read_fact(user, &request.query, &mut asked);
                 open.asked = Some(asked);
@@ -453,7 +453,7 @@ impl World {
                     recovered: hello.marker.is_none_or(|marker| marker == answer.marker),
                     mail_waits: open.waits.unwrap_or(answer.mail_waits),
                     cluster: CLUSTER,
-                    server_time: self.now,
+                    server_time: self.station_wall(open.station),
                     expires_at: Timestamp::MAX,
                 });
                 true
@@ -557,7 +557,8 @@ impl World {
             }
         };
         prepared.conversation = Some(conversation);
-        let now = Timestamp::from_millis(self.now.millis() + self.stations[open.station].skew);
+        let wall = self.station_wall(open.station);
+        let now = Timestamp::from_millis(wall.millis() + self.stations[open.station].skew);
         self.apply(Effect::Reserve {
             station: open.station,
             until: now + RESERVATION,
@@ -608,7 +609,7 @@ impl World {
         };
         let work = Work::Message(task_of(message, origin, doubt, Bounds::default()));
         prepared.outcome = Ok((id, id.timestamp()));
-        prepared.task = Some(Arc::new(Task::new(work, self.now)));
+        prepared.task = Some(Arc::new(Task::new(work, wall)));
         prepared
     }
 

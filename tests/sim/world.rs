@@ -15,6 +15,7 @@ use tests::actions::{START, TROUBLE, user};
 use crate::boat::{Boat, BoatEvent};
 use crate::cached::Copies;
 use crate::carrier::{Carrier, CarrierEvent};
+use crate::clocks::Host;
 use crate::device::{Device, DeviceEvent};
 use crate::effects::{Answer, Disk, Effect};
 use crate::judge::Judge;
@@ -46,7 +47,10 @@ pub(crate) enum Event {
 pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) sabotage: Option<Sabotage>,
+    /// The right time.
     pub(crate) now: Timestamp,
+    /// Differences of hosts' clocks from it, in milliseconds.
+    pub(crate) clocks: BTreeMap<Host, i64>,
     pub(crate) healed: bool,
     pub(crate) rng: StdRng,
     /// Dice for times between reads: those of `rng` stay what they are.
@@ -85,7 +89,10 @@ impl World {
             .enumerate()
             .map(|(index, device)| {
                 let name = DeviceId::new(&format!("device-{index}")).expect("short");
-                Device::new(user(device.user), platforms[device.platform], name)
+                let platform = platforms[device.platform];
+                let mut device = Device::new(user(device.user), platform, name);
+                device.lists_may_be_ahead = plan.steps_clocks();
+                device
             })
             .collect();
         let mut world = World {
@@ -103,6 +110,7 @@ impl World {
             plan,
             sabotage,
             now: START,
+            clocks: BTreeMap::new(),
             healed: false,
             dice: StdRng::seed_from_u64(rng.clone().random()),
             rng,
@@ -204,7 +212,9 @@ impl World {
         for user in users {
             let index = self.devices.len();
             let name = DeviceId::new(&format!("newcomer-{user}")).expect("short");
-            self.devices.push(Device::new(user, Platform::Pad, name));
+            let mut newcomer = Device::new(user, Platform::Pad, name);
+            newcomer.lists_may_be_ahead = self.plan.steps_clocks();
+            self.devices.push(newcomer);
             let start = DeviceEvent::Start { device: index };
             self.after(Duration::ZERO, Event::Device(start));
             // Some die before they have everything.
@@ -245,6 +255,8 @@ impl World {
             Fault::CrashAll => self.crash_all(),
             Fault::CrashOperator => self.crash_operator(),
             Fault::SetBack(share) => self.set_offsets_back(share),
+            Fault::StepClock(host, offset) => self.step_clock(host, offset),
+            Fault::Silence(boat, lasting) => self.silence_boat(boat, lasting),
         }
     }
 

@@ -229,7 +229,7 @@ impl World {
             epoch: 1,
             records: &records,
         };
-        let decided = writer::decide(&asked, &batch.facts, &rules, self.now);
+        let decided = writer::decide(&asked, &batch.facts, &rules, self.carrier_wall());
         match self.plant_in_decision(&records, &batch.facts, decided) {
             Err(Undecided::Missing(missing)) if batch.rounds == ROUNDS_MAX => {
                 self.judge
@@ -350,7 +350,7 @@ impl World {
 
     /// Applies an atom. Returns it if it must be repeated.
     fn apply_atom(&mut self, atom: Atom, permits: &mut Permits) -> Option<Atom> {
-        let now = self.now;
+        let now = self.carrier_wall();
         match atom {
             Atom::Member(group, user, member) => self.apply(effects::Effect::Member {
                 group,
@@ -448,7 +448,7 @@ impl World {
                 let targets = task.owed.iter().flat_map(Obligation::targets);
                 self.witness.owed(message.id, targets);
             }
-            let now = self.now;
+            let now = self.carrier_moment();
             let taken = self.carrier.delivery.handle_task(now, source, task);
             assert!(taken.is_ok(), "there was room");
             self.drive_carrier();

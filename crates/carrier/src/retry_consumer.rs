@@ -13,7 +13,7 @@ use std::time::Duration;
 use backend::clock::{Clock, TimerClock};
 use backend::queue::{Partition, Polled, Record};
 use protocol::Timestamp;
-use protocol::delivery::{DeliveryTask, Source};
+use protocol::delivery::{DeliveryTask, Source, retry_wait};
 use protocol::ledger::DeadReason;
 use protocol::record::Work;
 use tokio::time::Instant;
@@ -153,8 +153,7 @@ impl RetryConsumer {
             Work::Deliver(task) => task.due_at,
             Work::Message(_) | Work::Kickout(_) => read.record.appended_at + self.delay,
         };
-        let wait = at.since(self.line.clock.now()).min(self.delay);
-        self.timer.now() + wait
+        self.timer.now() + retry_wait(at, self.line.clock.now(), self.delay)
     }
 
     /// Time of the next batch: when the first held record is due, by the runtime's timer.

@@ -33,7 +33,7 @@ pub use action::{
     Action, DeliveryLoad, FailedPart, Notice, Push, PushOutcome, PushToken, Retry, Route,
     RouteFailure, RouteToken, SessionEvent, Settlement,
 };
-pub use backoff::Tiers;
+pub use backoff::{Tiers, retry_wait};
 pub use machine::Delivery;
 pub use offsets::{OffsetTracker, PartitionKey};
 pub use plan::{PLATFORM_KNOWN_FOR, group_obligations, live_only, obligations};

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::Timestamp;
 use crate::keys::RETRY_TIERS;
 
 /// Pause before the next attempt, as a multiple of the time since the first.
@@ -35,6 +36,12 @@ impl Tiers {
         let passed = self.0.iter().take_while(|delay| **delay <= pause_max);
         (passed.count() as u8).clamp(1, RETRY_TIERS)
     }
+}
+
+/// Time until a retry is due, at `now` on the wall: never more than the delay of its tier, whatever
+/// clock dated it.
+pub fn retry_wait(due_at: Timestamp, now: Timestamp, delay: Duration) -> Duration {
+    due_at.since(now).min(delay)
 }
 
 impl Default for Tiers {
@@ -75,6 +82,14 @@ mod tests {
         }
         let ages: Vec<u64> = ages.iter().map(Duration::as_secs).collect();
         assert_eq!(ages, [0, 1, 2, 3, 8, 13, 18, 48, 78, 198]);
+    }
+
+    #[test]
+    fn a_clock_that_stepped_back_delays_no_retry_beyond_its_tier() {
+        let at = |secs: i64| Timestamp::from_millis(secs * 1000);
+        let wait = |due, now| retry_wait(at(due), at(now), Duration::from_secs(5)).as_secs();
+        assert_eq!([wait(7, 4), wait(7, 2), wait(7, 9)], [3, 5, 0]);
+        assert_eq!(wait(3600, 0), 5, "dated before the step");
     }
 
     #[test]
