@@ -267,6 +267,9 @@ impl World {
             CarrierEvent::Write { life, batch } if self.is_carrier(life) => {
                 self.write_step(batch);
             }
+            CarrierEvent::Write { life, batch } if self.older.contains_key(&life) => {
+                return self.older_step(life, batch);
+            }
             CarrierEvent::Mailbox { life } if self.is_carrier(life) => self.mailbox_step(),
             CarrierEvent::LateForget { life, outdated } if self.is_carrier(life) => {
                 self.invalidate_copies(&outdated);
@@ -352,7 +355,8 @@ impl World {
         }
         if !records.is_empty() {
             self.carrier.writing = true;
-            self.write_later(Box::new(Batch::of(records)));
+            let batch = Batch::of(self.carrier.life, records);
+            self.write_later(Box::new(batch));
         }
     }
 

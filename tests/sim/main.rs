@@ -22,6 +22,7 @@ mod groups;
 mod judge;
 mod letters;
 mod mutate;
+mod older;
 mod oracle;
 mod panics;
 mod plan;

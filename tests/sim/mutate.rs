@@ -191,6 +191,16 @@ impl World {
         }
     }
 
+    /// Alters a head that is written.
+    pub(crate) fn plant_in_head(&self, conversation: ConversationId, head: Head) -> Head {
+        if self.sabotage != Some(Sabotage::OlderHeadWins) || !self.is_older {
+            return head;
+        }
+        let stored = self.disk.heads.get(&conversation).copied();
+        let version = head.version.max(stored.unwrap_or_default().version);
+        Head { version, ..head }
+    }
+
     /// Alters a plan. Returns true if the plan waits before it takes effect.
     pub(crate) fn plant_in_plan(
         &mut self,

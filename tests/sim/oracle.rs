@@ -220,6 +220,7 @@ impl World {
         let died = |fault: &Fault| match fault {
             Fault::CrashBoat(_) | Fault::CrashStation(_) => true,
             Fault::CrashCarrier | Fault::CrashAll | Fault::SetBack(_) => true,
+            Fault::Rebalance => true,
             // Fetched mail is gone from the flushed store before its removal is asked for.
             Fault::FlushMailbox => true,
             Fault::CrashDevice(_) | Fault::LoseDevice(_) | Fault::Away(..) => false,

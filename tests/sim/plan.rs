@@ -75,12 +75,16 @@ pub(crate) enum Sabotage {
     PanicUnburied,
     /// Deadlines of pushes are times of day.
     DeadlinesByWall,
+    /// The head that an older carrier writes replaces a later one.
+    OlderHeadWins,
+    /// Rows are read before the heads, which another writer moves meanwhile.
+    RowsBeforeHeads,
     /// A plan without one of its effects, with one twice, or with two stages in the wrong order.
     Planned(Mutation),
 }
 
 impl Sabotage {
-    pub(crate) const ALL: [Sabotage; 27] = [
+    pub(crate) const ALL: [Sabotage; 29] = [
         Sabotage::CommitBeforeSettle,
         Sabotage::CheckThenStore,
         Sabotage::AckAfterWrite,
@@ -108,6 +112,8 @@ impl Sabotage {
         Sabotage::PanicEndsPart,
         Sabotage::PanicUnburied,
         Sabotage::DeadlinesByWall,
+        Sabotage::OlderHeadWins,
+        Sabotage::RowsBeforeHeads,
     ];
 
     /// Scene whose worlds alone can find the bug; `None` for any world.
@@ -116,6 +122,7 @@ impl Sabotage {
             Sabotage::LetterBehindCommit | Sabotage::LetterNameless => Some(Scene::Letters),
             Sabotage::PanicEndsPart | Sabotage::PanicUnburied => Some(Scene::Panics),
             Sabotage::DeadlinesByWall => Some(Scene::Clocks),
+            Sabotage::OlderHeadWins | Sabotage::RowsBeforeHeads => Some(Scene::TwoCarriers),
             _ => None,
         }
     }
@@ -143,6 +150,8 @@ pub(crate) enum Fault {
     CrashAll,
     /// The process that works at the desk crashes; another one goes on.
     CrashOperator,
+    /// The partitions go to another carrier, while the one so far still writes.
+    Rebalance,
     /// Offsets of messages are set back to this share of what is committed.
     SetBack(f64),
     /// The clock of a host is so many milliseconds beside the right time from now on.
@@ -209,6 +218,8 @@ pub(crate) struct Plan {
     pub(crate) letters: Letters,
     /// Last retry of a delivery.
     pub(crate) retry_max: u32,
+    /// True if the writer reads its facts at moments of their own, not all at one.
+    pub(crate) moments: bool,
     /// True if calls are lost or slow, until all heals.
     pub(crate) lossy: bool,
     /// Probability that a call between services fails, though it may have taken effect.
@@ -257,6 +268,7 @@ impl Plan {
             faults: Vec::new(),
             letters: Letters::default(),
             retry_max: DeliveryLimits::default().retry_max,
+            moments: false,
             lossy: !sure,
             call_loss: if sure {
                 0.0

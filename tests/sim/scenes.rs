@@ -26,6 +26,8 @@ pub(crate) enum Scene {
     Panics,
     /// The clock of a host steps by an hour, and back.
     Clocks,
+    /// An older carrier still writes after a rebalance.
+    TwoCarriers,
 }
 
 impl Scene {
@@ -35,6 +37,7 @@ impl Scene {
             20 => Some(Scene::Letters),
             36 => Some(Scene::Panics),
             44 => Some(Scene::Clocks),
+            16 => Some(Scene::TwoCarriers),
             _ => None,
         }
     }
@@ -46,6 +49,7 @@ impl Plan {
             Scene::Letters => self.with_letters(rng),
             Scene::Panics => self.with_panics(rng),
             Scene::Clocks => self.with_clocks(rng),
+            Scene::TwoCarriers => self.with_two_carriers(rng),
         }
     }
 
@@ -259,6 +263,35 @@ impl Plan {
             faults,
             latency_max: self.latency_max.min(millis(20)),
             ..self.scene(sends)
+        }
+    }
+}
+
+impl Plan {
+    /// Worlds in which a carrier loses its partitions while it reads facts or writes, goes on with
+    /// its batch, and is slower than its successor, which has the same records. Both read facts at
+    /// moments of their own, so the other one writes in between. There are no group commands:
+    /// what one reads of a group may be older than the head that it reads then.
+    ///
+    /// Judges expect what they expect of any world: writes with older facts never win. A carrier
+    /// may find the other one ahead, and decides again.
+    fn with_two_carriers(self, rng: &mut StdRng) -> Plan {
+        const ROUNDS: u64 = 4;
+        let millis = Duration::from_millis;
+        let (mut all, mut faults) = (Vec::new(), Vec::new());
+        for round in 0..ROUNDS {
+            let at = 6_000 + round * 7_500 + rng.random_range(0..1_000);
+            all.extend(sends(rng, 5, at..at + 100));
+            faults.push((millis(at) + within(rng, 300..2_500), Fault::Rebalance));
+            // For the successor, while the older one writes.
+            all.extend(sends(rng, 3, at + 800..at + 3_000));
+        }
+        Plan {
+            embedded: false,
+            faults,
+            moments: true,
+            latency_max: self.latency_max.min(millis(20)),
+            ..self.scene(all)
         }
     }
 }

@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use protocol::conversation::Head;
 use protocol::keys::Topic;
 use protocol::mailbox::{DedupeKey, FirstSend};
 use protocol::record::Work;
-use protocol::{DeviceId, Platform, SendId, Timestamp, UserId};
+use protocol::{ConversationId, DeviceId, Platform, SendId, Timestamp, UserId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tests::actions::{START, TROUBLE, user};
@@ -62,6 +63,10 @@ pub(crate) struct World {
     pub(crate) calls: Calls,
     pub(crate) stations: Vec<Station>,
     pub(crate) carrier: Carrier,
+    /// Heads that older carriers remember, by life.
+    pub(crate) older: BTreeMap<u32, BTreeMap<ConversationId, Head>>,
+    /// True during a step of an older carrier.
+    pub(crate) is_older: bool,
     pub(crate) devices: Vec<Device>,
     pub(crate) operator: Operator,
     pub(crate) judge: Judge,
@@ -101,6 +106,8 @@ impl World {
             boats: (0..plan.boats).map(Boat::new).collect(),
             stations: (0..plan.stations).map(|_| Station::new()).collect(),
             carrier: Carrier::new(plan.partitions, plan.limits()),
+            older: BTreeMap::new(),
+            is_older: false,
             wire: Connections::default(),
             calls: Calls::default(),
             operator: Operator::default(),
@@ -254,6 +261,7 @@ impl World {
             Fault::CacheAway(lasting) => self.lose_invalidations(lasting),
             Fault::CrashAll => self.crash_all(),
             Fault::CrashOperator => self.crash_operator(),
+            Fault::Rebalance => self.rebalance(),
             Fault::SetBack(share) => self.set_offsets_back(share),
             Fault::StepClock(host, offset) => self.step_clock(host, offset),
             Fault::Silence(boat, lasting) => self.silence_boat(boat, lasting),

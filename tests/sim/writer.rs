@@ -17,10 +17,10 @@ use protocol::frame::ServerFrame;
 use protocol::group::{GroupSettings, Member};
 use protocol::history::Version;
 use protocol::ledger::{DeadReason, LedgerEntry, LedgerEvent};
-use protocol::record::{Task, TaskRecord};
+use protocol::record::{Task, TaskRecord, Work};
 use protocol::writer::{
     self, ChangedPlaces, DeadRecord, Effect, Facts, Handover, HeadMove, ListOp, ListOpKind,
-    MessageRow, Parts, Plan, ROUNDS_MAX, RecordOutcome, Rules, Stage, Undecided,
+    MessageRow, Missing, Owner, Parts, Plan, ROUNDS_MAX, RecordOutcome, Rules, Stage, Undecided,
 };
 use protocol::{ConversationId, GroupId, Recipient, UserId};
 use rand::Rng;
@@ -29,7 +29,7 @@ use crate::boat;
 use crate::cached::Permits;
 use crate::carrier::CarrierEvent;
 use crate::effects;
-use crate::plan::StoreKey;
+use crate::plan::{Sabotage, StoreKey};
 use crate::world::{Event, World};
 
 /// Largest group in which each member is owed a message; no group here is larger.
@@ -44,11 +44,15 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Records of a poll on their way through the writer.
 #[derive(Debug)]
 pub(crate) struct Batch {
+    /// Life of the carrier that writes it.
+    life: u32,
     records: Vec<(Source, Arc<Task>)>,
     /// Parts that are not begun yet, and the one that is being written.
     parts: Parts,
     part: Option<Range<usize>>,
     facts: Facts,
+    /// Facts that are being read, one after the other.
+    asked: VecDeque<Missing>,
     rounds: usize,
     /// Remaining stages of the planned part.
     stages: Option<VecDeque<Vec<Atoms>>>,
@@ -94,13 +98,15 @@ enum Atom {
 }
 
 impl Batch {
-    pub(crate) fn of(records: Vec<(Source, Arc<Task>)>) -> Batch {
+    pub(crate) fn of(life: u32, records: Vec<(Source, Arc<Task>)>) -> Batch {
         let mut parts = Parts::of(&task_records(&records), usize::MAX);
         Batch {
+            life,
             records,
             part: parts.take(),
             parts,
             facts: Facts::default(),
+            asked: VecDeque::new(),
             rounds: 0,
             stages: None,
             handover: Handover::default(),
@@ -121,8 +127,27 @@ fn task_records(records: &[(Source, Arc<Task>)]) -> Vec<TaskRecord<'_>> {
 
 impl World {
     pub(crate) fn write_later(&mut self, batch: Box<Batch>) {
-        let (life, hop) = (self.carrier.life, self.hop());
-        self.after(hop, Event::Carrier(CarrierEvent::Write { life, batch }));
+        let wait = match self.plan.moments {
+            true => self.step_of_write(&batch),
+            false => self.hop(),
+        };
+        self.write_after(wait, batch);
+    }
+
+    fn write_after(&mut self, wait: Duration, batch: Box<Batch>) {
+        let life = batch.life;
+        self.after(wait, Event::Carrier(CarrierEvent::Write { life, batch }));
+    }
+
+    /// Time of a step where facts are read at moments of their own: long enough for another writer
+    /// to write in between. An older carrier is the slower one.
+    fn step_of_write(&mut self, batch: &Batch) -> Duration {
+        let most = match (batch.asked.is_empty(), self.is_older) {
+            (false, _) => 800,
+            (true, true) => 300,
+            (true, false) => 80,
+        };
+        Duration::from_millis(self.dice.random_range(0..=most))
     }
 
     /// One step: a round of reading, an atom, or the handover of all parts.
@@ -131,14 +156,17 @@ impl World {
             return self.finish(*batch);
         };
         if self.fails(&mut batch) {
-            let (life, pause) = (self.carrier.life, self.up_to(PAUSE));
-            return self.after(pause, Event::Carrier(CarrierEvent::Write { life, batch }));
+            let pause = self.up_to(PAUSE);
+            return self.write_after(pause, batch);
+        }
+        if let Some(asked) = batch.asked.pop_front() {
+            self.answer(&asked, &mut batch.facts);
+            return self.write_later(batch);
         }
         match &mut batch.stages {
             None => {
                 if let Some(wait) = self.decide(&mut batch, part) {
-                    let life = self.carrier.life;
-                    return self.after(wait, Event::Carrier(CarrierEvent::Write { life, batch }));
+                    return self.write_after(wait, batch);
                 }
             }
             Some(stages) => match next_atom(stages, &mut self.rng) {
@@ -235,6 +263,10 @@ impl World {
                 self.judge
                     .found(format!("not decided in time: {missing:?}"));
             }
+            Err(Undecided::Missing(missing)) if self.plan.moments => {
+                batch.asked = self.in_turn(&records, *missing);
+                batch.rounds += 1;
+            }
             Err(Undecided::Missing(missing)) => {
                 let mut facts = std::mem::take(&mut batch.facts);
                 self.answer(&missing, &mut facts);
@@ -243,7 +275,9 @@ impl World {
                 batch.rounds += 1;
             }
             Err(Undecided::Overtaken(conversation)) => {
-                self.judge.overtaken(conversation);
+                if !self.is_older {
+                    self.judge.overtaken(conversation);
+                }
                 self.carrier.heads.remove(&conversation);
                 batch.forget_part();
                 return Some(self.up_to(PAUSE));
@@ -260,7 +294,9 @@ impl World {
                     self.refused(batch, part);
                     return None;
                 }
-                self.witness_repeats(&batch.records[part.clone()], &outcomes, &handover);
+                if !self.is_older {
+                    self.witness_repeats(&batch.records[part], &outcomes, &handover);
+                }
                 batch.moved = moved(&stages);
                 batch.stages = Some(self.atoms(stages));
                 batch.handover = handover;
@@ -268,6 +304,64 @@ impl World {
             }
         }
         None
+    }
+
+    /// Facts in the order in which carriers read them: groups, heads, and the rest side by side.
+    fn in_turn(&mut self, records: &[TaskRecord<'_>], missing: Missing) -> VecDeque<Missing> {
+        let mut turns = VecDeque::new();
+        if self.sabotage == Some(Sabotage::RowsBeforeHeads) && !missing.heads.is_empty() {
+            turns.push_back(own_rows(records));
+        }
+        let none = Missing::default;
+        turns.extend([
+            Missing {
+                groups: missing.groups,
+                ..none()
+            },
+            Missing {
+                heads: missing.heads,
+                ..none()
+            },
+            Missing {
+                stored_heads: missing.stored_heads,
+                ..none()
+            },
+        ]);
+        let mut rest = vec![
+            Missing {
+                rows: missing.rows,
+                ..none()
+            },
+            Missing {
+                first_sends: missing.first_sends,
+                ..none()
+            },
+            Missing {
+                overlays: missing.overlays,
+                ..none()
+            },
+            Missing {
+                first_changes: missing.first_changes,
+                own_changes: missing.own_changes,
+                ..none()
+            },
+            Missing {
+                followers: missing.followers,
+                cleared: missing.cleared,
+                ..none()
+            },
+            Missing {
+                platforms: missing.platforms,
+                roles: missing.roles,
+                ..none()
+            },
+        ];
+        while !rest.is_empty() {
+            let next = self.dice.random_range(0..rest.len());
+            turns.push_back(rest.swap_remove(next));
+        }
+        turns.retain(|asked| !asked.is_empty());
+        turns
     }
 
     /// Notes duplicates that were dropped for an earlier message.
@@ -408,11 +502,16 @@ impl World {
     }
 
     fn apply_head(&mut self, conversation: ConversationId, head: Head) {
+        let head = self.plant_in_head(conversation, head);
         self.apply(effects::Effect::Head { conversation, head });
         self.carrier.heads.insert(conversation, head);
     }
 
     fn finish(&mut self, batch: Batch) {
+        // The poll of an older carrier says so: nothing is handed over.
+        if self.is_older {
+            return;
+        }
         let Done {
             deliver,
             notices,
@@ -475,6 +574,7 @@ impl Batch {
     /// Clears the part, so that the next one, or this one again, begins from nothing.
     fn forget_part(&mut self) {
         self.facts = Facts::default();
+        self.asked.clear();
         self.rounds = 0;
         self.stages = None;
         self.handover = Handover::default();
@@ -504,6 +604,22 @@ impl Done {
             (*source, task.clone(), reason)
         });
         self.dead.extend(dead);
+    }
+}
+
+/// Rows that records would find of themselves.
+fn own_rows(records: &[TaskRecord<'_>]) -> Missing {
+    let rows = records.iter().filter_map(|record| {
+        let Work::Message(task) = &record.task.work else {
+            return None;
+        };
+        let message = &task.message;
+        let owner = Owner::of(message.conversation()?, message.from);
+        Some((owner, message.id))
+    });
+    Missing {
+        rows: rows.collect(),
+        ..Missing::default()
     }
 }
 
