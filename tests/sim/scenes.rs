@@ -31,7 +31,7 @@ pub(crate) enum Scene {
 }
 
 impl Scene {
-    /// Seeds of the corpus have none.
+    /// Scene of a seed. Those that were in the corpus before have none.
     pub(crate) fn of(seed: u64) -> Option<Scene> {
         match seed % SCENES {
             20 => Some(Scene::Letters),
