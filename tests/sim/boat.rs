@@ -30,7 +30,7 @@ pub(crate) struct Boat {
     pub(crate) up: bool,
     sessions: BTreeMap<SessionId, Held>,
     limits: Arc<SessionLimits>,
-    /// Until then pushes to the boat are lost, and none is answered.
+    /// End of the time in which pushes to the boat are lost.
     silent_until: Timestamp,
 }
 

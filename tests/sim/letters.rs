@@ -56,7 +56,7 @@ pub(crate) struct Burial {
     reason: DeadReason,
 }
 
-/// The desk's worker. All that it knows is in the log of operations.
+/// The desk's worker. Its knowledge is in the log of operations.
 #[derive(Debug, Default)]
 pub(crate) struct Operator {
     /// Counts the workers.
@@ -186,7 +186,7 @@ impl World {
         }
     }
 
-    /// Another process works at the desk after a while.
+    /// Ends the process that works at the desk; another one does after a while.
     pub(crate) fn crash_operator(&mut self) {
         self.operator.life += 1;
         let life = self.operator.life;

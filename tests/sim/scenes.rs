@@ -283,7 +283,7 @@ impl Plan {
             let at = 6_000 + round * 7_500 + rng.random_range(0..1_000);
             all.extend(sends(rng, 5, at..at + 100));
             faults.push((millis(at) + within(rng, 300..2_500), Fault::Rebalance));
-            // For the successor, while the older one writes.
+            // Records for the successor, while the older one writes.
             all.extend(sends(rng, 3, at + 800..at + 3_000));
         }
         Plan {
