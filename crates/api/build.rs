@@ -8,7 +8,7 @@ use protox::prost_reflect::prost_types::{FileDescriptorSet, MethodDescriptorProt
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
     let files = [
-        "admin", "auth", "boat", "client", "error", "message", "queue", "station",
+        "auth", "boat", "client", "error", "message", "queue", "station",
     ]
     .map(|name| format!("packetboat/v1/{name}.proto"));
     println!("cargo:rerun-if-changed={}", root.display());

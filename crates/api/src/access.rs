@@ -5,8 +5,7 @@ use tonic::{Code, Request, Status};
 
 use Role::{Backend, Boat, Carrier, Desk, Horn, Station};
 
-/// Methods and the roles that may call them; nobody may call a method that is missing. The
-/// operators' `DeskService` is served elsewhere, to operators' tokens.
+/// Methods and the roles that may call them; nobody may call a method that is missing.
 const METHODS: [(&str, &[Role]); 23] = [
     ("/packetboat.v1.BoatService/Deliver", &[Carrier]),
     // A desk shows the certificate of its process: a station's may order a drain, a carrier's may
@@ -182,10 +181,10 @@ mod tests {
         let mut methods = BTreeSet::new();
         for set in sets {
             let pool = prost_reflect::DescriptorPool::decode(set).expect("descriptors");
-            // The desk serves operators, and an Authenticator is somebody else's.
-            let served = pool.services().filter(|service| {
-                !matches!(service.name(), "DeskService" | "AuthenticatorService")
-            });
+            // An Authenticator is somebody else's.
+            let served = pool
+                .services()
+                .filter(|service| service.name() != "AuthenticatorService");
             for service in served {
                 let path = |method: prost_reflect::MethodDescriptor| {
                     format!("/{}/{}", service.full_name(), method.name())

@@ -30,16 +30,17 @@ use protocol::keys::Topic;
 use protocol::message::{Content, Target};
 use protocol::record::{Task, Work, key_of, redrive};
 
-pub use self::edit::{Envelope, LetterChange, LetterChanged};
+pub use self::edit::{EditResult, Envelope, LetterChange};
 pub use self::log::LogPage;
 use self::log_view::View;
 pub use self::plan::{Forecast, Plan, Share};
 pub use self::tasks::{Refused, Request};
 pub use self::transfer::{HeaderValue, ImportResult, LetterPackage, PACKAGE_MAX, Package};
 pub use self::types::{
-    CauseSummary, Filter, Kind, LetterCursor, LetterDetail, LetterPage, Listed, Selection,
-    SelectionCount, Stats, Summary, TaskAnswer,
+    CauseSummary, Filter, Kind, Letter, LetterCursor, LetterDetail, LetterEdit, LetterHeader,
+    LetterOutcome, LetterPage, ReasonSummary, Selection, SelectionCount, Stats, Summary,
 };
+use crate::answer::Time;
 use crate::desk::{Cause, LetterState, LetterStatus, Operations, TaskOutcome, Version};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
@@ -116,9 +117,12 @@ impl DeadLetters {
         let headers = found.record.headers.iter();
         Ok(Some(LetterDetail {
             headers: headers
-                .map(|(name, value)| (name.clone(), String::from_utf8_lossy(value).into_owned()))
+                .map(|(name, value)| LetterHeader {
+                    name: name.clone(),
+                    value: String::from_utf8_lossy(value).into_owned(),
+                })
                 .collect(),
-            edit: desk.edit(&letter.id).cloned(),
+            edit: desk.edit(&letter.id).map(LetterEdit::from),
             letter,
             body,
         }))
@@ -139,7 +143,7 @@ impl DeadLetters {
     /// Number of letters in a selection now.
     pub async fn count(&self, selection: &Selection) -> Result<SelectionCount> {
         let all = match selection {
-            Selection::Ids(_) => selection.clone(),
+            Selection::Ids { .. } => selection.clone(),
             Selection::Filter { filter, .. } => Selection::Filter {
                 filter: filter.clone(),
                 limit: CHOSEN,
@@ -158,7 +162,7 @@ impl DeadLetters {
     async fn choose(&self, selection: &Selection) -> Result<Vec<(String, Option<LetterCursor>)>> {
         let (desk, now) = (self.view.now().await?, self.backends.clock.now());
         let (wanted, most) = match selection {
-            Selection::Ids(ids) => (ids.iter().collect(), ids.len()),
+            Selection::Ids { ids } => (ids.iter().collect(), ids.len()),
             Selection::Filter { limit, .. } => (BTreeSet::new(), (*limit).min(CHOSEN)),
         };
         let mut chosen = Vec::new();
@@ -169,7 +173,7 @@ impl DeadLetters {
         {
             let id = found.letter.id();
             let meant = match selection {
-                Selection::Ids(_) => wanted.contains(&id),
+                Selection::Ids { .. } => wanted.contains(&id),
                 Selection::Filter { filter, .. } => filter.lets_through(&found.listed(&desk, now)),
             };
             if meant && there.insert(id.clone()) {
@@ -413,16 +417,17 @@ fn found(kind: Kind, record: Record) -> Option<LocatedLetter> {
 }
 
 impl LocatedLetter {
-    fn listed(&self, desk: &Operations, now: Timestamp) -> Listed {
+    fn listed(&self, desk: &Operations, now: Timestamp) -> Letter {
         let letter = &self.letter;
         let name = |target: &Target| format!("{}/{}", target.user, target.platform);
         let id = letter.id();
         let standing = desk.standing(&id, now);
         let discarded_at = match desk.status(&id) {
-            LetterStatus::Discarded { at, .. } => Some(*at),
+            LetterStatus::Discarded { at, .. } => Some(Time::from(*at)),
             LetterStatus::Open | LetterStatus::Redriven { .. } => None,
         };
-        Listed {
+        Letter {
+            kind: self.cursor.kind,
             cursor: self.cursor,
             reason: letter.reason,
             error: letter.error_message.clone(),
@@ -435,8 +440,8 @@ impl LocatedLetter {
                 .map(|conversation| conversation.to_string()),
             targets: letter.targets.iter().map(name).collect(),
             retry_count: letter.retry_count,
-            first_failed_at: letter.first_failed_at,
-            last_failed_at: letter.last_failed_at,
+            first_failed_at: letter.first_failed_at.into(),
+            last_failed_at: letter.last_failed_at.into(),
             carrier: letter.carrier.clone(),
             bytes: self.record.value.len(),
             cause: Cause::of(letter.reason, &letter.error_message),

@@ -15,6 +15,7 @@ pub mod user;
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::check::Check;
@@ -30,8 +31,11 @@ pub use self::settings::{
 /// Names listed in one finding; beyond these it gives a count.
 const NAMED: usize = 5;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "Verdict")]
 pub enum CheckVerdict {
     Ok,
     /// Somebody should look this week.
@@ -51,39 +55,47 @@ impl CheckVerdict {
 }
 
 /// Result of one check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Finding {
     pub check: Check,
     pub verdict: CheckVerdict,
     /// Observation, in a sentence.
-    pub seen: String,
+    pub observation: String,
     /// Advice to the operator; empty if the verdict is ok.
     pub advice: String,
 }
 
 impl Finding {
-    pub fn ok(check: Check, seen: impl Into<String>) -> Finding {
+    pub fn ok(check: Check, observation: impl Into<String>) -> Finding {
         Finding {
             check,
             verdict: CheckVerdict::Ok,
-            seen: seen.into(),
+            observation: observation.into(),
             advice: String::new(),
         }
     }
 
-    pub fn warning(check: Check, seen: impl Into<String>, advice: impl Into<String>) -> Finding {
+    pub fn warning(
+        check: Check,
+        observation: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Finding {
         Finding {
             check,
             verdict: CheckVerdict::Warning,
-            seen: seen.into(),
+            observation: observation.into(),
             advice: advice.into(),
         }
     }
 
-    pub fn failure(check: Check, seen: impl Into<String>, advice: impl Into<String>) -> Finding {
+    pub fn failure(
+        check: Check,
+        observation: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Finding {
         Finding {
             verdict: CheckVerdict::Failure,
-            ..Finding::warning(check, seen, advice)
+            ..Finding::warning(check, observation, advice)
         }
     }
 }

@@ -4,10 +4,12 @@
 //! * [`dead_letters`]: dead letters, and tasks over them
 //! * [`desk`], [`doctor`] and [`minute_builder`]: their rules, as pure values
 //! * [`lifecycle`] and [`pulse`]: phases of a process, and life of its runtimes
+//! * [`answer`]: forms that all answers share
 //! * [`http`]: ports that speak HTTP, of the desk and of edges
 
 mod access;
 pub mod admin;
+pub mod answer;
 pub mod dead_letters;
 pub mod desk;
 pub mod doctor;

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use api::transport::Connector;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use axum::routing::{get, post};
-use axum::{Extension, Json, Router, middleware};
+use axum::{Extension, Json};
 use backend::Backends;
 use backend::audit::AuditStore;
 use backend::clock::Clock;
@@ -19,13 +18,15 @@ use protocol::bounds::Bounds;
 use tokio_util::sync::CancellationToken;
 
 use super::auditor::{self, Auditor};
-use super::drain::{self, Boats};
-use super::kick::{self, Stations};
+use super::drain::Boats;
+use super::kick::Stations;
 use super::log::{Busy, Log};
-use super::operators::{Operator, Operators, authenticate};
+use super::operators::{Operator, Operators};
+use super::refusal::Refused;
 use super::supervised::keep;
-use super::{audit, audit_answer, dead_letters, trace, verify};
+use super::{audit, audit_answer, trace, verify};
 use crate::DeadLetters;
+use crate::answer::List;
 
 /// Dependencies of the operators' desk. Every scan of the log takes a turn first.
 pub struct Desk {
@@ -112,35 +113,18 @@ impl Desk {
     }
 }
 
-/// A refusal of the desk: a status and a sentence.
-pub(super) type Refused = (StatusCode, String);
 pub(super) type Answer<T> = Result<Json<T>, Refused>;
 
-pub(super) fn routes(desk: Arc<Desk>) -> Router {
-    let operators = desk.operators.clone();
-    Router::new()
-        .route("/me", get(me))
-        .route("/trace/{id}", get(trace_one))
-        .route("/audit", get(audit_all))
-        .route("/audit/verify", get(verify_chain))
-        .route("/users/{user}/kick", post(kick::kick))
-        .route("/boats", get(drain::list))
-        .route("/boats/{boat}", get(drain::progress))
-        .route("/boats/{boat}/drain", post(drain::drain))
-        .nest("/dead-letters", dead_letters::routes())
-        .layer(middleware::from_fn_with_state(operators, authenticate))
-        .with_state(desk)
-}
-
-async fn me(Extension(operator): Extension<Operator>) -> Json<Operator> {
+pub(super) async fn me(Extension(operator): Extension<Operator>) -> Json<Operator> {
     Json(operator)
 }
 
 pub(super) async fn trace_one(
     State(desk): State<Arc<Desk>>,
     Path(id): Path<String>,
-) -> Answer<Vec<trace::Report>> {
-    let name = id.parse().map_err(|text| (StatusCode::BAD_REQUEST, text))?;
+) -> Answer<List<trace::Report>> {
+    let unreadable = |text: String| Refused::new(StatusCode::BAD_REQUEST, text);
+    let name = id.parse().map_err(unreadable)?;
     let witnesses = trace::Witnesses {
         log: &desk.log,
         history: desk.history.as_ref(),
@@ -148,7 +132,7 @@ pub(super) async fn trace_one(
         mailbox: desk.mailbox.as_ref(),
     };
     let traced = witnesses.trace(name, desk.clock.now()).await;
-    traced.map(Json).map_err(failed)
+    Ok(Json(traced.map_err(failed)?.into()))
 }
 
 pub(super) async fn audit_all(
@@ -162,7 +146,7 @@ pub(super) async fn audit_all(
         .map_err(failed)
 }
 
-async fn verify_chain(
+pub(super) async fn verify_chain(
     State(desk): State<Arc<Desk>>,
     Query(question): Query<verify::VerifyQuestion>,
 ) -> Answer<verify::Report> {
@@ -173,7 +157,7 @@ async fn verify_chain(
 }
 
 pub(super) fn busy(busy: Busy) -> Refused {
-    (StatusCode::TOO_MANY_REQUESTS, busy.to_string())
+    Refused::new(StatusCode::TOO_MANY_REQUESTS, busy.to_string())
 }
 
 pub(super) fn failed(error: anyhow::Error) -> Refused {
@@ -182,5 +166,5 @@ pub(super) fn failed(error: anyhow::Error) -> Refused {
         Err(error) => error,
     };
     tracing::warn!(error = format!("{error:#}"), "the desk could not answer");
-    (StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}"))
+    Refused::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}"))
 }

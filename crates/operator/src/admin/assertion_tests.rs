@@ -167,7 +167,7 @@ impl Port {
         let peer = [192, 0, 2, 7].into();
         match self.operators.sign_in(peer, &headers).await {
             Ok(operator) => Ok((operator.name, operator.roles)),
-            Err((status, text)) => Err((status.as_u16(), text)),
+            Err(refused) => Err((refused.status.as_u16(), refused.error.message)),
         }
     }
 

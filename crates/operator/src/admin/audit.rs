@@ -1,18 +1,20 @@
 //! The audit: each message that the log accepted is settled, in flight, or named as missing.
 
+use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::Result;
 use backend::ledger::LedgerStore;
-use protocol::ledger::audit::{Audit, Balance};
+use protocol::ledger::audit::{self as books, Audit, Balance};
 use protocol::ledger::trace::MessageLife;
 use protocol::{MessageId, Timestamp};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::task::yield_now;
 
 use super::log::{Accepted, Log, Reader};
-use super::truncated::Shortlist;
+use crate::answer::{List, Time, id};
 
 /// Lives read from the ledger before the task yields its thread.
 pub(super) const PAGE: usize = 50;
@@ -29,63 +31,124 @@ const NAMES: usize = 1000;
 /// Limit of minutes in a report: a week and a bit.
 const MINUTES: usize = 11_000;
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+/// Window of an audit.
+#[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuditQuestion {
-    /// Milliseconds since 1970; default: a day ago, or `until` less a day.
-    pub since: Option<i64>,
-    /// Default: now, and messages that arrive during the audit.
-    pub until: Option<i64>,
+    /// Start: RFC 3339, or milliseconds since 1970; default: a day ago, or `until` less a day.
+    #[schemars(with = "Option<String>")]
+    pub since: Option<Time>,
+    /// End, in the same form; default: now, and messages that arrive during the audit.
+    #[schemars(with = "Option<String>")]
+    pub until: Option<Time>,
     /// From the start of the log, unless `since` is set.
     pub all: bool,
-    /// At most this many messages, the oldest of the window.
+    /// At most this many messages, the oldest of the window; default: 500,000.
     pub limit: Option<usize>,
     /// From log and ledger alone, exact to the millisecond, without closed minutes.
     pub deep: bool,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Balance of a window.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "AuditReport")]
 pub struct Report {
     /// True if no audited message is missing and no entries contradict each other.
-    pub even: bool,
-    /// Audited window, `since` to `until`, in milliseconds since 1970.
-    pub since: i64,
-    pub until: Option<i64>,
+    pub balanced: bool,
+    /// Audited window, `since` to `until`; null: up to now.
+    pub since: Time,
+    pub until: Option<Time>,
     pub accepted: u64,
     pub settled: u64,
     pub in_flight: u64,
     /// Message ids that neither the ledger nor the log accounts for.
-    pub missing: Shortlist<String>,
-    /// Pairs of ledger entries that cannot both be true.
-    pub contradictions: Shortlist<String>,
+    pub missing: List<String>,
+    pub contradictions: List<Contradiction>,
     /// Records of the log that do not decode (each is a dead letter).
     pub unreadable: u64,
-    pub minutes: Shortlist<Minute>,
-    /// Records of messages in the window left out, as they are too many for one audit.
-    pub left_off: u64,
-    /// `since` of the next question, which continues with the records left off.
-    pub next: Option<i64>,
+    pub minutes: List<Minute>,
+    /// Records of messages in the window that were not looked at, as they are too many for one
+    /// audit.
+    pub truncated: u64,
+    /// `since` of the next question, which continues with these records.
+    pub next: Option<Time>,
     /// Minutes answered from their stored rows; the others were read from the log.
-    #[serde(default)]
-    pub closed: u64,
+    pub closed_minutes: u64,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Balance of a minute.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "AuditMinute")]
 pub struct Minute {
-    /// Start of the minute, milliseconds since 1970.
-    pub at: i64,
+    /// Start of the minute.
+    pub at: Time,
     pub accepted: u64,
     pub settled: u64,
     pub in_flight: u64,
     pub missing: u64,
 }
 
+/// Two entries of the ledger that cannot both be true.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Contradiction {
+    /// One message has two positions.
+    PlacedTwice {
+        #[serde(with = "id")]
+        #[schemars(with = "String")]
+        message: MessageId,
+    },
+    /// Two messages share one position.
+    SeqReused {
+        conversation: String,
+        seq: u64,
+        /// Ids of the two.
+        messages: [String; 2],
+    },
+}
+
+impl From<books::Contradiction> for Contradiction {
+    fn from(contradiction: books::Contradiction) -> Contradiction {
+        match contradiction {
+            books::Contradiction::PlacedTwice { message } => Contradiction::PlacedTwice { message },
+            books::Contradiction::SeqReused {
+                conversation,
+                seq,
+                first,
+                second,
+            } => Contradiction::SeqReused {
+                conversation: conversation.to_string(),
+                seq: seq.0,
+                messages: [first.to_string(), second.to_string()],
+            },
+        }
+    }
+}
+
+impl fmt::Display for Contradiction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Contradiction::PlacedTwice { message } => {
+                write!(f, "message {message} has two positions")
+            }
+            Contradiction::SeqReused {
+                conversation,
+                seq,
+                messages: [one, other],
+            } => write!(
+                f,
+                "position {seq} of {conversation} has two messages, {one} and {other}"
+            ),
+        }
+    }
+}
+
 impl AuditQuestion {
     /// Acceptance times of the messages asked for.
     pub fn window(&self, now: Timestamp) -> Range<Timestamp> {
-        let until = self.until.map(Timestamp::from_millis);
+        let until = self.until.map(Time::at);
         let since = match (self.since, self.all) {
-            (Some(since), _) => Timestamp::from_millis(since),
+            (Some(since), _) => since.at(),
             (None, true) => Timestamp::ZERO,
             (None, false) => until.unwrap_or(now) - WINDOW,
         };
@@ -166,38 +229,39 @@ pub(super) async fn read(
 
 /// Adds up the parts read, in order of time, and the closed minutes.
 pub(super) fn report(window: &Range<Timestamp>, parts: &[&Read], mut sum: Sum) -> Report {
-    let closed = sum.minutes.len() as u64;
-    let (mut unreadable, mut left_off, mut next) = (0, 0, None);
+    let closed_minutes = sum.minutes.len() as u64;
+    let (mut unreadable, mut truncated, mut next) = (0, 0, None);
     let mut contradictions = Vec::new();
     for part in parts {
         sum.minutes.extend(part.audit.minutes().map(minute));
         sum.missing.extend(part.audit.total().missing);
-        contradictions.extend(part.audit.contradictions().map(|c| format!("{c:?}")));
+        contradictions.extend(part.audit.contradictions().copied());
         unreadable += part.accepted.unreadable;
-        left_off += part.accepted.left_off;
+        truncated += part.accepted.left_off;
         next = next.or(part.accepted.next);
     }
     sum.minutes.sort_by_key(|minute| minute.at);
     sum.missing.sort_unstable();
     let total = |of: fn(&Minute) -> u64| sum.minutes.iter().map(of).sum();
-    let mut missing = Shortlist::of(sum.missing.iter().map(MessageId::to_string), NAMES);
-    missing.left_off += sum.nameless;
-    let mut contradictions = Shortlist::of(contradictions, NAMES);
-    contradictions.left_off += sum.contradictions;
+    let mut missing = List::of(sum.missing.iter().map(MessageId::to_string), NAMES);
+    missing.truncated += sum.nameless;
+    let contradictions = contradictions.into_iter().map(Contradiction::from);
+    let mut contradictions = List::of(contradictions, NAMES);
+    contradictions.truncated += sum.contradictions;
     Report {
-        even: missing.total() == 0 && contradictions.total() == 0,
-        since: window.start.millis(),
-        until: (window.end < Timestamp::MAX).then(|| window.end.millis()),
+        balanced: missing.total() == 0 && contradictions.total() == 0,
+        since: window.start.into(),
+        until: (window.end < Timestamp::MAX).then(|| window.end.into()),
         accepted: total(|minute| minute.accepted),
         settled: total(|minute| minute.settled),
         in_flight: total(|minute| minute.in_flight),
         missing,
         contradictions,
         unreadable,
-        minutes: Shortlist::of(sum.minutes, MINUTES),
-        left_off,
-        next: next.map(Timestamp::millis),
-        closed,
+        minutes: List::of(sum.minutes, MINUTES),
+        truncated,
+        next: next.map(Time::from),
+        closed_minutes,
     }
 }
 
@@ -219,7 +283,7 @@ async fn look(
 
 fn minute((at, balance): (Timestamp, &Balance)) -> Minute {
     Minute {
-        at: at.millis(),
+        at: at.into(),
         accepted: balance.accepted,
         settled: balance.settled,
         in_flight: balance.in_flight,

@@ -153,7 +153,7 @@ async fn sum(
                 .map_or(closed.then, Amendment::figures);
             sum.contradictions += figures.contradictions;
             let minute = Minute {
-                at: closed.minute.millis(),
+                at: closed.minute.into(),
                 accepted: closed.accepted,
                 settled: figures.settled,
                 in_flight: figures.in_flight,

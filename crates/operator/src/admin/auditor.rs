@@ -42,7 +42,7 @@ use super::audit::MESSAGES_MAX;
 use super::log::{Left, Log, PAGES};
 use super::minute_rows::MinuteRows;
 use super::open_messages::{Finding, Seeker, find};
-use super::timestamps::utc;
+use crate::answer::utc;
 use crate::minute_builder::{LogMove, MinuteBuilder};
 
 /// Open minutes looked at again in one round, and limit of their messages (the first minute always

@@ -5,71 +5,85 @@ use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::StatusCode;
-use axum::routing::{get, post};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use protocol::ledger::DeadReason;
 use protocol::{Code, UserId};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::api::{Answer, Desk, Refused, busy, failed};
+use super::api::{Answer, Desk, busy, failed};
+use super::operation::Operation;
 use super::operators::{Operator, Role};
+use super::refusal::Refused;
+use super::task::Task;
+use crate::answer::{List, Page, Time, id, reason};
 use crate::dead_letters::{
-    self as dead_letters, Envelope, Filter, ImportResult, Kind, LetterChange, LetterChanged,
-    LetterCursor, LetterDetail, LetterPackage, LetterPage, LogPage, Package, Plan, Request,
-    Selection, SelectionCount, Stats, TaskAnswer,
+    self as dead_letters, EditResult, Envelope, Filter, ImportResult, Kind, Letter, LetterChange,
+    LetterCursor, LetterDetail, LetterOutcome, LetterPackage, Plan, Request, Selection,
+    SelectionCount, Stats,
 };
-use crate::desk::{EditRefusal, OperatorTask, OperatorWork, TaskId};
+use crate::desk::{EditRefusal, OperatorWork, TaskId};
 
 /// Limit of letters in one list, and in a redrive that the request waits for.
 pub const LETTERS_MAX: usize = 1000;
 /// Limit of bytes in an imported package.
-const IMPORT_BYTES: usize = 16 << 20;
+pub(super) const IMPORT_BYTES: usize = 16 << 20;
 /// Limit of bytes in an edited envelope: JSON takes more room than the record it describes.
-const EDIT_BYTES: usize = 8 << 20;
+pub(super) const EDIT_BYTES: usize = 8 << 20;
 /// Longest wait for a redrive.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Filter and page of a list of letters.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ListQuestion {
     /// Messages or notifications; default: both.
-    pub topic: Option<Kind>,
+    #[serde(alias = "topic")]
+    pub kind: Option<Kind>,
+    /// Reason of death, such as `too_large`.
     pub reason: Option<String>,
     /// Cause, as `stats` writes it.
     pub cause: Option<String>,
     /// Text within the error.
     pub text: Option<String>,
+    /// Conversation, such as `p:12:34`.
     pub conversation: Option<String>,
+    /// User whom the letter misses.
+    #[serde(with = "id::or_none")]
+    #[schemars(with = "Option<String>")]
     pub user: Option<UserId>,
-    /// Earliest time of death, milliseconds since 1970.
-    pub since: Option<i64>,
-    /// End of the times of death, exclusive, milliseconds since 1970.
-    pub until: Option<i64>,
+    /// Earliest time of death: RFC 3339, or milliseconds since 1970.
+    #[schemars(with = "Option<String>")]
+    pub since: Option<Time>,
+    /// End of the times of death, exclusive: RFC 3339, or milliseconds since 1970.
+    #[schemars(with = "Option<String>")]
+    pub until: Option<Time>,
     /// Only letters that were redriven (true), or were not (false).
     pub redriven: Option<bool>,
+    /// Only letters that are discarded (true), or are not (false).
     pub discarded: Option<bool>,
     /// Also letters that were discarded so long ago that they are gone.
     pub with_gone: bool,
+    /// Letters of a page, 1 to 1000; default: 100.
     pub limit: Option<usize>,
-    /// End of the previous page, as its answer gives it.
+    /// `next` of the page before.
     pub after: Option<String>,
 }
 
 impl ListQuestion {
     fn after(&self) -> Result<Option<LetterCursor>, Refused> {
         let after = self.after.as_deref().map(str::parse).transpose();
-        after.map_err(|text| (StatusCode::BAD_REQUEST, text))
+        after.map_err(|text| Refused::new(StatusCode::BAD_REQUEST, text))
     }
 
-    pub(super) fn filter(&self) -> Result<Filter, Refused> {
+    fn filter(&self) -> Result<Filter, Refused> {
         Ok(Filter {
-            kind: self.topic,
-            reason: self.reason.as_deref().map(reason).transpose()?,
+            kind: self.kind,
+            reason: self.reason.as_deref().map(reason_of).transpose()?,
             conversation: self.conversation.clone(),
             user: self.user,
-            since: self.since.map(protocol::Timestamp::from_millis),
-            until: self.until.map(protocol::Timestamp::from_millis),
+            since: self.since,
+            until: self.until,
             cause: self.cause.as_deref().and_then(|cause| cause.parse().ok()),
             text: self.text.clone(),
             redriven: self.redriven,
@@ -80,85 +94,70 @@ impl ListQuestion {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+/// Page of the log of operations.
+#[derive(Clone, Copy, Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogQuestion {
+    /// Entries of a page, 1 to 1000; default: 100. A page may have fewer, and a next one all the
+    /// same: an answer looks at a limited number of records.
     pub limit: Option<usize>,
-    /// Only decisions of operators, not the work that follows.
+    /// Only requests of operators, not the work that follows.
     pub decisions: bool,
-    /// Only entries before this one, as the previous page gives it.
-    pub before: Option<u64>,
+    /// `next` of the page before.
+    #[serde(alias = "before", with = "id::or_none")]
+    #[schemars(with = "Option<String>")]
+    pub after: Option<u64>,
 }
 
 /// Reason for reading the body of a message.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LookQuestion {
+    /// The operator's reason; required if operators sign in.
     pub why: String,
 }
 
 /// Letters to export, and the reason for exporting message bodies.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExportQuestion {
+    /// Filter; pages have a size of their own.
     pub list: ListQuestion,
+    /// The operator's reason; required if operators sign in.
     pub why: String,
 }
 
 /// Letters to import, and the reason.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ImportQuestion {
+    /// At most 500 letters, as an export gives them.
     pub letters: Vec<LetterPackage>,
+    /// The operator's reason; required if operators sign in.
     pub why: String,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+/// Reason for a pause.
+#[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PauseQuestion {
+    /// The operator's reason.
     pub why: String,
-}
-
-pub(super) fn routes() -> Router<Arc<Desk>> {
-    Router::new()
-        .route("/", get(list))
-        .route("/stats", get(stats))
-        .route("/plan", post(plan))
-        .route("/count", post(count))
-        .route("/redrive", post(redrive))
-        .route("/log", get(log))
-        .route("/tasks", get(tasks).post(begin))
-        .route("/tasks/{id}", get(task))
-        .route("/tasks/{id}/pause", post(pause))
-        .route("/tasks/{id}/resume", post(resume))
-        .route("/tasks/{id}/cancel", post(cancel))
-        .route("/export", post(export))
-        .route(
-            "/import",
-            post(import).layer(DefaultBodyLimit::max(IMPORT_BYTES)),
-        )
-        .route("/{id}", get(show))
-        // A read is logged, and so changes something.
-        .route("/{id}/read", post(read))
-        .route("/{id}/envelope", post(envelope))
-        .route(
-            "/{id}/edit",
-            post(edit).layer(DefaultBodyLimit::max(EDIT_BYTES)),
-        )
 }
 
 pub(super) async fn list(
     State(desk): State<Arc<Desk>>,
     Query(question): Query<ListQuestion>,
-) -> Answer<LetterPage> {
+) -> Answer<Page<Letter>> {
     let (filter, after) = (question.filter()?, question.after()?);
     let limit = question.limit.unwrap_or(100).clamp(1, LETTERS_MAX);
     let _turn = desk.log.turn().await.map_err(busy)?;
-    desk.letters
-        .list(&filter, after, limit)
-        .await
-        .map(Json)
-        .map_err(|e| failed(e.into()))
+    let page = desk.letters.list(&filter, after, limit).await;
+    let page = page.map_err(|e| failed(e.into()))?;
+    Ok(Json(Page {
+        items: page.letters,
+        next: page.next.map(|next| next.to_string()),
+    }))
 }
 
 pub(super) async fn stats(State(desk): State<Arc<Desk>>) -> Answer<Stats> {
@@ -217,7 +216,7 @@ pub(super) async fn edit(
     Extension(operator): Extension<Operator>,
     Path(id): Path<String>,
     Json(change): Json<LetterChange>,
-) -> Answer<LetterChanged> {
+) -> Answer<EditResult> {
     operator.may_edit(&change.why)?;
     if change.dry_run {
         // The difference shows the body.
@@ -241,11 +240,11 @@ pub(super) async fn count(
         .map_err(|e| failed(e.into()))
 }
 
-async fn export(
+pub(super) async fn export(
     State(desk): State<Arc<Desk>>,
     Extension(operator): Extension<Operator>,
     Json(question): Json<ExportQuestion>,
-) -> Answer<Package> {
+) -> Answer<Page<LetterPackage>> {
     let ExportQuestion { list, why } = question;
     operator.may_read(&why)?;
     let (filter, after) = (list.filter()?, list.after()?);
@@ -253,10 +252,14 @@ async fn export(
     let cluster = cluster_of(&desk).await?;
     let letters = &desk.letters;
     let packed = letters.pack(&operator.name, cluster, &filter, after, &why);
-    packed.await.map(Json).map_err(|e| failed(e.into()))
+    let package = packed.await.map_err(|e| failed(e.into()))?;
+    Ok(Json(Page {
+        items: package.letters,
+        next: package.next.map(|next| next.to_string()),
+    }))
 }
 
-async fn import(
+pub(super) async fn import(
     State(desk): State<Arc<Desk>>,
     Extension(operator): Extension<Operator>,
     Json(question): Json<ImportQuestion>,
@@ -283,44 +286,44 @@ pub(super) async fn plan(
 }
 
 /// Redrives a few letters and waits for the outcome.
-async fn redrive(
+pub(super) async fn redrive(
     State(desk): State<Arc<Desk>>,
     Extension(operator): Extension<Operator>,
     Json(selection): Json<Selection>,
-) -> Answer<Vec<TaskAnswer>> {
+) -> Answer<List<LetterOutcome>> {
     operator.may(Role::Redrive)?;
     at_most(&selection)?;
     let turn = desk.log.turn().await.map_err(busy)?;
     let begun = desk.letters.begin_redrive(&operator.name, &selection);
     let Some(task) = begun.await.map_err(refused)? else {
-        return Ok(Json(Vec::new()));
+        return Ok(Json(Vec::new().into()));
     };
     drop(turn);
-    let told = desk.letters.told(&task, PATIENCE);
-    told.await.map(Json).map_err(refused)
+    let task = desk.letters.wait(task.id(), PATIENCE).await;
+    let task = Task::from(task.map_err(refused)?);
+    Ok(Json(task.results))
 }
 
 pub(super) async fn begin(
     State(desk): State<Arc<Desk>>,
     Extension(operator): Extension<Operator>,
     Json(request): Json<Request>,
-) -> Answer<OperatorTask> {
+) -> Answer<Task> {
     operator.may(role_of(request.work))?;
     let _turn = desk.log.turn().await.map_err(busy)?;
     let begun = desk.letters.begin(&operator.name, request);
-    begun.await.map(Json).map_err(refused)
+    Ok(Json(begun.await.map_err(refused)?.into()))
 }
 
-pub(super) async fn tasks(State(desk): State<Arc<Desk>>) -> Answer<Vec<OperatorTask>> {
+pub(super) async fn tasks(State(desk): State<Arc<Desk>>) -> Answer<List<Task>> {
     let tasks = desk.letters.tasks().await;
-    tasks.map(Json).map_err(|e| failed(e.into()))
+    let tasks = tasks.map_err(|e| failed(e.into()))?.into_iter();
+    Ok(Json(tasks.map(Task::from).collect::<Vec<_>>().into()))
 }
 
-pub(super) async fn task(
-    State(desk): State<Arc<Desk>>,
-    Path(id): Path<TaskId>,
-) -> Answer<OperatorTask> {
-    desk.letters.task(&id).await.map(Json).map_err(refused)
+pub(super) async fn task(State(desk): State<Arc<Desk>>, Path(id): Path<TaskId>) -> Answer<Task> {
+    let task = desk.letters.task(&id).await;
+    Ok(Json(task.map_err(refused)?.into()))
 }
 
 pub(super) async fn pause(
@@ -328,43 +331,47 @@ pub(super) async fn pause(
     Extension(operator): Extension<Operator>,
     Path(id): Path<TaskId>,
     Json(question): Json<PauseQuestion>,
-) -> Answer<OperatorTask> {
+) -> Answer<Task> {
     may_change(&desk, &operator, &id).await?;
     let paused = desk.letters.pause(&operator.name, &id, &question.why);
-    paused.await.map(Json).map_err(refused)
+    Ok(Json(paused.await.map_err(refused)?.into()))
 }
 
 pub(super) async fn resume(
     State(desk): State<Arc<Desk>>,
     Extension(operator): Extension<Operator>,
     Path(id): Path<TaskId>,
-) -> Answer<OperatorTask> {
+) -> Answer<Task> {
     may_change(&desk, &operator, &id).await?;
     let resumed = desk.letters.resume(&operator.name, &id);
-    resumed.await.map(Json).map_err(refused)
+    Ok(Json(resumed.await.map_err(refused)?.into()))
 }
 
 pub(super) async fn cancel(
     State(desk): State<Arc<Desk>>,
     Extension(operator): Extension<Operator>,
     Path(id): Path<TaskId>,
-) -> Answer<OperatorTask> {
+) -> Answer<Task> {
     may_change(&desk, &operator, &id).await?;
     let cancelled = desk.letters.cancel(&operator.name, &id);
-    cancelled.await.map(Json).map_err(refused)
+    Ok(Json(cancelled.await.map_err(refused)?.into()))
 }
 
-async fn log(
+pub(super) async fn log(
     State(desk): State<Arc<Desk>>,
     Query(question): Query<LogQuestion>,
-) -> Answer<LogPage> {
+) -> Answer<Page<Operation>> {
     let LogQuestion {
         limit,
         decisions,
-        before,
+        after,
     } = question;
-    let log = desk.letters.log(limit.unwrap_or(100), decisions, before);
-    log.await.map(Json).map_err(|e| failed(e.into()))
+    let log = desk.letters.log(limit.unwrap_or(100), decisions, after);
+    let page = log.await.map_err(|e| failed(e.into()))?;
+    Ok(Json(Page {
+        items: page.entries.into_iter().map(Operation::from).collect(),
+        next: page.next.map(|next| next.to_string()),
+    }))
 }
 
 /// Logs a look before the body is shown.
@@ -385,7 +392,7 @@ async fn cluster_of(desk: &Desk) -> Result<u64, Refused> {
 }
 
 fn no_letter(id: &str) -> Refused {
-    (StatusCode::NOT_FOUND, format!("no dead letter {id}"))
+    Refused::new(StatusCode::NOT_FOUND, format!("no dead letter {id}"))
 }
 
 /// Checks that the operator may change a task: the role that begins one of its kind.
@@ -403,21 +410,21 @@ const fn role_of(work: OperatorWork) -> Role {
 
 fn at_most(selection: &Selection) -> Result<(), Refused> {
     let asked = match selection {
-        Selection::Ids(ids) => ids.len(),
+        Selection::Ids { ids } => ids.len(),
         Selection::Filter { limit, .. } => *limit,
     };
     if asked > LETTERS_MAX {
         let text = format!("at most {LETTERS_MAX} letters at a time: begin a task for more");
-        return Err((StatusCode::BAD_REQUEST, text));
+        return Err(Refused::new(StatusCode::BAD_REQUEST, text));
     }
     Ok(())
 }
 
-fn reason(name: &str) -> Result<DeadReason, Refused> {
-    DeadReason::from_name(name).ok_or_else(|| {
-        let known: Vec<_> = DeadReason::ALL.iter().map(|reason| reason.name()).collect();
-        let text = format!("{name:?} is no reason; there are {}", known.join(", "));
-        (StatusCode::BAD_REQUEST, text)
+fn reason_of(name: &str) -> Result<DeadReason, Refused> {
+    reason::named(name).ok_or_else(|| {
+        let known = DeadReason::ALL.map(reason::name).join(", ");
+        let text = format!("{name:?} is no reason; there are {known}");
+        Refused::new(StatusCode::BAD_REQUEST, text)
     })
 }
 
@@ -429,7 +436,7 @@ fn refused(refused: dead_letters::Refused) -> Refused {
                 Code::RateLimited => StatusCode::TOO_MANY_REQUESTS,
                 _ => StatusCode::BAD_REQUEST,
             };
-            (status, refusal.text)
+            Refused::of(status, &refusal)
         }
         dead_letters::Refused::NotEdited(why) => {
             let status = match why {
@@ -439,7 +446,7 @@ fn refused(refused: dead_letters::Refused) -> Refused {
                 | EditRefusal::Redriven
                 | EditRefusal::Discarded => StatusCode::CONFLICT,
             };
-            (status, why.to_string())
+            Refused::new(status, why.to_string())
         }
         dead_letters::Refused::Failed(error) => failed(error.into()),
     }
@@ -478,9 +485,13 @@ mod tests {
         let audited =
             super::super::api::audit_all(desk.clone(), Query(audit::AuditQuestion::default()));
         for refused in [audited.await.err(), listed.err(), counted.err()] {
-            let (status, text) = refused.expect("refused");
-            assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
-            assert!(text.contains("ask again"), "{text}");
+            let refused = refused.expect("refused");
+            assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+            let error = refused.error;
+            assert!(
+                error.retry && error.message.contains("ask again"),
+                "{error:?}"
+            );
         }
         drop(turn);
         assert!(stats(desk).await.is_ok());
@@ -488,37 +499,43 @@ mod tests {
 
     #[tokio::test]
     async fn a_redrive_has_an_end() {
-        let many = Selection::Ids(vec!["message-0-0".to_owned(); LETTERS_MAX + 1]);
+        let many = Selection::ids(vec!["message-0-0".to_owned(); LETTERS_MAX + 1]);
         let refused = redrive(desk(), anybody(), Json(many)).await;
-        let (status, text) = refused.expect_err("refused");
-        assert_eq!(status, StatusCode::BAD_REQUEST);
-        assert!(text.contains("1000"), "{text}");
+        let refused = refused.expect_err("refused");
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+        assert!(refused.error.message.contains("1000"), "{refused:?}");
     }
 
     #[tokio::test]
     async fn a_role_is_needed() {
         let viewer = || Extension(Operator::with("ann", &[Role::View]));
-        let one = Selection::Ids(vec!["message-0-0".to_owned()]);
+        let one = Selection::ids(vec!["message-0-0".to_owned()]);
         let refused = redrive(desk(), viewer(), Json(one)).await;
-        assert_eq!(refused.expect_err("refused").0, StatusCode::FORBIDDEN);
+        assert_eq!(refused.expect_err("refused").status, StatusCode::FORBIDDEN);
         let because = |why: &str| {
             let why = why.to_owned();
             Json(LookQuestion { why })
         };
         let id = || Path("message-0-0".to_owned());
         let refused = read(desk(), viewer(), id(), because("a complaint")).await;
-        assert_eq!(refused.expect_err("refused").0, StatusCode::FORBIDDEN);
+        assert_eq!(refused.expect_err("refused").status, StatusCode::FORBIDDEN);
         let reader = || Extension(Operator::with("bob", &[Role::View, Role::ViewBody]));
         let refused = read(desk(), reader(), id(), because("")).await;
-        assert_eq!(refused.expect_err("refused").0, StatusCode::BAD_REQUEST);
+        assert_eq!(
+            refused.expect_err("refused").status,
+            StatusCode::BAD_REQUEST
+        );
         let desk = desk();
         let nothing = read(desk.clone(), reader(), id(), because("a complaint")).await;
-        assert_eq!(nothing.expect_err("no letter").0, StatusCode::NOT_FOUND);
+        assert_eq!(
+            nothing.expect_err("no letter").status,
+            StatusCode::NOT_FOUND
+        );
         let Json(page) = log(desk.clone(), Query(LogQuestion::default()))
             .await
             .expect("a log");
-        assert_eq!(page.entries.len(), 1, "who looked is written down");
-        assert_eq!(page.entries[0].by, "bob");
+        assert_eq!(page.items.len(), 1, "who looked is written down");
+        assert_eq!(page.items[0].by, "bob");
         let change = || {
             Json(LetterChange {
                 base: Version::of(b""),
@@ -529,20 +546,19 @@ mod tests {
             })
         };
         let refused = edit(desk.clone(), reader(), id(), change()).await;
-        assert_eq!(refused.expect_err("refused").0, StatusCode::FORBIDDEN);
+        assert_eq!(refused.expect_err("refused").status, StatusCode::FORBIDDEN);
         let blind = || Extension(Operator::with("eve", &[Role::View, Role::Edit]));
         let refused = edit(desk.clone(), blind(), id(), change()).await;
-        assert_eq!(refused.expect_err("refused").0, StatusCode::FORBIDDEN);
+        assert_eq!(refused.expect_err("refused").status, StatusCode::FORBIDDEN);
         let editor = Operator::with("dan", &[Role::View, Role::ViewBody, Role::Edit]);
         let nothing = edit(desk.clone(), Extension(editor), id(), change()).await;
-        assert_eq!(nothing.expect_err("no letter").0, StatusCode::NOT_FOUND);
+        assert_eq!(
+            nothing.expect_err("no letter").status,
+            StatusCode::NOT_FOUND
+        );
         let page = log(desk, Query(LogQuestion::default())).await;
         let Json(page) = page.expect("a log");
-        assert_eq!(
-            page.entries.len(),
-            2,
-            "who saw a difference is written down"
-        );
-        assert_eq!(page.entries[0].by, "dan");
+        assert_eq!(page.items.len(), 2, "who saw a difference is written down");
+        assert_eq!(page.items[0].by, "dan");
     }
 }

@@ -33,9 +33,10 @@ use crate::Access;
 use crate::doctor::{Finding, Inspection, Readiness, worst};
 use crate::lifecycle::{Phase, Phases, ServiceReadiness};
 pub use process_settings::DoctorSettings;
-pub use repair::{Mended, Repaired};
-pub use report::{Checkup, DoctorAnswer, Greeting, UserReport};
-pub(super) use routes::routes;
+pub use repair::{RepairReport, RepairStep};
+pub use report::{Checkup, ProcessClock, UserFinding, UserReport};
+pub use routes::RepairQuestion;
+pub(super) use routes::{checkup, clock, examine, repair};
 
 /// The program's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -83,6 +84,10 @@ impl Doctor {
             began: Instant::now(),
             room: Semaphore::new(1),
         }
+    }
+
+    pub(super) fn operators(&self) -> &Operators {
+        &self.parts.operators
     }
 
     /// Checks everything that this process can see of the installation.

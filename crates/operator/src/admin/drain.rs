@@ -14,20 +14,26 @@ use backend::discovery::{Instance, Registry, Role as Service};
 use protocol::access::Role;
 use protocol::sign_out::STATION_WITHIN;
 use protocol::{Code, Refusal};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use super::api::{Answer, Desk, Refused};
+use super::api::{Answer, Desk};
 use super::kick::{away, discovered, elsewhere, is_of_another_role, logged, refused};
 use super::operators::{Operator, Role as May};
+use super::refusal::Refused;
+use crate::answer::List;
 
 /// A boat as discovery knows it; figures are up to ten seconds old.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "Boat")]
 pub struct BoatRow {
     pub name: String,
     /// `open`, `tight`, `draining`, or `unknown` if the boat has published nothing.
     pub state: String,
+    /// Clients aboard.
     pub connections: Option<usize>,
+    /// Clients that it takes at most.
     pub seats: Option<usize>,
     pub zone: Option<String>,
     /// Address for clients.
@@ -35,7 +41,7 @@ pub struct BoatRow {
 }
 
 /// An operator's order to a boat.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DrainQuestion {
     /// True to let the boat take clients again.
@@ -45,7 +51,7 @@ pub struct DrainQuestion {
 }
 
 /// State of a boat, as it reports itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct BoatProgress {
     pub name: String,
     /// `open`, `tight` or `draining`.
@@ -59,7 +65,7 @@ pub struct BoatProgress {
 pub(super) async fn list(
     State(desk): State<Arc<Desk>>,
     Extension(operator): Extension<Operator>,
-) -> Answer<Vec<BoatRow>> {
+) -> Answer<List<BoatRow>> {
     operator.may(May::View)?;
     let boats = desk.boats.all().await?;
     let loads = discovered(desk.boats.registry.loads()).await?;
@@ -75,7 +81,8 @@ pub(super) async fn list(
             url: load.and_then(|load| load.url.clone()),
         }
     };
-    Ok(Json(boats.iter().map(row).collect()))
+    let rows: Vec<_> = boats.iter().map(row).collect();
+    Ok(Json(rows.into()))
 }
 
 pub(super) async fn progress(

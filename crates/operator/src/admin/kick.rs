@@ -16,42 +16,45 @@ use protocol::access::Role;
 use protocol::revocation::Revocation;
 use protocol::sign_out::{AT_ONCE_MAX, LOG_WITHIN, STATION_WITHIN, STEP_WITHIN, asks_another};
 use protocol::{Code, Platform, Refusal, Timestamp, UserId};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 use tonic::{Code as Grpc, Response, Status};
 
-use super::api::{Answer, Desk, Refused, failed};
+use super::api::{Answer, Desk, failed};
 use super::operators::Operator;
-use super::utc;
+use super::refusal::Refused;
+use crate::answer::{Time, utc};
 
 type Client = StationServiceClient<Channel>;
 
 /// Sessions for an operator to end, and the reason.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct KickQuestion {
     /// Only sessions of this platform.
     pub platform: Option<String>,
     /// Also refuses tokens issued before now, on every platform.
     pub revoke: bool,
-    /// Reason for the log of operations; the user does not see it.
-    pub reason: String,
+    /// Reason for the log of operations, at most 1,024 bytes; the user does not see it.
+    #[serde(alias = "reason")]
+    pub why: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kicked {
+/// Result of a kick.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct KickAnswer {
     /// Sessions about to end.
     pub sessions: u32,
-    /// Time before which issued tokens are refused, by the clock of the station that wrote it down;
-    /// milliseconds since 1970.
-    pub revoked_before: Option<i64>,
+    /// Time before which issued tokens are refused, by the clock of the station that wrote it down.
+    pub revoked_before: Option<Time>,
 }
 
-impl Kicked {
+impl KickAnswer {
     fn words(&self) -> String {
         let tokens = self.revoked_before.map_or_else(String::new, |before| {
-            let before = utc(Timestamp::from_millis(before));
+            let before = utc(before);
             format!(", and tokens that were issued before {before} are refused")
         });
         format!("{} sessions end{tokens}", self.sessions)
@@ -81,13 +84,13 @@ impl KickRequest {
                 .map(|name| readable("platform", name))
                 .transpose()?,
             revoke: question.revoke,
-            reason: question.reason,
+            reason: question.why,
             by,
         };
         if order.platform.is_some() && order.revoke {
             let text =
-                "tokens are of all platforms: revoke without a platform, or kick one platform\n";
-            return Err((StatusCode::BAD_REQUEST, text.to_owned()));
+                "tokens are of all platforms: revoke without a platform, or kick one platform";
+            return Err(Refused::new(StatusCode::BAD_REQUEST, text));
         }
         // Refused as a station would, before anything is written or done.
         let now = desk.clock.now();
@@ -108,14 +111,13 @@ pub(super) async fn kick(
     Extension(operator): Extension<Operator>,
     Path(user): Path<String>,
     Json(question): Json<KickQuestion>,
-) -> Answer<Kicked> {
-    operator.may_sign_out(&question.reason)?;
+) -> Answer<KickAnswer> {
+    operator.may_sign_out(&question.why)?;
     let order = KickRequest::read(&desk, operator.name, &user, question)?;
     let place = desk.stations.places.clone().try_acquire_owned();
     let place = place.map_err(|_| {
-        let text =
-            format!("{AT_ONCE_MAX} users are being signed out here: ask again in a moment\n");
-        (StatusCode::TOO_MANY_REQUESTS, text)
+        let text = format!("{AT_ONCE_MAX} users are being signed out here: ask again in a moment");
+        Refused::new(StatusCode::TOO_MANY_REQUESTS, text)
     })?;
     // A request that breaks off must leave nothing half done.
     let steps = tokio::spawn(async move {
@@ -123,24 +125,25 @@ pub(super) async fn kick(
         sign_out(&desk, &order).await
     });
     let kicked = steps.await.map_err(|_| {
-        let text = "signing out broke off: a bug, or the process ends; ask again\n";
-        (StatusCode::INTERNAL_SERVER_ERROR, text.to_owned())
+        let text = "signing out broke off: a bug, or the process ends; ask again";
+        Refused::new(StatusCode::INTERNAL_SERVER_ERROR, text)
     })?;
     kicked.map(Json)
 }
 
 /// Runs all steps, each within its time.
-async fn sign_out(desk: &Desk, order: &KickRequest) -> Result<Kicked, Refused> {
+async fn sign_out(desk: &Desk, order: &KickRequest) -> Result<KickAnswer, Refused> {
     // Approximate time, until a station has answered.
     let about = order.revoke.then(|| desk.clock.now());
     write_down(desk, order, about, None).await?;
     let kicked = revoke_and_kick(desk, order).await;
     let (before, outcome) = match &kicked {
         Ok(kicked) => (kicked.revoked_before, kicked.words()),
-        Err((_, text)) => (None, text.trim().to_owned()),
+        Err(refused) => (None, refused.error.message.clone()),
     };
-    let before = before.map(Timestamp::from_millis);
-    if let Err((_, reason)) = write_down(desk, order, before, Some(outcome)).await {
+    let before = before.map(Time::at);
+    if let Err(refused) = write_down(desk, order, before, Some(outcome)).await {
+        let reason = refused.error.message;
         tracing::warn!(user = %order.user, reason, "the log of operations lacks the end of a kick");
     }
     kicked
@@ -183,23 +186,17 @@ pub(super) async fn discovered<A>(
     }
 }
 
-async fn revoke_and_kick(desk: &Desk, order: &KickRequest) -> Result<Kicked, Refused> {
+async fn revoke_and_kick(desk: &Desk, order: &KickRequest) -> Result<KickAnswer, Refused> {
     let before = match order.revoke {
         true => Some(revoke(desk, order).await?),
         false => None,
     };
     let sessions = kick_sessions(desk, order).await;
-    let sessions = sessions.map_err(|(status, text)| match before {
-        None => (status, text),
-        Some(_) => {
-            let text = format!(
-                "{}; the tokens are revoked, and sessions end within a minute",
-                text.trim_end()
-            );
-            (status, text)
-        }
+    let sessions = sessions.map_err(|refused| match before {
+        None => refused,
+        Some(_) => refused.and("; the tokens are revoked, and sessions end within a minute"),
     })?;
-    Ok(Kicked {
+    Ok(KickAnswer {
         sessions,
         revoked_before: before,
     })
@@ -207,7 +204,7 @@ async fn revoke_and_kick(desk: &Desk, order: &KickRequest) -> Result<Kicked, Ref
 
 /// Revokes tokens, and returns the time before which they are refused: by the clock of the station,
 /// which may be ahead of this desk.
-async fn revoke(desk: &Desk, order: &KickRequest) -> Result<i64, Refused> {
+async fn revoke(desk: &Desk, order: &KickRequest) -> Result<Time, Refused> {
     let revoke = Revoke {
         user: order.user,
         before: None,
@@ -218,7 +215,7 @@ async fn revoke(desk: &Desk, order: &KickRequest) -> Result<i64, Refused> {
         let request = api::v1::RevokeRequest::from(&revoke);
         async move { station.revoke(request).await }
     });
-    asked.await.map(|revoked| revoked.before)
+    asked.await.map(|revoked| Time::from_ms(revoked.before))
 }
 
 async fn kick_sessions(desk: &Desk, order: &KickRequest) -> Result<u32, Refused> {
@@ -302,10 +299,10 @@ pub(super) fn is_of_another_role(status: &Status) -> bool {
 pub(super) fn elsewhere(deed: &str, status: &Status) -> Refused {
     let text = format!(
         "this desk's process may not {deed}: ask the desk of a station (--admin or PACKETBOAT_ADMIN names its \
-         admin port). Its certificate was refused: {}\n",
+         admin port). Its certificate was refused: {}",
         status.message()
     );
-    (StatusCode::FORBIDDEN, text)
+    Refused::new(StatusCode::FORBIDDEN, text)
 }
 
 fn readable<T: std::str::FromStr<Err: std::fmt::Display>>(
@@ -313,8 +310,8 @@ fn readable<T: std::str::FromStr<Err: std::fmt::Display>>(
     text: &str,
 ) -> Result<T, Refused> {
     text.parse().map_err(|error| {
-        let text = format!("{text:?} is no {name}: {error}\n");
-        (StatusCode::BAD_REQUEST, text)
+        let text = format!("{text:?} is no {name}: {error}");
+        Refused::new(StatusCode::BAD_REQUEST, text)
     })
 }
 
@@ -325,7 +322,7 @@ pub(super) fn refused(refusal: Refusal) -> Refused {
         Code::NotFound => StatusCode::NOT_FOUND,
         _ => StatusCode::SERVICE_UNAVAILABLE,
     };
-    (status, refusal.to_string())
+    Refused::of(status, &refusal)
 }
 
 #[cfg(test)]

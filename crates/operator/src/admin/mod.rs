@@ -1,6 +1,8 @@
 //! The admin port: the operators' desk and their console, with health and metrics beside them.
 //! Never exposed to clients.
 
+#[cfg(test)]
+mod answer_tests;
 pub mod api;
 mod assertion;
 #[cfg(test)]
@@ -12,25 +14,27 @@ mod console;
 pub mod dead_letters;
 pub mod doctor;
 pub mod drain;
-mod grpc;
 mod guard;
 pub mod health;
 pub mod kick;
 pub mod log;
 mod minute_rows;
 mod open_messages;
+mod openapi;
+pub mod operation;
 pub mod operators;
+mod refusal;
 #[cfg(test)]
 mod route_tests;
+mod routes;
 mod sign_ins;
 mod supervised;
+pub mod task;
 #[cfg(test)]
 mod tests;
-mod timestamps;
 #[cfg(test)]
 mod tls_tests;
 pub mod trace;
-mod truncated;
 pub mod verify;
 
 use std::net::SocketAddr;
@@ -57,11 +61,12 @@ pub use doctor::Doctor;
 use guard::Guard;
 pub use health::{Health, HealthConfig, start_health};
 pub use operators::{OperatorConfig, Operators};
-pub use timestamps::utc;
-pub use truncated::Shortlist;
+use refusal::{Refused, uniform};
 
 use crate::http::{Handshakes, Port};
 
+/// Path of the operators' API, in its first version.
+pub const PREFIX: &str = "/api/v1";
 /// Concurrent TLS handshakes: those of strangers cost CPU, too.
 const HANDSHAKES_MAX: usize = 32;
 
@@ -158,32 +163,28 @@ fn routes(config: &Config, bound: SocketAddr, parts: Parts) -> Router {
         hosts: config.hosts.clone(),
         is_tls: config.tls.is_on(),
     });
-    let grpc = parts.desk.clone().map_or_else(Router::new, grpc::routes);
+    let of_doctor = parts.doctor.map_or_else(Router::new, routes::of_doctor);
     health::routes(parts.health)
         .nest(
-            "/api/v1",
+            PREFIX,
             desk_routes(parts.desk)
-                .merge(doctor_routes(parts.doctor))
+                .merge(of_doctor)
+                .layer(map_response(uniform))
                 .layer(map_response(unstored)),
         )
-        .merge(grpc)
         .merge(console::routes(console::built))
         .layer(from_fn_with_state(guard, guard::guard))
 }
 
 fn desk_routes(desk: Option<Arc<Desk>>) -> Router {
-    let elsewhere = "this service has no desk: ask the admin port of a station or a carrier\n";
+    let elsewhere = "this service has no desk: ask the admin port of a station or a carrier";
     match desk {
-        Some(desk) => api::routes(desk),
+        Some(desk) => routes::of_desk(desk),
         None => {
-            let refuse = move || async move { (StatusCode::NOT_FOUND, elsewhere) };
-            Router::new().route("/{*path}", any(refuse))
+            let refuse = move || async move { Refused::new(StatusCode::NOT_FOUND, elsewhere) };
+            Router::new().route(routes::OTHERS, any(refuse))
         }
     }
-}
-
-fn doctor_routes(doctor: Option<Arc<Doctor>>) -> Router {
-    doctor.map_or_else(Router::new, doctor::routes)
 }
 
 /// Forbids caching: an answer of the desk is for its asker, now.

@@ -19,8 +19,8 @@ use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;
 
 use super::Config;
-use super::api::Refused;
 use super::assertion::{Asserted, Assertion, Provers};
+use super::refusal::Refused;
 use super::sign_ins::SignIns;
 
 /// Least length of a token: a shorter one can be guessed.
@@ -62,7 +62,8 @@ impl Role {
         Role::Drain,
     ];
 
-    const fn name(self) -> &'static str {
+    /// Name in the settings.
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Role::View => "view",
             Role::ViewBody => "view-body",
@@ -90,12 +91,48 @@ pub struct OperatorConfig {
 }
 
 /// The operator who sends a request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Operator {
     pub name: String,
+    #[serde(with = "role_names")]
+    #[schemars(with = "Vec<RoleName>")]
     pub roles: Vec<Role>,
     /// True if operators sign in at this desk.
     pub signed_in: bool,
+}
+
+/// Role as answers write it.
+#[derive(JsonSchema, Serialize, Deserialize)]
+#[serde(remote = "Role", rename_all = "snake_case")]
+#[schemars(rename = "Role")]
+enum RoleName {
+    View,
+    ViewBody,
+    Redrive,
+    Discard,
+    Repair,
+    Import,
+    Edit,
+    SignOut,
+    Drain,
+}
+
+mod role_names {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::{Role, RoleName};
+
+    #[derive(Serialize, Deserialize)]
+    struct Named(#[serde(with = "RoleName")] Role);
+
+    pub(super) fn serialize<S: Serializer>(roles: &[Role], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(roles.iter().copied().map(Named))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Role>, D::Error> {
+        let named = Vec::<Named>::deserialize(from)?;
+        Ok(named.into_iter().map(|Named(role)| role).collect())
+    }
 }
 
 impl Operator {
@@ -126,7 +163,7 @@ impl Operator {
             self.name,
             role.name()
         );
-        Err((StatusCode::FORBIDDEN, text))
+        Err(Refused::new(StatusCode::FORBIDDEN, text))
     }
 
     pub(super) fn may_read(&self, why: &str) -> Result<(), Refused> {
@@ -146,8 +183,8 @@ impl Operator {
     pub(super) fn may_sign_out(&self, why: &str) -> Result<(), Refused> {
         self.may(Role::SignOut)?;
         if why.trim().is_empty() {
-            let text = "say why (reason): a kick is written down\n".to_owned();
-            return Err((StatusCode::BAD_REQUEST, text));
+            let text = "say why: a kick is written down";
+            return Err(Refused::new(StatusCode::BAD_REQUEST, text));
         }
         Ok(())
     }
@@ -162,7 +199,7 @@ impl Operator {
         self.may(role)?;
         if self.signed_in && why.trim().is_empty() {
             let text = format!("say why (--why): {because}");
-            return Err((StatusCode::BAD_REQUEST, text));
+            return Err(Refused::new(StatusCode::BAD_REQUEST, text));
         }
         Ok(())
     }
@@ -297,22 +334,22 @@ impl Operators {
             RequestCredentials::Somebody(Asserted::Nobody(text)) => {
                 SignIns::forbid();
                 tracing::info!(%peer, text, "a sign-in at the desk was forbidden");
-                return Err((StatusCode::FORBIDDEN, format!("{text}\n")));
+                return Err(Refused::new(StatusCode::FORBIDDEN, text));
             }
             RequestCredentials::Somebody(Asserted::Refused(refusal))
                 if refusal.code == Code::Unavailable =>
             {
                 SignIns::leave_unanswered();
                 let text = format!(
-                    "the proxy's assertion cannot be checked now: {}\n",
+                    "the proxy's assertion cannot be checked now: {}",
                     refusal.text
                 );
-                return Err((StatusCode::SERVICE_UNAVAILABLE, text));
+                return Err(Refused::new(StatusCode::SERVICE_UNAVAILABLE, text));
             }
             RequestCredentials::Somebody(Asserted::Refused(refusal)) => {
                 let text = format!(
                     "the proxy's assertion is refused: {}: sign in at the proxy again, or compare admin.assertion \
-                     with it\n",
+                     with it",
                     refusal.text
                 );
                 (Some(format!("an assertion: {}", refusal.text)), text)
@@ -323,14 +360,14 @@ impl Operators {
         if !self.sign_ins.hears(peer).await {
             self.sign_ins.ignore().await;
             let text =
-                "too many tokens of no operator came from your address: ask again in a minute\n";
-            return Err((StatusCode::TOO_MANY_REQUESTS, text.to_owned()));
+                "too many tokens of no operator came from your address: ask again in a minute";
+            return Err(Refused::new(StatusCode::TOO_MANY_REQUESTS, text));
         }
         // A request without credentials asks what is needed, and is no guess.
         if let Some(wrong) = wrong {
             self.sign_ins.refuse(peer, &wrong).await;
         }
-        Err((StatusCode::UNAUTHORIZED, text))
+        Err(Refused::new(StatusCode::UNAUTHORIZED, text))
     }
 
     /// Text that names the credentials a request lacks.
@@ -338,9 +375,9 @@ impl Operators {
         let token =
             "send a token of admin.operators (--operator-token-file, or PACKETBOAT_ADMIN_TOKEN)";
         match &self.assertion {
-            None => format!("operators sign in here: {token}\n"),
+            None => format!("operators sign in here: {token}"),
             Some(assertion) => format!(
-                "operators sign in here: ask through the proxy that sets {:?}, or {token}\n",
+                "operators sign in here: ask through the proxy that sets {:?}, or {token}",
                 assertion.header().as_str()
             ),
         }
@@ -407,34 +444,26 @@ fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> (Option<&'a [u8]>, b
 
 fn twice(name: &HeaderName) -> RequestCredentials {
     let text = format!(
-        "the header {:?} stands twice: let the proxy replace it, not add to it\n",
+        "the header {:?} stands twice: let the proxy replace it, not add to it",
         name.as_str()
     );
     RequestCredentials::Wrong(format!("the header {:?} stood twice", name.as_str()), text)
 }
 
-/// Identifies the operator, who must have the role to view.
+/// Adds the operator, who must have the role to view, to the request.
 pub(super) async fn authenticate(
     State(operators): State<Arc<Operators>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
-    match identify(&operators, peer, request).await {
-        Ok(request) => next.run(request).await,
+    match operators.sign_in(peer.ip(), request.headers()).await {
+        Ok(operator) => {
+            request.extensions_mut().insert(operator);
+            next.run(request).await
+        }
         Err(refused) => refused.into_response(),
     }
-}
-
-/// Adds the operator to the request.
-pub(super) async fn identify(
-    operators: &Operators,
-    peer: SocketAddr,
-    mut request: Request,
-) -> Result<Request, Refused> {
-    let operator = operators.sign_in(peer.ip(), request.headers()).await?;
-    request.extensions_mut().insert(operator);
-    Ok(request)
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use super::audit::{self, AuditQuestion, Report};
 use super::log::{Busy, Log};
 use super::trace::{self, Name};
 use crate::DeadLetters;
+use crate::answer::Time;
 use crate::in_memory::Environment;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -280,7 +281,7 @@ async fn whoever_reads_the_log_lets_others_run() {
     books.bury(1000).await;
     let letters = books.letters();
     let before = turns.load(Ordering::Relaxed);
-    assert_eq!(letters.stats().await.expect("counts").left_off, 0);
+    assert_eq!(letters.stats().await.expect("counts").uncounted, 0);
     let none = letters.show("message-0-9999", false).await;
     assert!(none.expect("reads").is_none());
     let looked = turns.load(Ordering::Relaxed) - before;
@@ -356,28 +357,28 @@ async fn an_audit_counts_exactly_what_was_accepted_in_its_window() {
         books.accept(3).await;
         advance(MINUTE).await;
     }
-    let millis = |minutes: u32| Some((first + MINUTE * minutes).millis());
+    let after = |minutes: u32| Some(Time::from(first + MINUTE * minutes));
     let counts = [
         (all(), 48 * 60 * 3),
         (AuditQuestion::default(), 24 * 60 * 3),
         (
             AuditQuestion {
-                since: millis(100),
+                since: after(100),
                 ..AuditQuestion::default()
             },
             (48 * 60 - 100) * 3,
         ),
         (
             AuditQuestion {
-                since: millis(100),
-                until: millis(110),
+                since: after(100),
+                until: after(110),
                 ..AuditQuestion::default()
             },
             30,
         ),
         (
             AuditQuestion {
-                until: millis(7),
+                until: after(7),
                 ..AuditQuestion::default()
             },
             21,
@@ -387,12 +388,12 @@ async fn an_audit_counts_exactly_what_was_accepted_in_its_window() {
         let report = books.audit(question.clone()).await;
         assert_eq!(report.accepted, accepted, "{question:?}");
         assert_eq!(report.in_flight, accepted, "{question:?}");
-        assert_eq!((report.left_off, report.next), (0, None), "{question:?}");
+        assert_eq!((report.truncated, report.next), (0, None), "{question:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_audit_of_too_many_says_what_it_left_off_and_where_to_go_on() {
+async fn an_audit_of_too_many_counts_the_rest_and_says_where_to_go_on() {
     let books = Books::new();
     let mut ids = Vec::new();
     for _ in 0..10 {
@@ -411,10 +412,10 @@ async fn an_audit_of_too_many_says_what_it_left_off_and_where_to_go_on() {
         // 20 would cut a millisecond in two.
         assert_eq!(report.accepted, 14);
         left -= report.accepted;
-        assert_eq!(report.left_off, left);
-        missing.extend(report.missing.first);
+        assert_eq!(report.truncated, left);
+        missing.extend(report.missing.items);
         assert!(
-            !report.even,
+            !report.balanced,
             "nothing is carried and the ledger knows nothing"
         );
         match report.next {
@@ -434,8 +435,8 @@ async fn a_report_names_a_thousand_and_counts_the_rest() {
     books.commit().await;
     let report = books.audit(all()).await;
     assert_eq!((report.accepted, report.missing.total()), (1500, 1500));
-    assert_eq!(report.missing.first.len(), 1000);
-    assert_eq!(report.missing.left_off, 500);
+    assert_eq!(report.missing.items.len(), 1000);
+    assert_eq!(report.missing.truncated, 500);
 
     let entries = (0..1500).map(|_| LedgerEntry {
         message: ids[0],
@@ -449,8 +450,8 @@ async fn a_report_names_a_thousand_and_counts_the_rest() {
         .await
         .expect("appends");
     let lives = books.trace(Name::Message(ids[0])).await;
-    assert_eq!(lives[0].events.first.len(), 1000);
-    assert_eq!(lives[0].events.left_off, 500);
+    assert_eq!(lives[0].events.items.len(), 1000);
+    assert_eq!(lives[0].events.truncated, 500);
 }
 
 /// The ledger does not know the message yet, or any more.
@@ -469,7 +470,7 @@ async fn what_only_the_log_knows_is_found_there() {
                 panic!("{lives:?}");
             };
             assert_eq!(life.msg_id, id.to_string());
-            assert_eq!(life.verdict.first, ["accepted, not placed yet"]);
+            assert_eq!(life.verdict.items, ["accepted, not placed yet"]);
         }
     }
     let never = MessageId::new(ids[449].get() + 9).expect("positive");

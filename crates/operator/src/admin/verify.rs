@@ -2,52 +2,58 @@
 
 use anyhow::{Result, bail};
 use backend::audit::AuditStore;
-use protocol::Timestamp;
 use protocol::ledger::chain::{ChainFlaw, ChainHead, ChainWalk};
 use protocol::ledger::minute::{Digest, minute_of};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::log::{Log, Reader};
 use super::minute_rows::MinuteRows;
-use super::truncated::Shortlist;
+use crate::answer::{List, Time};
 
 /// Limit of flaws in a report.
 const FLAWS: usize = 1000;
 /// Attempts at a verification: it begins again if the start of the chain moved meanwhile.
 const TRIES: usize = 3;
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+/// Part of the chain to verify.
+#[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct VerifyQuestion {
-    /// Start, milliseconds since 1970, from the minute of this time on; default: the whole chain.
-    pub since: Option<i64>,
+    /// From the minute of this time on: RFC 3339, or milliseconds since 1970; default: the whole
+    /// chain.
+    #[schemars(with = "Option<String>")]
+    pub since: Option<Time>,
     /// Also reads the ids of each minute from the log again, as far as the log keeps them.
     pub deep: bool,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// State of the chain.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "ChainReport")]
 pub struct Report {
     /// True if no minute was changed or removed.
-    pub holds: bool,
-    /// Verified minutes, `since` to `until`, in milliseconds since 1970.
-    pub since: i64,
-    pub until: i64,
+    pub intact: bool,
+    /// Verified minutes, `since` to `until`.
+    pub since: Time,
+    pub until: Time,
     /// Minutes in which something was accepted.
     pub minutes: u64,
     /// Minutes whose ids were read from the log again.
-    pub reread: u64,
+    pub minutes_in_log: u64,
     /// Number of the last link, and its digest: written down elsewhere, they show later whether the
     /// chain was made anew.
-    pub last: u64,
+    pub link: u64,
     pub digest: String,
-    pub flaws: Shortlist<Named>,
+    pub flaws: List<MinuteFlaw>,
 }
 
 /// A minute that does not match.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Named {
-    /// Start of the minute, milliseconds since 1970.
-    pub minute: i64,
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct MinuteFlaw {
+    /// Start of the minute.
+    pub minute: Time,
+    /// Flaw, in a sentence.
     pub flaw: String,
 }
 
@@ -69,7 +75,7 @@ pub async fn verify(
         let report = walk(&mut reader, store, question, &head).await?;
         let after = store.head().await?;
         // Old minutes removed meanwhile would count as missing.
-        if report.holds || after.is_some_and(|after| after.start == head.start) {
+        if report.intact || after.is_some_and(|after| after.start == head.start) {
             return Ok(report);
         }
     }
@@ -82,12 +88,12 @@ async fn walk(
     question: &VerifyQuestion,
     head: &ChainHead,
 ) -> Result<Report> {
-    let asked = question.since.map(Timestamp::from_millis).map(minute_of);
+    let asked = question.since.map(|since| minute_of(since.at()));
     let (since, mut walk) = match asked {
         Some(since) if since > head.start.minute => (since, ChainWalk::since(head, since)),
         _ => (head.start.minute, ChainWalk::whole(head)),
     };
-    let (mut rows, mut reread) = (MinuteRows::of(store, since..head.until), 0);
+    let (mut rows, mut minutes_in_log) = (MinuteRows::of(store, since..head.until), 0);
     while let Some(rows) = rows.next().await? {
         for row in &rows {
             walk.step(row);
@@ -96,7 +102,7 @@ async fn walk(
             };
             let turn = reader.turn().await?;
             if let Some(ids) = turn.ids_of(closed).await? {
-                reread += 1;
+                minutes_in_log += 1;
                 let in_log = ids.len() as u64;
                 if in_log != closed.accepted || Digest::of_ids(ids) != closed.ids {
                     walk.differs(closed, in_log);
@@ -107,20 +113,20 @@ async fn walk(
     let (flaws, minutes) = walk.end();
     let link = head.link();
     Ok(Report {
-        holds: flaws.is_empty(),
-        since: since.millis(),
-        until: head.until.millis(),
+        intact: flaws.is_empty(),
+        since: since.into(),
+        until: head.until.into(),
         minutes,
-        reread,
-        last: link.number,
+        minutes_in_log,
+        link: link.number,
         digest: link.digest.to_string(),
-        flaws: Shortlist::of(flaws.iter().map(named), FLAWS),
+        flaws: List::of(flaws.iter().map(minute_flaw), FLAWS),
     })
 }
 
-fn named(flaw: &ChainFlaw) -> Named {
-    Named {
-        minute: flaw.minute().millis(),
+fn minute_flaw(flaw: &ChainFlaw) -> MinuteFlaw {
+    MinuteFlaw {
+        minute: flaw.minute().into(),
         flaw: flaw.to_string(),
     }
 }

@@ -16,15 +16,15 @@ use backend::Kind as Failure;
 use backend::queue::NewRecord;
 use bytes::Bytes;
 use protocol::{Code, Refusal};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use similar::TextDiff;
 
 use super::recipients::RecordSubject;
 use super::tasks::Refused;
+use super::types::LetterEdit;
 use super::{DeadLetters, EDIT_OF, LocatedLetter, Result, TaskOutcome};
-use crate::desk::{
-    Edit, EditPosition, EditRefusal, EditedLetter, LetterState, OperatorAction, Version,
-};
+use crate::desk::{EditPosition, EditRefusal, EditedLetter, LetterState, OperatorAction, Version};
 
 /// Bytes of an operator's reason.
 const WHY_MAX: usize = 500;
@@ -36,7 +36,7 @@ const DIFF_TIME: Duration = Duration::from_millis(500);
 const AROUND: usize = 3;
 
 /// Body of a letter, for editing. It may hold what people wrote to each other.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Envelope {
     pub letter: String,
     /// Type of the bytes, such as `packetboat.v1.Task`.
@@ -46,18 +46,18 @@ pub struct Envelope {
     /// The bytes as JSON; `None` if they are no such message.
     pub text: Option<String>,
     /// Fields that this program does not know, and that the text leaves out.
-    pub unknown: Vec<String>,
+    pub unknown_fields: Vec<String>,
     /// First part of bytes that are no such message, escaped.
     pub raw: Option<String>,
     /// Error that the letter would die of at once.
-    pub dies_of: Option<String>,
+    pub flaw: Option<String>,
     /// Reason why the letter cannot be edited now.
     pub locked: Option<String>,
-    pub edit: Option<Edit>,
+    pub edit: Option<LetterEdit>,
 }
 
 /// An edit as an operator asks for it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LetterChange {
     /// Version that the edit is made from.
@@ -76,8 +76,8 @@ pub struct LetterChange {
 }
 
 /// Result of an edit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LetterChanged {
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct EditResult {
     /// Version that the edit makes.
     pub version: Version,
     /// Difference by line; empty if nothing changes. It may hold what people wrote to each other.
@@ -85,7 +85,7 @@ pub struct LetterChanged {
     /// Names of the changed fields.
     pub fields: Vec<String>,
     /// Error that the letter would die of at once.
-    pub dies_of: Option<String>,
+    pub flaw: Option<String>,
     /// True if the edit counts.
     pub done: bool,
 }
@@ -114,11 +114,11 @@ impl DeadLetters {
             schema: schema.to_owned(),
             version: Version::of(&value),
             raw: read.is_none().then(|| shown.escape_ascii().to_string()),
-            unknown: read.iter().flat_map(|read| read.unknown.clone()).collect(),
+            unknown_fields: read.iter().flat_map(|read| read.unknown.clone()).collect(),
             text: read.map(|read| read.text),
-            dies_of: self.dies_of(&found, key, value),
+            flaw: self.flaw(&found, key, value),
             locked: desk.may_be_edited(id).err().map(|why| why.to_string()),
-            edit: desk.edit(id).cloned(),
+            edit: desk.edit(id).map(LetterEdit::from),
         }))
     }
 
@@ -132,7 +132,7 @@ impl DeadLetters {
         by: &str,
         id: &str,
         change: LetterChange,
-    ) -> Result<Option<LetterChanged>, Refused> {
+    ) -> Result<Option<EditResult>, Refused> {
         let Some(found) = self.find(id).await? else {
             return Ok(None);
         };
@@ -147,10 +147,10 @@ impl DeadLetters {
         let (after, diff) = self.draft(&found, &before, &change)?;
         stays_itself(&found, &after)?;
         let schema = schema(found.letter.origin.topic);
-        let mut changed = LetterChanged {
+        let mut changed = EditResult {
             version: Version::of(&after),
             fields: envelope::changed(schema, &before, &after),
-            dies_of: self.dies_of(&found, key, after.clone()),
+            flaw: self.flaw(&found, key, after.clone()),
             done: false,
             diff,
         };

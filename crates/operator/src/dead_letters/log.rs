@@ -1,7 +1,6 @@
 //! Actions of operators and workers: the log of operations, from its end backwards.
 
 use backend::queue::Record;
-use serde::{Deserialize, Serialize};
 
 use super::log_view::{OPERATIONS, entry};
 use super::{DeadLetters, Result, read_on};
@@ -15,7 +14,7 @@ const PAGE: u64 = 500;
 const LOOKED_AT: u64 = 20_000;
 
 /// Some entries, newest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogPage {
     pub entries: Vec<OperationEntry>,
     /// Entries before this offset come next; `None` at the beginning of the log. A page with fewer

@@ -12,6 +12,7 @@ use protocol::ledger::trace::{MessageLife, TraceEnd};
 use protocol::message::Target;
 use protocol::presence::DeniedBoats;
 use protocol::record::{RetryTask, Task, Work};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::types::{Kind, LetterCursor, Selection};
@@ -22,8 +23,8 @@ use crate::desk::{self, Cause, Operations, TaskOutcome};
 const SAMPLE: usize = 5;
 
 /// Forecast for a letter.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum Forecast {
     /// A recipient who misses it is online.
     Deliver,
@@ -37,23 +38,26 @@ pub enum Forecast {
     AlreadyThere,
     /// Would die again. Letters that differ only in a size or a name have one cause, as in the
     /// counts.
-    FailAgain(Cause),
+    FailAgain { cause: Cause },
     /// Stays as it is.
-    LeftAlone(TaskOutcome),
+    LeftAlone { outcome: TaskOutcome },
 }
 
 /// Forecast for a selection, as of now.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "RedrivePlan")]
 pub struct Plan {
     pub letters: u64,
     pub forecasts: Vec<Share>,
 }
 
 /// Letters with the same forecast.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "ForecastShare")]
 pub struct Share {
     pub forecast: Forecast,
     pub letters: u64,
+    /// Ids of some of them, at most five.
     pub sample: Vec<String>,
 }
 
@@ -66,7 +70,7 @@ impl DeadLetters {
         for (letter, at) in &letters {
             let forecast = match at {
                 Some(at) => self.forecast(&desk, letter, *at).await?,
-                None => Forecast::LeftAlone(TaskOutcome::NoSuchLetter),
+                None => left_alone(TaskOutcome::NoSuchLetter),
             };
             let (count, sample) = shares.entry(forecast).or_default();
             *count += 1;
@@ -90,35 +94,30 @@ impl DeadLetters {
     async fn forecast(&self, desk: &Operations, id: &str, at: LetterCursor) -> Result<Forecast> {
         let now = self.backends.clock.now();
         if let Err(outcome) = desk.may(desk::OperatorWork::Redrive, id, now) {
-            return Ok(Forecast::LeftAlone(outcome));
+            return Ok(left_alone(outcome));
         }
         let Some(found) = self.at(at).await? else {
-            return Ok(Forecast::LeftAlone(TaskOutcome::NoSuchLetter));
+            return Ok(left_alone(TaskOutcome::NoSuchLetter));
         };
         let record = match self.record_again(desk, &found).await? {
             Ok((record, _)) => record,
-            Err(outcome) => return Ok(Forecast::LeftAlone(outcome)),
+            Err(outcome) => return Ok(left_alone(outcome)),
         };
         if found.cursor.kind == Kind::Notification {
             let forecast = match unreadable(record.value) {
-                Some(death) => Forecast::FailAgain(death.cause()),
+                Some(death) => death.again(),
                 None => Forecast::Notify,
             };
             return Ok(forecast);
         }
         match self.reading(record) {
-            Err(death) => Ok(Forecast::FailAgain(death.cause())),
+            Err(death) => Ok(death.again()),
             Ok(task) => self.delivery(&found, task).await,
         }
     }
 
     /// Error that a letter with these bytes would die of at once; `None` if it would be read.
-    pub(super) fn dies_of(
-        &self,
-        found: &LocatedLetter,
-        key: Bytes,
-        value: Bytes,
-    ) -> Option<String> {
+    pub(super) fn flaw(&self, found: &LocatedLetter, key: Bytes, value: Bytes) -> Option<String> {
         match found.cursor.kind {
             Kind::Notification => unreadable(value).map(|death| death.to_string()),
             Kind::Message => match self.record_of(found, key, value) {
@@ -200,9 +199,15 @@ impl Death {
         Death { reason, error }
     }
 
-    fn cause(&self) -> Cause {
-        Cause::of(self.reason, &self.error)
+    fn again(&self) -> Forecast {
+        Forecast::FailAgain {
+            cause: Cause::of(self.reason, &self.error),
+        }
     }
+}
+
+const fn left_alone(outcome: TaskOutcome) -> Forecast {
+    Forecast::LeftAlone { outcome }
 }
 
 impl fmt::Display for Death {

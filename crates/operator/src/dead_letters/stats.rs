@@ -1,10 +1,14 @@
 //! Counts of letters by cause of death.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
+use protocol::ledger::DeadReason;
+
+use crate::answer::List;
 use crate::desk::Cause;
 
-use super::types::{CauseSummary, Kind, Listed, Stats, Summary};
+use super::types::{CauseSummary, Kind, Letter, ReasonSummary, Stats, Summary};
 use super::{DeadLetters, Result, STEP};
 
 /// Letters counted at most.
@@ -12,67 +16,82 @@ const COUNTED: u64 = 200_000;
 /// Causes told apart at most.
 const CAUSES: usize = 500;
 
-type Causes = BTreeMap<(Kind, Cause), (Summary, String)>;
+/// Counts so far.
+#[derive(Default)]
+struct Counts {
+    reasons: BTreeMap<(Kind, DeadReason), Summary>,
+    /// Summaries of causes, each with the id of one letter.
+    causes: BTreeMap<(Kind, Cause), (Summary, String)>,
+    /// Digests of further causes.
+    others: BTreeSet<u64>,
+}
 
 impl DeadLetters {
     /// Counts letters by kind and reason, and by cause; only the first ones if there are very many.
     pub async fn stats(&self) -> Result<Stats> {
         let (desk, now) = (self.view.now().await?, self.backends.clock.now());
-        let mut stats = Stats::default();
-        let mut causes = Causes::new();
+        let mut counts = Counts::default();
         let mut seen = BTreeSet::new();
         let mut at = None;
-        loop {
+        let uncounted = loop {
             let (found, next) = self.read(at, STEP).await?;
             for found in found {
-                let listed = found.listed(&desk, now);
-                if seen.insert(found.letter.id()) && !listed.gone {
-                    count_reason(&mut stats, &listed);
-                    count_cause(&mut causes, &listed);
+                let letter = found.listed(&desk, now);
+                if seen.insert(found.letter.id()) && !letter.gone {
+                    counts.add(&letter);
                 }
             }
             match next {
                 Some(next) if (seen.len() as u64) < COUNTED => at = Some(next),
-                Some(next) => {
-                    stats.left_off = self.count_behind(next).await?;
-                    break;
-                }
-                None => break,
+                Some(next) => break self.count_behind(next).await?,
+                None => break 0,
             }
+        };
+        Ok(counts.stats(uncounted))
+    }
+}
+
+impl Counts {
+    fn add(&mut self, letter: &Letter) {
+        let reason = self.reasons.entry((letter.kind, letter.reason));
+        reason.or_default().count(letter);
+        let key = (letter.kind, letter.cause.clone());
+        if self.causes.len() < CAUSES || self.causes.contains_key(&key) {
+            let first = || (Summary::default(), letter.id.clone());
+            let (summary, _) = self.causes.entry(key).or_insert_with(first);
+            summary.count(letter);
+        } else {
+            let mut digest = DefaultHasher::new();
+            key.hash(&mut digest);
+            self.others.insert(digest.finish());
         }
-        stats.causes = most_frequent(causes);
-        Ok(stats)
     }
-}
 
-fn count_reason(stats: &mut Stats, listed: &Listed) {
-    let reasons = match listed.cursor.kind {
-        Kind::Message => &mut stats.messages,
-        Kind::Notification => &mut stats.notifications,
-    };
-    let reason = reasons.entry(listed.reason.name().to_owned());
-    reason.or_default().count(listed);
-}
-
-fn count_cause(causes: &mut Causes, listed: &Listed) {
-    let key = (listed.cursor.kind, listed.cause.clone());
-    if causes.len() < CAUSES || causes.contains_key(&key) {
-        let first = || (Summary::default(), listed.id.clone());
-        let (summary, _) = causes.entry(key).or_insert_with(first);
-        summary.count(listed);
+    fn stats(self, uncounted: u64) -> Stats {
+        let reasons = self.reasons.into_iter();
+        let causes = self.causes.into_iter();
+        let mut causes: Vec<CauseSummary> = causes
+            .map(|((kind, cause), (summary, example))| CauseSummary {
+                kind,
+                cause,
+                summary,
+                example,
+            })
+            .collect();
+        causes.sort_by_key(|cause| std::cmp::Reverse(cause.summary.letters));
+        Stats {
+            reasons: reasons
+                .map(|((kind, reason), summary)| ReasonSummary {
+                    kind,
+                    reason,
+                    summary,
+                })
+                .collect(),
+            causes: List {
+                items: causes,
+                truncated: self.others.len() as u64,
+            },
+            uncounted,
+        }
     }
-}
-
-fn most_frequent(causes: Causes) -> Vec<CauseSummary> {
-    let causes = causes.into_iter();
-    let mut causes: Vec<CauseSummary> = causes
-        .map(|((kind, cause), (summary, example))| CauseSummary {
-            kind,
-            cause,
-            summary,
-            example,
-        })
-        .collect();
-    causes.sort_by_key(|cause| std::cmp::Reverse(cause.summary.letters));
-    causes
 }

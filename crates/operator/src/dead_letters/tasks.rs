@@ -6,11 +6,12 @@ use std::time::Duration;
 use backend::Error;
 use backend::queue::NewRecord;
 use protocol::{BoatId, Code, Platform, Refusal, Timestamp, UserId};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 
-use super::types::{Selection, TaskAnswer};
+use super::types::{LetterOutcome, Selection};
 use super::{DeadLetters, Result, log_view};
 use crate::desk::{
     EditRefusal, OperationEntry, Operations, OperatorAction, OperatorTask, OperatorWork, Pace,
@@ -23,8 +24,9 @@ const NAMED: usize = 500;
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Request of an operator.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "TaskRequest")]
 pub struct Request {
     /// Name of the task. A second request under this name gets the same task; `None` gets a new
     /// one.
@@ -197,7 +199,7 @@ impl DeadLetters {
         by: &str,
         selection: &Selection,
         patience: Duration,
-    ) -> Result<Vec<TaskAnswer>, Refused> {
+    ) -> Result<Vec<LetterOutcome>, Refused> {
         match self.begin_redrive(by, selection).await? {
             Some(task) => self.told(&task, patience).await,
             None => Ok(Vec::new()),
@@ -209,11 +211,11 @@ impl DeadLetters {
         &self,
         task: &OperatorTask,
         patience: Duration,
-    ) -> Result<Vec<TaskAnswer>, Refused> {
+    ) -> Result<Vec<LetterOutcome>, Refused> {
         let task = self.wait(task.id(), patience).await?;
         let told = task.told.into_iter();
         Ok(told
-            .map(|(id, outcome)| TaskAnswer { id, outcome })
+            .map(|(id, outcome)| LetterOutcome { id, outcome })
             .collect())
     }
 

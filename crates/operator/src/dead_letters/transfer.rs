@@ -12,6 +12,7 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use protocol::keys::Topic;
 use protocol::{Code, Refusal};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::tasks::Refused;
@@ -24,8 +25,9 @@ const PACKAGE_BYTES: usize = 1 << 20;
 /// Letters of one package at most.
 pub const PACKAGE_MAX: usize = 500;
 
-/// A complete letter. Its bytes may be what people wrote.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A complete letter. Its bytes may be what people wrote. It lies in files of operators: this form is
+/// stored.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct LetterPackage {
     /// Installation that it came from.
     pub cluster: u64,
@@ -38,8 +40,9 @@ pub struct LetterPackage {
 }
 
 /// Value of a header, byte for byte: a text, or `{"base64": …}` if it is none.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(untagged)]
+#[schemars(rename = "PackageHeaderValue")]
 pub enum HeaderValue {
     Text(String),
     Bytes { base64: String },
@@ -65,20 +68,20 @@ impl HeaderValue {
 }
 
 /// Some letters, and the place to go on from; `None` at the end.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Package {
     pub letters: Vec<LetterPackage>,
     pub next: Option<LetterCursor>,
 }
 
-/// Result of an import.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Result of an import: ids of the letters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct ImportResult {
     /// Added to the log.
-    pub taken: Vec<String>,
-    /// Known already, and left alone.
-    pub known: Vec<String>,
-    /// Not taken by the log: too large, most likely.
+    pub imported: Vec<String>,
+    /// Present already, and left alone.
+    pub present: Vec<String>,
+    /// Refused by the log: too large, most likely.
     pub refused: Vec<String>,
 }
 
@@ -169,32 +172,32 @@ impl DeadLetters {
             records.push((letter.id.clone(), self.unpacked(cluster, letter)?));
         }
         let ids = letters.into_iter().map(|letter| letter.id).collect();
-        let there = self.choose(&Selection::Ids(ids)).await?;
+        let there = self.choose(&Selection::ids(ids)).await?;
         let there = there.into_iter().filter(|(_, at)| at.is_some());
         let mut there: BTreeSet<String> = there.map(|(id, _)| id).collect();
         let mut unpacked = ImportResult::default();
         let mut new = Vec::new();
         for (id, record) in records {
             if there.insert(id.clone()) {
-                unpacked.taken.push(id);
+                unpacked.imported.push(id);
                 new.push(record);
             } else {
-                unpacked.known.push(id);
+                unpacked.present.push(id);
             }
         }
         if new.is_empty() {
             return Ok(unpacked);
         }
         let imported = OperatorAction::Imported {
-            letters: unpacked.taken.clone(),
+            letters: unpacked.imported.clone(),
             why: why.to_owned(),
         };
         self.say(by, vec![imported]).await?;
         let published = self.backends.queue.producer().publish(new).await;
-        let asked = std::mem::take(&mut unpacked.taken);
+        let asked = std::mem::take(&mut unpacked.imported);
         for (id, published) in asked.into_iter().zip(published) {
             match published {
-                Ok(_) => unpacked.taken.push(id),
+                Ok(_) => unpacked.imported.push(id),
                 Err(error) if error.kind == Kind::Conflict => unpacked.refused.push(id),
                 Err(error) => return Err(error.into()),
             }
@@ -238,5 +241,18 @@ impl DeadLetters {
             headers,
             ..NewRecord::keyed(&*self.backends.queue, topic, key, value)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Files of operators: answers have a form of their own, and this one stays.
+    #[test]
+    fn the_stored_form_of_a_package_stays() {
+        let text = r#"{"cluster":1,"id":"message-0-0","headers":[["reason","too-large"],["raw",{"base64":"AP8="}]],"key":"a2V5","value":"AA=="}"#;
+        let package: LetterPackage = serde_json::from_str(text).expect("a package");
+        assert_eq!(serde_json::to_string(&package).expect("JSON"), text);
     }
 }

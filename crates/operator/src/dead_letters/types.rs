@@ -1,19 +1,24 @@
 //! Dead letters as the command line and the console show them.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
-use protocol::{MessageId, Timestamp, UserId};
+use protocol::{MessageId, UserId};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::desk::{Cause, Edit, TaskOutcome};
+use crate::answer::reason::Reason;
+use crate::answer::{List, Time, id, reason};
+use crate::desk::{Cause, Edit, TaskOutcome, Version};
 
 /// Task that died: a message's, or a notification's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "LetterKind")]
 pub enum Kind {
     Message,
     Notification,
@@ -43,7 +48,7 @@ impl Kind {
 }
 
 /// Place among the letters; written `message-0-17`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LetterCursor {
     pub kind: Kind,
     pub partition: u32,
@@ -78,20 +83,26 @@ impl FromStr for LetterCursor {
 }
 
 /// Selects the letters that match every condition set here.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Filter {
     pub kind: Option<Kind>,
-    #[serde(with = "reason_or_none")]
+    #[serde(with = "reason::or_none")]
+    #[schemars(with = "Option<Reason>")]
     pub reason: Option<DeadReason>,
+    #[serde(with = "id::or_none")]
+    #[schemars(with = "Option<String>")]
     pub message: Option<MessageId>,
     /// In text form: `p:12:34`.
     pub conversation: Option<String>,
+    /// User whom the letter misses.
+    #[serde(with = "id::or_none")]
+    #[schemars(with = "Option<String>")]
     pub user: Option<UserId>,
-    /// Given up at this time or later, in milliseconds since 1970.
-    pub since: Option<Timestamp>,
+    /// Given up at this time or later.
+    pub since: Option<Time>,
     /// Given up before this time.
-    pub until: Option<Timestamp>,
+    pub until: Option<Time>,
     /// Cause of death, as [`Stats`] reports it.
     pub cause: Option<Cause>,
     /// Part of the error.
@@ -103,8 +114,8 @@ pub struct Filter {
 }
 
 impl Filter {
-    pub fn lets_through(&self, letter: &Listed) -> bool {
-        self.kind.is_none_or(|kind| kind == letter.cursor.kind)
+    pub fn lets_through(&self, letter: &Letter) -> bool {
+        self.kind.is_none_or(|kind| kind == letter.kind)
             && self.reason.is_none_or(|reason| reason == letter.reason)
             && self.message.is_none_or(|id| Some(id) == letter.message)
             && (self.conversation.is_none() || self.conversation == letter.conversation)
@@ -120,46 +131,75 @@ impl Filter {
             && self.discarded.is_none_or(|is| is == letter.discarded)
             && (self.with_gone || !letter.gone)
     }
+
+    /// Conditions that are set, for people.
+    fn words(&self) -> String {
+        let text = |condition: &Option<String>| condition.clone();
+        let is = |condition: Option<bool>| condition.map(|is| is.to_string());
+        let set = [
+            ("cause", self.cause.as_ref().map(Cause::to_string)),
+            ("conversation", text(&self.conversation)),
+            ("discarded", is(self.discarded)),
+            ("kind", self.kind.map(|kind| kind.name().to_owned())),
+            ("message", self.message.map(|id| id.to_string())),
+            ("reason", self.reason.map(|reason| reason.name().to_owned())),
+            ("redriven", is(self.redriven)),
+            ("since", self.since.map(|at| at.to_string())),
+            ("text", text(&self.text)),
+            ("until", self.until.map(|at| at.to_string())),
+            ("user", self.user.map(|user| user.to_string())),
+            ("with_gone", self.with_gone.then(|| "true".to_owned())),
+        ];
+        let set = set.into_iter();
+        let set = set.filter_map(|(name, value)| Some(format!("{name} {}", value?)));
+        set.collect::<Vec<_>>().join(", ")
+    }
 }
 
-/// One line in a list of letters.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Listed {
+/// A dead letter, without its body.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct Letter {
     pub id: String,
+    pub kind: Kind,
+    /// Place among the letters, for parameter `after`: `message-0-17`.
+    #[serde(with = "id")]
+    #[schemars(with = "String")]
     pub cursor: LetterCursor,
-    #[serde(with = "reason_name")]
+    #[serde(with = "Reason")]
     pub reason: DeadReason,
     pub error: String,
+    /// Record that died.
     pub origin_topic: String,
     pub origin_partition: u32,
     pub origin_offset: u64,
+    /// Id of its message, if it could be read.
+    #[serde(with = "id::or_none")]
+    #[schemars(with = "Option<String>")]
     pub message: Option<MessageId>,
+    /// Such as `p:12:34`, if it could be read.
     pub conversation: Option<String>,
     /// Targets that miss it, such as `12/ios`; empty if the whole record failed.
     pub targets: Vec<String>,
     pub retry_count: u32,
-    pub first_failed_at: Timestamp,
-    pub last_failed_at: Timestamp,
+    pub first_failed_at: Time,
+    pub last_failed_at: Time,
+    /// Process that gave it up.
     pub carrier: String,
     /// Size of its body.
     pub bytes: usize,
     pub cause: Cause,
     pub redriven: bool,
     pub discarded: bool,
-    #[serde(default)]
-    pub discarded_at: Option<Timestamp>,
+    pub discarded_at: Option<Time>,
     /// Beyond restoring: its body is not shown, and lists skip it.
-    #[serde(default)]
     pub gone: bool,
     /// Holds an operator's edit.
-    #[serde(default)]
     pub edited: bool,
     /// Letter whose redrive died again as this one.
-    #[serde(default)]
     pub parent: Option<String>,
 }
 
-impl Listed {
+impl Letter {
     fn is_for(&self, user: UserId) -> bool {
         let mut users = self
             .targets
@@ -169,22 +209,59 @@ impl Listed {
     }
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Some letters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LetterPage {
-    pub letters: Vec<Listed>,
+    pub letters: Vec<Letter>,
     /// Place to go on from; `None` at the end.
     pub next: Option<LetterCursor>,
 }
 
 /// Everything known about one letter.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct LetterDetail {
-    pub letter: Listed,
-    pub headers: Vec<(String, String)>,
-    /// Readable body, by its newest edit; may hold what people wrote to each other.
+    pub letter: Letter,
+    pub headers: Vec<LetterHeader>,
+    /// Body in words, by its newest edit, if it was asked for; may hold what people wrote to each
+    /// other.
     pub body: Option<String>,
-    #[serde(default)]
-    pub edit: Option<Edit>,
+    pub edit: Option<LetterEdit>,
+}
+
+/// Header of the record of a letter.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct LetterHeader {
+    pub name: String,
+    pub value: String,
+}
+
+/// An edit in effect.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct LetterEdit {
+    /// Operator who made it.
+    pub by: String,
+    pub at: Time,
+    /// Version that was edited.
+    pub base: Version,
+    /// Version after the edit.
+    pub version: Version,
+    /// Names of the changed fields.
+    pub fields: Vec<String>,
+    pub why: String,
+}
+
+impl From<&Edit> for LetterEdit {
+    fn from(edit: &Edit) -> LetterEdit {
+        let edited = &edit.edited;
+        LetterEdit {
+            by: edit.by.clone(),
+            at: edit.at.into(),
+            base: edited.base.clone(),
+            version: edited.version.clone(),
+            fields: edited.fields.clone(),
+            why: edited.why.clone(),
+        }
+    }
 }
 
 impl fmt::Debug for LetterDetail {
@@ -197,45 +274,58 @@ impl fmt::Debug for LetterDetail {
 }
 
 /// Number of letters in a selection, as of now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct SelectionCount {
     /// At most 10,000, the limit of one task.
     pub letters: u64,
+    /// True if there are more.
     pub more: bool,
 }
 
-/// Counts of letters by kind, and by name of their reason.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Counts of letters.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "LetterStats")]
 pub struct Stats {
-    pub messages: BTreeMap<String, Summary>,
-    pub notifications: BTreeMap<String, Summary>,
-    /// Counts by cause, most frequent first; only the first causes if there are very many.
-    pub causes: Vec<CauseSummary>,
-    /// Newer letters left out of the counts, as there are too many.
-    pub left_off: u64,
+    /// Counts by kind and reason.
+    pub reasons: Vec<ReasonSummary>,
+    /// Counts by cause, most frequent first; only the first 500 causes that were met.
+    pub causes: List<CauseSummary>,
+    /// Newer letters that are not counted, as there are too many.
+    pub uncounted: u64,
+}
+
+/// Letters that died for the same reason.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct ReasonSummary {
+    pub kind: Kind,
+    #[serde(with = "Reason")]
+    pub reason: DeadReason,
+    pub summary: Summary,
 }
 
 /// Letters that died of the same cause.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct CauseSummary {
     pub kind: Kind,
     pub cause: Cause,
     pub summary: Summary,
-    /// Name of one of them.
+    /// Id of one of them.
     pub example: String,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Counts of some letters, and when they died.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "LetterSummary")]
 pub struct Summary {
     pub letters: u64,
     pub redriven: u64,
     pub discarded: u64,
-    pub oldest: Option<Timestamp>,
-    pub newest: Option<Timestamp>,
+    pub oldest: Option<Time>,
+    pub newest: Option<Time>,
 }
 
 impl Summary {
-    pub(super) fn count(&mut self, letter: &Listed) {
+    pub(super) fn count(&mut self, letter: &Letter) {
         let at = letter.last_failed_at;
         self.letters += 1;
         self.redriven += u64::from(letter.redriven);
@@ -246,80 +336,98 @@ impl Summary {
 }
 
 /// Letters that an operation applies to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum Selection {
-    Ids(Vec<String>),
-    /// At most `limit`, oldest first.
-    Filter {
-        filter: Filter,
-        limit: usize,
-    },
+    /// Letters by id.
+    Ids { ids: Vec<String> },
+    /// At most `limit` letters that match, oldest first.
+    Filter { filter: Filter, limit: usize },
 }
 
 impl Selection {
+    pub fn ids(ids: Vec<String>) -> Selection {
+        Selection::Ids { ids }
+    }
+
     /// Description for the list of tasks.
     pub fn about(&self) -> String {
         match self {
-            Selection::Ids(ids) if ids.len() == 1 => ids[0].clone(),
-            Selection::Ids(ids) => format!("{} letters by name", ids.len()),
-            Selection::Filter { filter, limit } => {
-                let told = serde_json::to_value(filter).unwrap_or_default();
-                let set = told.as_object().into_iter().flatten();
-                let set: Vec<String> = set
-                    .filter(|(_, value)| !value.is_null())
-                    .map(|(name, value)| match value.as_str() {
-                        Some(text) => format!("{name} {text}"),
-                        None => format!("{name} {value}"),
-                    })
-                    .collect();
-                format!("at most {limit}: {}", set.join(", "))
-            }
+            Selection::Ids { ids } if ids.len() == 1 => ids[0].clone(),
+            Selection::Ids { ids } => format!("{} letters by name", ids.len()),
+            Selection::Filter { filter, limit } => format!("at most {limit}: {}", filter.words()),
         }
     }
 }
 
 /// Outcome for one letter.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TaskAnswer {
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct LetterOutcome {
     pub id: String,
     pub outcome: TaskOutcome,
 }
 
-mod reason_name {
-    use protocol::ledger::DeadReason;
-    use serde::{Deserialize, Deserializer, Serializer, de};
+#[cfg(test)]
+mod tests {
+    use protocol::Timestamp;
 
-    pub(super) fn serialize<S: Serializer>(reason: &DeadReason, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(reason.name())
+    use super::*;
+
+    #[test]
+    fn a_selection_says_its_type_and_describes_itself() {
+        let one = Selection::ids(vec!["message-0-1".to_owned()]);
+        let json = serde_json::to_string(&one).expect("JSON");
+        assert_eq!(json, r#"{"type":"ids","ids":["message-0-1"]}"#);
+        assert_eq!(one.about(), "message-0-1");
+        let asked = r#"{"type":"filter","limit":50,"filter":{"reason":"too_large","user":"7",
+            "kind":"message","redriven":false,"since":"2026-03-01T09:00:00Z"}}"#;
+        let filter: Selection = serde_json::from_str(asked).expect("a selection");
+        let about = "at most 50: kind message, reason too-large, redriven false, \
+                     since 2026-03-01T09:00:00.000Z, user 7";
+        assert_eq!(filter.about(), about);
+        let json = serde_json::to_value(&filter).expect("JSON");
+        let back: Selection = serde_json::from_value(json).expect("back");
+        assert_eq!(back, filter);
+        for wrong in [
+            r#"{"ids":["message-0-1"]}"#,
+            r#"{"type":"filter","limit":1,"filter":{"topic":"message"}}"#,
+        ] {
+            assert!(serde_json::from_str::<Selection>(wrong).is_err(), "{wrong}");
+        }
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<DeadReason, D::Error> {
-        let name = String::deserialize(from)?;
-        DeadReason::from_name(&name)
-            .ok_or_else(|| de::Error::custom(format!("{name:?} is no reason of a dead letter")))
-    }
-}
-
-mod reason_or_none {
-    use protocol::ledger::DeadReason;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-
-    pub(super) fn serialize<S: Serializer>(
-        reason: &Option<DeadReason>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        reason.map(DeadReason::name).serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Option<DeadReason>, D::Error> {
-        let Some(name) = Option::<String>::deserialize(from)? else {
-            return Ok(None);
+    #[test]
+    fn a_summary_knows_the_first_and_the_last_death() {
+        let mut summary = Summary::default();
+        let dead_at = |ms| Letter {
+            id: "message-0-1".to_owned(),
+            kind: Kind::Message,
+            cursor: "message-0-1".parse().expect("a place"),
+            reason: DeadReason::Expired,
+            error: String::new(),
+            origin_topic: "message".to_owned(),
+            origin_partition: 0,
+            origin_offset: 1,
+            message: None,
+            conversation: None,
+            targets: Vec::new(),
+            retry_count: 0,
+            first_failed_at: Timestamp::ZERO.into(),
+            last_failed_at: Time::from_ms(ms),
+            carrier: "carrier-1".to_owned(),
+            bytes: 0,
+            cause: Cause::of(DeadReason::Expired, ""),
+            redriven: false,
+            discarded: false,
+            discarded_at: None,
+            gone: false,
+            edited: false,
+            parent: None,
         };
-        DeadReason::from_name(&name)
-            .map(Some)
-            .ok_or_else(|| de::Error::custom(format!("{name:?} is no reason of a dead letter")))
+        for ms in [5, 3, 9] {
+            summary.count(&dead_at(ms));
+        }
+        let times = (summary.oldest.map(Time::ms), summary.newest.map(Time::ms));
+        assert_eq!(times, (Some(3), Some(9)));
     }
 }

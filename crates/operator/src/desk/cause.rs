@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use protocol::ledger::DeadReason;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of the error that distinguish causes.
@@ -11,7 +12,9 @@ const PATTERN_MAX: usize = 120;
 
 /// A reason and its error text, without the parts that vary from letter to letter (numbers, quoted
 /// text). Written `too-large: # bytes, at most # are taken`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Cause(String);
 

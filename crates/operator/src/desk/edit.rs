@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use protocol::Timestamp;
 use protocol::keys::Topic;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
@@ -14,7 +15,9 @@ use thiserror::Error;
 const DIGITS: usize = 16;
 
 /// A short name of some bytes, derived from their digest: other bytes have another name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
+)]
 #[serde(try_from = "String", into = "String")]
 pub struct Version(String);
 
@@ -84,7 +87,7 @@ pub struct EditedLetter {
 }
 
 /// An edit in effect.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit {
     pub by: String,
     pub at: Timestamp,

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use protocol::keys::Topic;
 use protocol::{Code, Refusal, Timestamp};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{OperationEntry, OperatorAction, TaskClaim};
@@ -18,7 +19,9 @@ const TEXT_MAX: usize = 500;
 const SAMPLE: u64 = 20;
 
 /// Name of a task, chosen by the requester: a repeated request does not start a second task.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
+)]
 #[serde(try_from = "String", into = "String")]
 pub struct TaskId(String);
 
@@ -56,8 +59,10 @@ impl fmt::Display for TaskId {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Work of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "TaskWork")]
 pub enum OperatorWork {
     /// Publish letters again.
     Redrive,
@@ -78,7 +83,7 @@ impl OperatorWork {
 }
 
 /// Speed, and when to stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Pace {
     /// Letters per second.
@@ -147,7 +152,9 @@ impl StartedTask {
 }
 
 /// Outcome of one letter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskOutcome {
     /// The message had its position: only delivery is retried.
@@ -233,8 +240,9 @@ impl TaskOutcome {
 }
 
 /// State of a task.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "is", rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[schemars(rename = "TaskState")]
 pub enum Progress {
     /// Letters are still being added. A task that stays in this state was broken off, and does
     /// nothing.
@@ -251,7 +259,7 @@ pub enum Progress {
 }
 
 /// A request and the outcomes of its letters.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperatorTask {
     pub begun: StartedTask,
     pub by: String,
@@ -262,28 +270,21 @@ pub struct OperatorTask {
     /// First outcomes, letter by letter.
     pub told: Vec<(String, TaskOutcome)>,
     /// Number of new letters that letters of this task died again as.
-    #[serde(default)]
     pub died_again: u64,
     /// First of the new letters.
-    #[serde(default)]
     pub died_again_as: Vec<String>,
     /// Letters of the task that died again. A letter with several targets may die again as several
     /// letters, so these are fewer than `died_again`.
-    #[serde(skip)]
     parents: BTreeSet<String>,
     pub ended_at: Option<Timestamp>,
     /// Counts of redriven letters and of letters that died again, at the last resume by an
     /// operator, who has judged these.
-    #[serde(skip)]
     judged: (u64, u64),
-    #[serde(skip)]
     waiting: VecDeque<String>,
     /// In claim order.
-    #[serde(skip)]
     claimed: Vec<TaskClaim>,
     /// Letters named so far, kept while the task is choosing: two requests with the same name may
     /// interleave.
-    #[serde(skip)]
     named: BTreeSet<String>,
 }
 

@@ -511,6 +511,36 @@ fn entries_are_readable_and_come_back() {
     assert!("no spaces".parse::<TaskId>().is_err());
 }
 
+/// Logs of earlier versions: answers have a form of their own, and this one stays.
+#[test]
+fn the_stored_form_of_an_entry_stays() {
+    let acts = [
+        r#"{"begun":{"task":"t","work":"redrive","letters":1,"pace":{"per_second":50,"pause_above":20},"about":"message-0-1","why":"w"}}"#,
+        r#"{"chosen":{"task":"t","letters":["message-0-1"]}}"#,
+        r#"{"claimed":{"task":"t","claims":[{"letter":"message-0-1","at":6,"to":{"topic":"retry-1","partition":3,"from":9}}]}}"#,
+        r#"{"done":{"task":"t","outcomes":[["message-0-1","to_retry"]]}}"#,
+        r#"{"paused":{"task":"t","why":"w"}}"#,
+        r#"{"paused":{"task":"t","why":"w","by_itself":true}}"#,
+        r#"{"died_again":{"task":"t","letters":["message-0-2"],"parents":["message-0-1"]}}"#,
+        r#"{"resumed":{"task":"t"}}"#,
+        r#"{"cancelled":{"task":"t"}}"#,
+        r#"{"looked":{"letter":"message-0-1","why":"w"}}"#,
+        r#"{"exported":{"from":"message-0-1","letters":1,"why":"w"}}"#,
+        r#"{"imported":{"letters":["message-0-1"],"why":"w"}}"#,
+        r#"{"repaired":{"user":7,"what":["a step"],"why":"w"}}"#,
+        r#"{"signed_out":{"user":7,"platform":"Ios","why":"w"}}"#,
+        r#"{"signed_out":{"user":7,"revoked_before":9,"why":"w","outcome":"1 sessions end"}}"#,
+        r#"{"drained":{"boat":"boat-1","cancel":true}}"#,
+        r#"{"edited":{"letter":"message-0-1","base":"0123456789abcdef","version":"fedcba9876543210","at":{"topic":"dead","partition":0,"offset":2},"fields":["message.data"],"why":"w"}}"#,
+        r#"{"forgotten":{"letters":["message-0-1"]}}"#,
+    ];
+    for act in acts {
+        let text = format!(r#"{{"at":7,"by":"ann","act":{act}}}"#);
+        let entry: OperationEntry = serde_json::from_str(&text).expect(&text);
+        assert_eq!(serde_json::to_string(&entry).expect("JSON"), text);
+    }
+}
+
 /// Two workers, one of them unaware that it lost its partition: whatever they write, in any order,
 /// a letter is marked by one task and counted once.
 #[derive(Clone, Debug)]

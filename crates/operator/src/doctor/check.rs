@@ -1,10 +1,13 @@
 //! Checks of the doctor.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A check of an installation; docs/operations/doctor.md has a line for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
 pub enum Check {
     // Run by the command.
     AdminPort,
@@ -76,21 +79,29 @@ impl Check {
         Check::ClosedMinutes,
     ];
 
+    /// Label of metric `part_up`.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Check::AuditStore => "audit-store",
+            other => other.name(),
+        }
+    }
+
     pub const fn name(self) -> &'static str {
         match self {
-            Check::AdminPort => "admin-port",
+            Check::AdminPort => "admin_port",
             Check::Version => "version",
             Check::Clock => "clock",
             Check::Ready => "ready",
-            Check::TokenKey => "token-key",
+            Check::TokenKey => "token_key",
             Check::Identity => "identity",
             Check::Tickets => "tickets",
             Check::Links => "links",
             Check::Operators => "operators",
-            Check::DeskCertificate => "desk-certificate",
+            Check::DeskCertificate => "desk_certificate",
             Check::Auditing => "auditing",
             Check::Copies => "copies",
-            Check::OpenFiles => "open-files",
+            Check::OpenFiles => "open_files",
             Check::Space => "space",
             Check::Log => "log",
             Check::Mailbox => "mailbox",
@@ -99,16 +110,16 @@ impl Check {
             Check::Conversations => "conversations",
             Check::Devices => "devices",
             Check::Ledger => "ledger",
-            Check::AuditStore => "audit-store",
+            Check::AuditStore => "audit_store",
             Check::Discovery => "discovery",
             Check::Members => "members",
             Check::Topics => "topics",
             Check::Schema => "schema",
-            Check::LogClock => "log-clock",
+            Check::LogClock => "log_clock",
             Check::Carriers => "carriers",
             Check::Horns => "horns",
-            Check::DeadLetters => "dead-letters",
-            Check::ClosedMinutes => "closed-minutes",
+            Check::DeadLetters => "dead_letters",
+            Check::ClosedMinutes => "closed_minutes",
         }
     }
 }

@@ -126,7 +126,7 @@ pub struct Letters {
 pub struct Waiting {
     pub letters: u64,
     /// Newer letters left uncounted.
-    pub left_off: u64,
+    pub uncounted: u64,
     pub oldest: Option<Timestamp>,
     /// The most frequent cause.
     pub cause: Option<String>,
@@ -142,7 +142,7 @@ impl Letters {
                 return Finding::warning(Check::DeadLetters, seen, advice);
             }
         };
-        if waiting.letters == 0 && waiting.left_off == 0 {
+        if waiting.letters == 0 && waiting.uncounted == 0 {
             return Finding::ok(Check::DeadLetters, "none waits");
         }
         let mut seen = format!("{} wait", count(waiting.letters, "letter"));
@@ -152,8 +152,8 @@ impl Letters {
         if let Some(cause) = waiting.cause {
             seen += &format!("; most often {cause}");
         }
-        if waiting.left_off > 0 {
-            seen += &format!("; {} more were not counted", waiting.left_off);
+        if waiting.uncounted > 0 {
+            seen += &format!("; {} more were not counted", waiting.uncounted);
         }
         Finding::warning(Check::DeadLetters, seen, advice)
     }
@@ -201,5 +201,5 @@ impl ClosedMinutes {
 }
 
 const fn without_store() -> &'static str {
-    "a loss would not be seen: look at the audit-store check"
+    "a loss would not be seen: look at the check audit_store"
 }

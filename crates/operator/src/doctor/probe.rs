@@ -73,7 +73,7 @@ pub struct UnknownProcess {
     pub check: String,
     /// `None`: a verdict that this program does not know either.
     pub verdict: Option<CheckVerdict>,
-    pub seen: String,
+    pub observation: String,
 }
 
 impl UnknownProcess {
@@ -82,9 +82,9 @@ impl UnknownProcess {
         let UnknownProcess {
             check,
             verdict,
-            seen,
+            observation,
         } = self;
-        let seen = format!("{check}, which this program does not know: {seen}");
+        let seen = format!("{check}, which this program does not know: {observation}");
         let advice = "ask with the program of its version";
         match verdict {
             Some(CheckVerdict::Failure) => Finding::failure(Check::Version, seen, advice),

@@ -17,7 +17,7 @@ fn address(text: &str) -> SocketAddr {
 
 /// The verdict of a finding, after checking that every other than an ok one has advice.
 fn verdict(finding: Finding) -> CheckVerdict {
-    assert!(!finding.seen.is_empty(), "{finding:?}");
+    assert!(!finding.observation.is_empty(), "{finding:?}");
     let is_advised = !finding.advice.is_empty();
     assert_eq!(
         is_advised,
@@ -57,7 +57,7 @@ fn the_development_key_is_for_this_machine_only() {
     assert_eq!(verdict(own), CheckVerdict::Ok);
     assert_eq!(verdict(key(true, &[]).finding()), CheckVerdict::Warning);
     let open = key(true, &["0.0.0.0:9000"]).finding();
-    assert!(open.seen.contains("0.0.0.0:9000"), "{open:?}");
+    assert!(open.observation.contains("0.0.0.0:9000"), "{open:?}");
     assert_eq!(verdict(open), CheckVerdict::Failure);
 }
 
@@ -156,7 +156,7 @@ fn a_certificate_of_the_desk_that_ends_is_said_a_week_before() {
         (0, CheckVerdict::Failure, "is over"),
     ] {
         let finding = hours(left);
-        assert!(finding.seen.contains(word), "{finding:?}");
+        assert!(finding.observation.contains(word), "{finding:?}");
         assert_eq!(verdict(finding), wanted, "{left}");
     }
 }
@@ -225,17 +225,17 @@ fn a_part_that_is_slow_late_or_away_is_told_apart() {
         Answer { check, took }.finding()
     };
     let soon = answer(Inspection::Saw(Duration::from_millis(3)));
-    assert!(soon.seen.contains("3ms"), "{soon:?}");
+    assert!(soon.observation.contains("3ms"), "{soon:?}");
     assert_eq!(verdict(soon), CheckVerdict::Ok);
     let at_once = answer(Inspection::Saw(Duration::from_micros(3)));
-    assert_eq!(at_once.seen, "answers in less than 1ms");
+    assert_eq!(at_once.observation, "answers in less than 1ms");
     let slow = answer(Inspection::Saw(Duration::from_millis(800)));
     assert_eq!(verdict(slow), CheckVerdict::Warning);
     let late = answer(Inspection::Late(Duration::from_secs(3)));
-    assert!(late.seen.contains("within 3s"), "{late:?}");
+    assert!(late.observation.contains("within 3s"), "{late:?}");
     assert_eq!(verdict(late), CheckVerdict::Failure);
     let away = answer(Inspection::Failed("history: unavailable".to_owned()));
-    assert!(away.seen.contains("unavailable"), "{away:?}");
+    assert!(away.observation.contains("unavailable"), "{away:?}");
     assert_eq!(verdict(away), CheckVerdict::Failure);
 }
 
@@ -311,17 +311,20 @@ fn what_waits_is_judged_by_its_age_and_not_by_its_number() {
         since: None,
         ..backlog(Some(20), MINUTE)
     };
-    assert_eq!(progress(vec![done.clone()]).seen, "nothing waits");
+    assert_eq!(progress(vec![done.clone()]).observation, "nothing waits");
     let busy = progress(vec![backlog(Some(12), MINUTE), done]);
     assert_eq!(
-        (busy.seen.as_str(), busy.verdict),
+        (busy.observation.as_str(), busy.verdict),
         ("8 records on the way", CheckVerdict::Ok)
     );
     let late = progress(vec![backlog(Some(12), MINUTE * 2)]);
-    assert!(late.seen.contains("message/3 for 2m"), "{late:?}");
+    assert!(late.observation.contains("message/3 for 2m"), "{late:?}");
     assert_eq!(verdict(late), CheckVerdict::Warning);
     let stands = progress(vec![backlog(None, MINUTE * 6)]);
-    assert!(stands.seen.starts_with("10 records wait"), "{stands:?}");
+    assert!(
+        stands.observation.starts_with("10 records wait"),
+        "{stands:?}"
+    );
     assert_eq!(verdict(stands), CheckVerdict::Failure);
 }
 
@@ -335,7 +338,7 @@ fn a_retry_waits_for_its_tier_first() {
 #[test]
 fn records_that_went_unread_are_a_loss() {
     let lost = progress(vec![backlog(Some(7), Duration::ZERO)]);
-    assert!(lost.seen.contains("3 in message/3"), "{lost:?}");
+    assert!(lost.observation.contains("3 in message/3"), "{lost:?}");
     assert_eq!(verdict(lost), CheckVerdict::Failure);
 }
 
@@ -353,7 +356,7 @@ fn a_letter_that_waits_is_a_warning() {
         ..Waiting::default()
     });
     assert_eq!(
-        two.seen,
+        two.observation,
         "2 letters wait, the oldest for 3h; most often too-large"
     );
     assert_eq!(verdict(two), CheckVerdict::Warning);
@@ -423,7 +426,10 @@ fn clocks_differ_only_where_the_way_there_does_not_explain_it() {
     );
     // Each is close enough to this machine, but not to the other.
     let apart = Clocks(vec![reading("a", 900, 1), reading("b", -900, 1)]).finding();
-    assert!(apart.seen.starts_with("a is ahead of b by 1s"), "{apart:?}");
+    assert!(
+        apart.observation.starts_with("a is ahead of b by 1s"),
+        "{apart:?}"
+    );
     assert_eq!(verdict(apart), CheckVerdict::Warning);
 }
 
@@ -461,7 +467,7 @@ fn what_another_version_says_is_told_and_not_taken_for_more() {
         let stranger = UnknownProcess {
             check: "quorum".to_owned(),
             verdict,
-            seen: "two of three".to_owned(),
+            observation: "two of three".to_owned(),
         };
         stranger.finding()
     };
@@ -471,12 +477,12 @@ fn what_another_version_says_is_told_and_not_taken_for_more() {
     let failed = said(Some(CheckVerdict::Failure));
     assert_eq!(failed.verdict, CheckVerdict::Failure);
     assert_eq!(
-        failed.seen,
+        failed.observation,
         "quorum, which this program does not know: two of three"
     );
     for unseen in [Unreachable::Busy, Unreachable::Foreign] {
         let finding = unseen.finding();
         assert_eq!(finding.verdict, CheckVerdict::Warning);
-        assert!(finding.seen.contains("not looked at"), "{finding:?}");
+        assert!(finding.observation.contains("not looked at"), "{finding:?}");
     }
 }

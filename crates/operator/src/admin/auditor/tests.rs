@@ -21,6 +21,7 @@ use crate::admin::audit::{AuditQuestion, Report};
 use crate::admin::audit_answer::answer;
 use crate::admin::tests::Books;
 use crate::admin::verify::{self, verify};
+use crate::answer::Time;
 
 /// Records the workers that moved the head and the records read, and loses a row on demand.
 #[derive(Default)]
@@ -549,8 +550,8 @@ async fn an_answer_from_closed_minutes_is_that_of_the_log() {
     world.books.accept(2).await;
     let start = world.head().await.start.minute;
     let window = |since: Option<u32>, until: Option<u32>| AuditQuestion {
-        since: since.map(|minutes| (start + MINUTE * minutes).millis()),
-        until: until.map(|minutes| (start + MINUTE * minutes).millis()),
+        since: since.map(|minutes| Time::from(start + MINUTE * minutes)),
+        until: until.map(|minutes| Time::from(start + MINUTE * minutes)),
         ..AuditQuestion::default()
     };
     let windows = [
@@ -569,34 +570,34 @@ async fn an_answer_from_closed_minutes_is_that_of_the_log() {
         };
         let deep = world.answer(&deep).await;
         let figures = |report: &Report| {
-            let missing = report.missing.first.clone();
+            let missing = report.missing.items.clone();
             let minutes: Vec<_> = report
                 .minutes
-                .first
+                .items
                 .iter()
                 .map(|m| (m.at, m.accepted))
                 .collect();
             let of = (report.accepted, report.settled, report.in_flight);
-            (report.even, of, missing, minutes, report.left_off)
+            (report.balanced, of, missing, minutes, report.truncated)
         };
         assert_eq!(figures(&quick), figures(&deep), "{question:?}");
-        assert_eq!(deep.closed, 0);
+        assert_eq!(deep.closed_minutes, 0);
         let open_end = since == Some(29);
         assert_eq!(
-            quick.closed == 0,
+            quick.closed_minutes == 0,
             open_end,
             "{question:?}: {}",
-            quick.closed
+            quick.closed_minutes
         );
     }
     let all = world.answer(&window(Some(0), None)).await;
-    assert_eq!(all.missing.first.len(), 2);
+    assert_eq!(all.missing.items.len(), 2);
     assert_eq!((all.accepted, all.in_flight), (30 * 6 + 2, 2));
 
     // Settled minutes need no read of the log.
     let before = world.watch.read.load(Ordering::SeqCst);
     let settled = world.answer(&window(Some(1), Some(9))).await;
-    assert_eq!((settled.accepted, settled.closed), (48, 8));
+    assert_eq!((settled.accepted, settled.closed_minutes), (48, 8));
     assert_eq!(world.watch.read.load(Ordering::SeqCst), before);
 }
 
@@ -611,8 +612,8 @@ async fn a_verification_names_the_minutes_that_were_changed() {
     advance(MINUTE * 3).await;
     auditor.round().await.expect("a round");
     let whole = world.verify(true).await;
-    assert!(whole.holds, "{whole:?}");
-    assert_eq!((whole.minutes, whole.reread, whole.last), (6, 6, 6));
+    assert!(whole.intact, "{whole:?}");
+    assert_eq!((whole.minutes, whole.minutes_in_log, whole.link), (6, 6, 6));
 
     let row = world.rows().await.remove(2);
     let closed = row.closed.expect("a row");
@@ -620,22 +621,22 @@ async fn a_verification_names_the_minutes_that_were_changed() {
     changed.accepted -= 1;
     world.store.save(&changed).await.expect("saves");
     let broken = world.verify(false).await;
-    assert!(!broken.holds);
+    assert!(!broken.intact);
     let names: Vec<_> = broken
         .flaws
-        .first
+        .items
         .iter()
         .map(|named| named.minute)
         .collect();
-    assert_eq!(names, [closed.minute.millis()]);
+    assert_eq!(names, [Time::from(closed.minute)]);
     world.store.save(&closed).await.expect("saves");
-    assert!(world.verify(false).await.holds);
+    assert!(world.verify(false).await.intact);
 
     let gone = closed.minute..closed.minute + MINUTE;
     world.store.forget(gone).await.expect("forgets");
     let broken = world.verify(false).await;
     assert!(
-        broken.flaws.first[0].flaw.contains("link 3 was removed"),
+        broken.flaws.items[0].flaw.contains("link 3 was removed"),
         "{broken:?}"
     );
 }
@@ -668,10 +669,10 @@ async fn a_chain_that_was_made_anew_does_not_match_the_log() {
     let amendment = Amendment::of(&forged, later, &MinuteVerdict::default());
     let amended = world.store.amend(forged.minute, &amendment).await;
     amended.expect("amends");
-    assert!(world.verify(false).await.holds);
+    assert!(world.verify(false).await.intact);
     let deep = world.verify(true).await;
-    let named = &deep.flaws.first;
+    let named = &deep.flaws.items;
     assert_eq!(named.len(), 1, "{named:?}");
-    assert_eq!(named[0].minute, closed.minute.millis());
+    assert_eq!(named[0].minute, Time::from(closed.minute));
     assert!(named[0].flaw.contains("3 message"), "{named:?}");
 }

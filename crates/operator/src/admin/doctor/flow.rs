@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use super::{Doctor, MORE_PATIENCE, PATIENCE, look};
 use crate::admin::api::Desk;
+use crate::answer::Time;
 use crate::dead_letters::Stats;
 use crate::doctor::{
     Backlog, Check, ClosedMinutes, Finding, Inspection, Letters, LogClock, Progress, Waiting,
@@ -184,12 +185,12 @@ async fn counted(desk: &Desk) -> anyhow::Result<Waiting> {
 }
 
 fn waiting(stats: &Stats) -> Waiting {
-    let summaries = stats.messages.values().chain(stats.notifications.values());
+    let summaries = stats.reasons.iter().map(|reason| &reason.summary);
     let open = |letters: u64, redriven: u64, discarded: u64| {
         letters.saturating_sub(redriven.saturating_add(discarded))
     };
     let mut waiting = Waiting {
-        left_off: stats.left_off,
+        uncounted: stats.uncounted,
         ..Waiting::default()
     };
     for summary in summaries {
@@ -197,9 +198,10 @@ fn waiting(stats: &Stats) -> Waiting {
         waiting.letters += letters;
         // The oldest letter of a reason may be among those already redriven or discarded.
         let oldest = summary.oldest.filter(|_| letters == summary.letters);
+        let oldest = oldest.map(Time::at);
         waiting.oldest = waiting.oldest.into_iter().chain(oldest).min();
     }
-    let causes = stats.causes.iter().map(|cause| {
+    let causes = stats.causes.items.iter().map(|cause| {
         let summary = &cause.summary;
         (
             open(summary.letters, summary.redriven, summary.discarded),

@@ -36,7 +36,7 @@ impl Doctor {
 
 fn show(answer: &Answer) {
     let is_up = matches!(answer.took, Inspection::Saw(_));
-    gauge!("part_up", "part" => answer.check.name()).set(if is_up { 1.0 } else { 0.0 });
+    gauge!("part_up", "part" => answer.check.label()).set(if is_up { 1.0 } else { 0.0 });
 }
 
 #[cfg(test)]
@@ -79,7 +79,7 @@ mod tests {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().build().expect("a runtime");
         let up = shown(|| runtime.block_on(doctor.probe()));
-        for part in ["log", "mailbox", "discovery", "ledger", "history"] {
+        for part in ["log", "mailbox", "discovery", "ledger", "audit-store"] {
             let line = format!("part_up{{part=\"{part}\"}} 1");
             assert!(up.contains(&line), "{part}: {up:?}");
         }

@@ -5,6 +5,7 @@ use anyhow::{Result, bail};
 use protocol::cache::{CacheKey, Invalidation};
 use protocol::conversation::ConversationRow;
 use protocol::{ConversationId, UserId};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
@@ -19,17 +20,18 @@ const MENDS: usize = 500;
 const NAMED: usize = 50;
 
 /// Report before a repair, its steps, and the report after it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Repaired {
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct RepairReport {
     pub before: UserReport,
-    pub mended: Vec<Mended>,
+    pub steps: Vec<RepairStep>,
     pub after: UserReport,
 }
 
 /// One step of a repair.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mended {
-    pub what: String,
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct RepairStep {
+    /// Step, in words.
+    pub step: String,
     /// Reason for a step that failed, which may be requested again.
     pub error: Option<String>,
 }
@@ -40,7 +42,7 @@ impl Doctor {
     ///
     /// # Errors
     /// A log of operations that cannot be written; nothing is repaired then.
-    pub async fn repair(&self, by: &str, user: UserId, why: &str) -> Result<Option<Repaired>> {
+    pub async fn repair(&self, by: &str, user: UserId, why: &str) -> Result<Option<RepairReport>> {
         let Some(backends) = &self.parts.access.whole else {
             return Ok(None);
         };
@@ -50,26 +52,26 @@ impl Doctor {
         let before = found.report();
         if mends.is_empty() {
             let after = before.clone();
-            return Ok(Some(Repaired {
+            return Ok(Some(RepairReport {
                 before,
-                mended: Vec::new(),
+                steps: Vec::new(),
                 after,
             }));
         }
         self.write_down(by, user, &mends, why).await?;
-        let mut mended = Vec::with_capacity(mends.len());
+        let mut steps = Vec::with_capacity(mends.len());
         for mend in mends {
-            let what = mend.to_string();
+            let step = mend.to_string();
             let error = mend_one(backends, mend).await.err();
-            mended.push(Mended {
-                what,
+            steps.push(RepairStep {
+                step,
                 error: error.map(|error| format!("{error:#}")),
             });
         }
         let after = examined(backends, user).await.report();
-        Ok(Some(Repaired {
+        Ok(Some(RepairReport {
             before,
-            mended,
+            steps,
             after,
         }))
     }

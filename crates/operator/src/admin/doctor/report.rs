@@ -1,9 +1,10 @@
 //! Answers of the doctor, as JSON over HTTP.
 
 use protocol::UserId;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::admin::Shortlist;
+use crate::answer::{List, Time, id};
 use crate::doctor::user::{Damage, Difference, Unread};
 use crate::doctor::{CheckVerdict, Finding};
 
@@ -11,15 +12,14 @@ use crate::doctor::{CheckVerdict, Finding};
 const TOLD: usize = 200;
 
 /// Version and time of the process that answers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Greeting {
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct ProcessClock {
     pub version: String,
-    /// Milliseconds since 1970.
-    pub now: i64,
+    pub now: Time,
 }
 
 /// Findings of a process about the installation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Checkup {
     /// `boat`, `station`, `carrier`, `horn`, or `all`.
     pub role: String,
@@ -30,11 +30,13 @@ pub struct Checkup {
 }
 
 /// Examination of a user's data in the stores.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct UserReport {
+    #[serde(with = "id")]
+    #[schemars(with = "String")]
     pub user: UserId,
     pub verdict: CheckVerdict,
-    pub differences: Shortlist<DoctorAnswer>,
+    pub differences: List<UserFinding>,
     pub sessions: u64,
     /// Messages that wait in mailboxes.
     pub mails: u64,
@@ -42,43 +44,43 @@ pub struct UserReport {
     /// Rows of history.
     pub rows: u64,
     /// Parts left out because there is too much of them, a sentence each.
-    pub left_off: Vec<String>,
+    pub omissions: Vec<String>,
 }
 
 /// One difference, or one part that was not read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DoctorAnswer {
-    /// Kind of the difference: `hole`, `list-behind`, `not-looked-at` …
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct UserFinding {
+    /// Kind of the difference: `hole`, `list_behind`, `not_looked_at` …
     pub kind: String,
     pub verdict: CheckVerdict,
     /// The contradiction, in a sentence.
-    pub seen: String,
-    /// Step of a repair; `None` if a repair does nothing about it.
-    pub mend: Option<String>,
+    pub observation: String,
+    /// Step of a repair; null if a repair does nothing about it.
+    pub repair: Option<String>,
     /// Advice to a person, if a repair does nothing.
     pub advice: Option<String>,
 }
 
-impl From<&Difference> for DoctorAnswer {
-    fn from(difference: &Difference) -> DoctorAnswer {
+impl From<&Difference> for UserFinding {
+    fn from(difference: &Difference) -> UserFinding {
         let Difference { damage, mend } = difference;
-        DoctorAnswer {
+        UserFinding {
             kind: damage.name().to_owned(),
             verdict: damage.verdict(),
-            seen: damage.to_string(),
-            mend: mend.as_ref().map(ToString::to_string),
+            observation: damage.to_string(),
+            repair: mend.as_ref().map(ToString::to_string),
             advice: mend.is_none().then(|| damage.advice().to_owned()),
         }
     }
 }
 
-impl From<&Unread> for DoctorAnswer {
-    fn from(unread: &Unread) -> DoctorAnswer {
-        DoctorAnswer {
+impl From<&Unread> for UserFinding {
+    fn from(unread: &Unread) -> UserFinding {
+        UserFinding {
             kind: Unread::NAME.to_owned(),
             verdict: unread.verdict(),
-            seen: unread.to_string(),
-            mend: None,
+            observation: unread.to_string(),
+            repair: None,
             advice: Some(unread.advice().to_owned()),
         }
     }
@@ -88,10 +90,10 @@ impl From<&Unread> for DoctorAnswer {
 pub(super) fn told(
     unread: &[Unread],
     differences: &[Difference],
-) -> (CheckVerdict, Shortlist<DoctorAnswer>) {
+) -> (CheckVerdict, List<UserFinding>) {
     let verdicts = differences.iter().map(|d| Damage::verdict(&d.damage));
     let worst = verdicts.chain(unread.iter().map(Unread::verdict)).max();
-    let told = unread.iter().map(DoctorAnswer::from);
-    let told = told.chain(differences.iter().map(DoctorAnswer::from));
-    (worst.unwrap_or(CheckVerdict::Ok), Shortlist::of(told, TOLD))
+    let told = unread.iter().map(UserFinding::from);
+    let told = told.chain(differences.iter().map(UserFinding::from));
+    (worst.unwrap_or(CheckVerdict::Ok), List::of(told, TOLD))
 }

@@ -5,48 +5,39 @@ use std::time::Duration;
 
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use axum::routing::{get, post};
-use axum::{Extension, Json, Router, middleware};
+use axum::{Extension, Json};
 use protocol::UserId;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
-use super::{Checkup, Doctor, Greeting, Repaired, UserReport};
-use crate::admin::api::{Answer, Refused, failed};
-use crate::admin::operators::{Operator, authenticate};
+use super::{Checkup, Doctor, ProcessClock, RepairReport, UserReport};
+use crate::admin::api::{Answer, failed};
+use crate::admin::operators::Operator;
+use crate::admin::refusal::Refused;
 
 /// Longest wait of an examination for the one before it.
 const TURN_WAIT: Duration = Duration::from_secs(5);
 
 /// Reason for a repair.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RepairQuestion {
+    /// The operator's reason; required if operators sign in.
     pub why: String,
 }
 
-pub(in crate::admin) fn routes(doctor: Arc<Doctor>) -> Router {
-    let operators = Arc::new(doctor.parts.operators.clone());
-    Router::new()
-        .route("/doctor", get(checkup))
-        .route("/doctor/clock", get(clock))
-        .route("/doctor/user/{user}", get(examine))
-        .route("/doctor/user/{user}/repair", post(repair))
-        .layer(middleware::from_fn_with_state(operators, authenticate))
-        .with_state(doctor)
+pub(in crate::admin) async fn clock(State(doctor): State<Arc<Doctor>>) -> Json<ProcessClock> {
+    Json(doctor.clock())
 }
 
-async fn clock(State(doctor): State<Arc<Doctor>>) -> Json<Greeting> {
-    Json(doctor.greeting())
-}
-
-async fn checkup(State(doctor): State<Arc<Doctor>>) -> Answer<Checkup> {
+pub(in crate::admin) async fn checkup(State(doctor): State<Arc<Doctor>>) -> Answer<Checkup> {
     let _turn = doctor.turn().await?;
     Ok(Json(doctor.checkup().await))
 }
 
-async fn examine(
+pub(in crate::admin) async fn examine(
     State(doctor): State<Arc<Doctor>>,
     Path(user): Path<String>,
 ) -> Answer<UserReport> {
@@ -55,12 +46,12 @@ async fn examine(
     doctor.examine(user).await.map(Json).ok_or_else(elsewhere)
 }
 
-async fn repair(
+pub(in crate::admin) async fn repair(
     State(doctor): State<Arc<Doctor>>,
     Extension(operator): Extension<Operator>,
     Path(user): Path<String>,
     Json(question): Json<RepairQuestion>,
-) -> Answer<Repaired> {
+) -> Answer<RepairReport> {
     operator.may_repair(&question.why)?;
     let user = user_of(&user)?;
     let _turn = doctor.turn().await?;
@@ -73,8 +64,8 @@ impl Doctor {
         match timeout(TURN_WAIT, self.room.acquire()).await {
             Ok(Ok(permit)) => Ok(permit),
             Ok(Err(_)) | Err(_) => {
-                let text = "another examination goes on: ask again in a moment\n".to_owned();
-                Err((StatusCode::TOO_MANY_REQUESTS, text))
+                let text = "another examination goes on: ask again in a moment";
+                Err(Refused::new(StatusCode::TOO_MANY_REQUESTS, text))
             }
         }
     }
@@ -83,15 +74,14 @@ impl Doctor {
 fn user_of(text: &str) -> Result<UserId, Refused> {
     let user = text.parse();
     user.map_err(|error: String| {
-        let text = format!("{text:?} is no user: {error}\n");
-        (StatusCode::BAD_REQUEST, text)
+        let text = format!("{text:?} is no user: {error}");
+        Refused::new(StatusCode::BAD_REQUEST, text)
     })
 }
 
 fn elsewhere() -> Refused {
-    let text =
-        "this service does not see the stores: ask the admin port of a station or a carrier\n";
-    (StatusCode::NOT_FOUND, text.to_owned())
+    let text = "this service does not see the stores: ask the admin port of a station or a carrier";
+    Refused::new(StatusCode::NOT_FOUND, text)
 }
 
 #[cfg(test)]
@@ -139,24 +129,27 @@ mod tests {
         };
         let viewer = Operator::with("ann", &[Role::View, Role::Redrive, Role::Discard]);
         let refused = asked(viewer, "a disk failed").await;
-        assert_eq!(refused.expect_err("no role").0, StatusCode::FORBIDDEN);
+        assert_eq!(refused.expect_err("no role").status, StatusCode::FORBIDDEN);
         let may = || Operator::with("bob", &[Role::View, Role::Repair]);
         let refused = asked(may(), " ").await;
-        assert_eq!(refused.expect_err("no reason").0, StatusCode::BAD_REQUEST);
+        assert_eq!(
+            refused.expect_err("no reason").status,
+            StatusCode::BAD_REQUEST
+        );
         let Json(repaired) = asked(may(), "a disk failed").await.expect("repaired");
-        assert_eq!(repaired.mended, []);
+        assert_eq!(repaired.steps, []);
     }
 
     #[tokio::test]
     async fn who_does_not_see_the_stores_says_who_does() {
         let doctor = doctor_with(|_| Access::default());
         let refused = examine(doctor.clone(), seven()).await;
-        let (status, text) = refused.expect_err("it sees nothing");
-        assert_eq!(status, StatusCode::NOT_FOUND);
-        assert!(text.contains("station"), "{text}");
+        let refused = refused.expect_err("it sees nothing");
+        assert_eq!(refused.status, StatusCode::NOT_FOUND);
+        assert!(refused.error.message.contains("station"), "{refused:?}");
         let nobody = examine(doctor, Path("-1".to_owned())).await;
-        let (status, _) = nobody.expect_err("no user");
-        assert_eq!(status, StatusCode::BAD_REQUEST);
+        let refused = nobody.expect_err("no user");
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST);
     }
 
     /// A boat has no desk, but operators need to see its limits.
@@ -204,7 +197,7 @@ mod tests {
         );
         let none = call(probes, "localhost", "/api/v1/doctor").await;
         assert!(none.starts_with("HTTP/1.1 404"), "{none}");
-        assert!(asked("/doctor").await.contains("open-files"));
+        assert!(asked("/doctor").await.contains("open_files"));
         assert!(asked("/doctor").await.contains("no-store"));
         let foreign = from("evil.example", "/doctor").await;
         assert!(foreign.starts_with("HTTP/1.1 421"), "{foreign}");
@@ -218,9 +211,9 @@ mod tests {
         let doctor = doctor_with(|backends| Access::from(backends));
         let turn = doctor.turn().await.expect("nobody is examined");
         let refused = examine(doctor.clone(), seven()).await;
-        let (status, text) = refused.expect_err("it is busy");
-        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
-        assert!(text.contains("ask again"), "{text}");
+        let refused = refused.expect_err("it is busy");
+        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+        assert!(refused.error.message.contains("ask again"), "{refused:?}");
         drop(turn);
         assert!(examine(doctor.clone(), seven()).await.is_ok());
     }

@@ -47,7 +47,7 @@ const POSITIONS: u64 = 20_000;
 pub(super) struct Extent {
     pub(super) rows: u64,
     /// Parts left out because there is too much of them.
-    pub(super) left_off: Vec<String>,
+    pub(super) omissions: Vec<String>,
     /// Parts that could not be read.
     pub(super) unread: Vec<Unread>,
 }
@@ -150,7 +150,7 @@ impl Reader<'_> {
                     Err(_) => "all".to_owned(),
                 };
                 let text = format!("of the mail on {platform} {rest} newer messages");
-                self.extent.left_off.push(text);
+                self.extent.omissions.push(text);
                 return entries;
             }
         }
@@ -267,7 +267,7 @@ impl Reader<'_> {
             }
             if listed.len() >= CONVERSATIONS {
                 let text = format!("conversations beyond the first {CONVERSATIONS}");
-                self.extent.left_off.push(text);
+                self.extent.omissions.push(text);
                 return (listed, false);
             }
         }
@@ -329,7 +329,7 @@ impl Reader<'_> {
         let skipped = Seq(claimed.0.saturating_sub(POSITIONS));
         if skipped > Seq::ZERO {
             let text = format!("positions up to {skipped} of {id}");
-            self.extent.left_off.push(text);
+            self.extent.omissions.push(text);
         }
         let side = ConversationSide {
             history: self.backends.history.as_ref(),
@@ -351,7 +351,7 @@ impl Reader<'_> {
         let cut_off = given_up.is_some() || stopped.is_some();
         if let Some(last) = given_up {
             let text = format!("positions of {id} after {last}, as there are too many holes");
-            self.extent.left_off.push(text);
+            self.extent.omissions.push(text);
         }
         if let Some((last, why)) = stopped {
             self.unread::<()>(format!("positions of {id} after {last}"), why);

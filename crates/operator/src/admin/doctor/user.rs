@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::report::told;
 use super::snapshot::{Extent, chart};
-use super::{Doctor, Greeting, UserReport, VERSION};
+use super::{Doctor, ProcessClock, UserReport, VERSION};
 use crate::doctor::user::{Difference, UserSnapshot, lasting};
 use backend::Backends;
 
@@ -25,12 +25,12 @@ pub(super) struct Examined {
 }
 
 impl Doctor {
-    pub(super) fn greeting(&self) -> Greeting {
+    pub(super) fn clock(&self) -> ProcessClock {
         let whole = self.parts.access.whole.as_ref();
         let now = whole.map_or_else(|| SystemClock.now(), |backends| backends.clock.now());
-        Greeting {
+        ProcessClock {
             version: VERSION.to_owned(),
-            now: now.millis(),
+            now: now.into(),
         }
     }
 
@@ -73,7 +73,7 @@ impl Examined {
             mails: mails.map(|mailbox| mailbox.entries.len() as u64).sum(),
             conversations: self.chart.conversations.len() as u64,
             rows: self.extent.rows,
-            left_off: self.extent.left_off,
+            omissions: self.extent.omissions,
         }
     }
 }

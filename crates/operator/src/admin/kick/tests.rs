@@ -112,7 +112,7 @@ impl World {
         operator: Operator,
         user: &str,
         question: KickQuestion,
-    ) -> impl Future<Output = Answer<Kicked>> {
+    ) -> impl Future<Output = Answer<KickAnswer>> {
         kick(
             State(self.desk.clone()),
             Extension(operator),
@@ -121,13 +121,13 @@ impl World {
         )
     }
 
-    async fn kicked(&self, question: KickQuestion) -> Result<Kicked, Refused> {
+    async fn kicked(&self, question: KickQuestion) -> Result<KickAnswer, Refused> {
         self.kick(bob(), "7", question).await.map(|Json(it)| it)
     }
 
     async fn status(&self, operator: Operator, user: &str, question: KickQuestion) -> StatusCode {
         let answer = self.kick(operator, user, question).await;
-        answer.expect_err("refused").0
+        answer.expect_err("refused").status
     }
 
     /// Outcomes in the log of operations, the oldest first; none before anything is done.
@@ -146,9 +146,9 @@ fn bob() -> Operator {
     Operator::with("bob", &[May::View, May::SignOut])
 }
 
-fn because(reason: &str) -> KickQuestion {
+fn because(why: &str) -> KickQuestion {
     KickQuestion {
-        reason: reason.to_owned(),
+        why: why.to_owned(),
         ..KickQuestion::default()
     }
 }
@@ -217,7 +217,8 @@ async fn tokens_are_revoked_by_the_clock_of_the_station() {
     });
     let world = World::of(std::slice::from_ref(&station)).await;
     let kicked = world.kicked(revoking()).await.expect("signed out");
-    assert_eq!((kicked.sessions, kicked.revoked_before), (3, Some(42)));
+    let before = Some(Time::from_ms(42));
+    assert_eq!((kicked.sessions, kicked.revoked_before), (3, before));
     assert_eq!(station.methods(), ["Revoke", "Kickout"]);
     let (_, revoke) = station.calls.lock()[0].clone();
     // User 7, and behind it the reason: a time would stand between.
@@ -293,8 +294,9 @@ async fn another_station_is_asked_where_one_cannot() {
     // A question that is wrong is wrong everywhere.
     let wrong = Fake::refusing(Code::InvalidArgument);
     let world = World::of(&[wrong.clone(), wrong.clone()]).await;
-    let (status, _) = world.kicked(theft()).await.expect_err("refused");
-    assert_eq!(status, StatusCode::BAD_REQUEST);
+    let refused = world.kicked(theft()).await.expect_err("refused");
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    assert_eq!(refused.error.code, "invalid_argument");
     assert_eq!(wrong.methods().len(), 1);
 }
 
@@ -303,8 +305,9 @@ async fn a_desk_of_a_carrier_says_where_to_ask() {
     let carrier = Caller::new(Role::Carrier, "carrier-1");
     let world = World::called_by(&[Fake::new(|_| Ok(1))], Some(carrier)).await;
     for question in [theft(), revoking()] {
-        let (status, text) = world.kicked(question).await.expect_err("refused");
-        assert_eq!(status, StatusCode::FORBIDDEN);
+        let refused = world.kicked(question).await.expect_err("refused");
+        assert_eq!(refused.status, StatusCode::FORBIDDEN);
+        let text = refused.error.message;
         assert!(text.contains("ask the desk of a station"), "{text}");
         assert!(text.contains("carrier carrier-1"), "{text}");
     }

@@ -83,35 +83,35 @@ impl Damage {
     /// Kind of inconsistency, for machines.
     pub const fn name(&self) -> &'static str {
         match self {
-            Damage::SessionOfEndedLife { .. } => "session-of-ended-life",
-            Damage::SessionOfAbsentBoat { .. } => "session-of-absent-boat",
-            Damage::MailUnknown { .. } => "mail-unknown",
-            Damage::MailLost { .. } => "mail-lost",
-            Damage::MailMisplaced { .. } => "mail-misplaced",
-            Damage::MailUnreadable { .. } => "mail-unreadable",
-            Damage::MailBodiless { .. } => "mail-bodiless",
-            Damage::MailStuck { .. } => "mail-stuck",
+            Damage::SessionOfEndedLife { .. } => "session_of_ended_life",
+            Damage::SessionOfAbsentBoat { .. } => "session_of_absent_boat",
+            Damage::MailUnknown { .. } => "mail_unknown",
+            Damage::MailLost { .. } => "mail_lost",
+            Damage::MailMisplaced { .. } => "mail_misplaced",
+            Damage::MailUnreadable { .. } => "mail_unreadable",
+            Damage::MailBodiless { .. } => "mail_bodiless",
+            Damage::MailStuck { .. } => "mail_stuck",
             Damage::Hole { .. } => "hole",
-            Damage::HeadBehind { .. } => "head-behind",
-            Damage::ListBehind { .. } => "list-behind",
-            Damage::RegisterAhead { .. } => "register-ahead",
+            Damage::HeadBehind { .. } => "head_behind",
+            Damage::ListBehind { .. } => "list_behind",
+            Damage::RegisterAhead { .. } => "register_ahead",
         }
     }
 
     /// All kinds; docs/operations/doctor.md has a line for each.
     pub const NAMES: [&'static str; 12] = [
-        "session-of-ended-life",
-        "session-of-absent-boat",
-        "mail-unknown",
-        "mail-lost",
-        "mail-misplaced",
-        "mail-unreadable",
-        "mail-bodiless",
-        "mail-stuck",
+        "session_of_ended_life",
+        "session_of_absent_boat",
+        "mail_unknown",
+        "mail_lost",
+        "mail_misplaced",
+        "mail_unreadable",
+        "mail_bodiless",
+        "mail_stuck",
         "hole",
-        "head-behind",
-        "list-behind",
-        "register-ahead",
+        "head_behind",
+        "list_behind",
+        "register_ahead",
     ];
 
     /// Verdict: a failure if the user misses something, or soon will.

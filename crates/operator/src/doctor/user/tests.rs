@@ -161,7 +161,7 @@ fn a_session_of_an_ended_life_is_removed_exactly() {
     let mut chart = chart();
     chart.sessions = vec![session("boat-1", 4)];
     let found = only(&chart);
-    assert_eq!(found.damage.name(), "session-of-ended-life");
+    assert_eq!(found.damage.name(), "session_of_ended_life");
     let key = SessionKey {
         user: user(2),
         session: SessionId::new(7).expect("positive"),
@@ -177,7 +177,7 @@ fn unknown_means_alive() {
     let found = only(&chart);
     assert_eq!(
         (found.damage.name(), found.mend),
-        ("session-of-absent-boat", None)
+        ("session_of_absent_boat", None)
     );
     // The boat list is older than the session.
     chart.sessions = vec![session("boat-1", 6)];
@@ -197,12 +197,12 @@ fn each_kind_of_bad_mail_is_told_apart() {
     let away = || Some(Mend::Acknowledge(target, id(5)));
     let elsewhere = Some((ours(), Seq(4)));
     let cases = [
-        (Body::Gone, entry(5).row, "mail-bodiless", None),
-        (Body::Unreadable, entry(5).row, "mail-unreadable", away()),
-        (entry(5).body, elsewhere, "mail-misplaced", away()),
-        (Body::Gone, None, "mail-lost", away()),
-        (Body::Unreadable, None, "mail-lost", away()),
-        (entry(5).body, None, "mail-unknown", None),
+        (Body::Gone, entry(5).row, "mail_bodiless", None),
+        (Body::Unreadable, entry(5).row, "mail_unreadable", away()),
+        (entry(5).body, elsewhere, "mail_misplaced", away()),
+        (Body::Gone, None, "mail_lost", away()),
+        (Body::Unreadable, None, "mail_lost", away()),
+        (entry(5).body, None, "mail_unknown", None),
     ];
     for (body, row, name, mend) in cases {
         let mut chart = chart();
@@ -240,7 +240,7 @@ fn mail_that_nobody_fetches_is_told_of() {
     assert_eq!(chart.differences(), [], "it has just signed in");
     chart.sessions[0].login = long_ago.millis() as u64;
     let found = only(&chart);
-    assert_eq!((found.damage.name(), found.mend), ("mail-stuck", None));
+    assert_eq!((found.damage.name(), found.mend), ("mail_stuck", None));
     chart.sessions[0].platform = Platform::Web;
     assert_eq!(chart.differences(), [], "somebody else is there");
 }
@@ -274,7 +274,7 @@ fn a_list_that_lags_is_written_from_the_newest_row() {
     listed.row.end.seq = Seq(3);
     listed.received_seq = Seq(3);
     let found = only(&chart);
-    assert_eq!(found.damage.name(), "list-behind");
+    assert_eq!(found.damage.name(), "list_behind");
     assert_eq!(found.mend, Some(Mend::WriteListed(right)));
     chart.conversations[0].listed = None;
     assert_eq!(only(&chart).mend, Some(Mend::WriteListed(right)));
@@ -295,7 +295,7 @@ fn a_head_that_lags_is_set_where_all_ids_are_known() {
     };
     chart.conversations[0].head = Some(standing);
     let found = only(&chart);
-    assert_eq!(found.damage.name(), "head-behind");
+    assert_eq!(found.damage.name(), "head_behind");
     let mended = Head {
         rev: 8,
         max_id: Some(id(900)),
@@ -420,7 +420,7 @@ fn what_was_not_read_is_neither_damaged_nor_mended() {
     };
     let mut unread = whole(5);
     unread.head = None;
-    assert_eq!(kinds_of(&chart(unread.clone())), ["head-behind"]);
+    assert_eq!(kinds_of(&chart(unread.clone())), ["head_behind"]);
     unread.head_unread = true;
     assert_eq!(kinds_of(&chart(unread)), [""; 0]);
 

@@ -24,7 +24,7 @@ pub enum UnreadReason {
 
 impl Unread {
     /// Kind of finding, for machines.
-    pub const NAME: &'static str = "not-looked-at";
+    pub const NAME: &'static str = "not_looked_at";
 
     pub fn new(what: impl Into<String>, why: UnreadReason) -> Unread {
         let what = what.into();

@@ -1,0 +1,446 @@
+//! Rules that hold for every answer of the operators' API.
+
+use std::time::Duration;
+
+use axum::http::{Method, StatusCode};
+use protocol::ledger::{LedgerEntry, LedgerEvent};
+use protocol::{MessageId, UserId};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::PREFIX;
+use super::audit::{self, Contradiction, Minute};
+use super::auditor;
+use super::doctor::{RepairReport, RepairStep, UserFinding, UserReport};
+use super::drain::{BoatProgress, BoatRow};
+use super::kick::KickAnswer;
+use super::route_tests::{HEADERS, Port, body_of, filled, staffed};
+use super::routes::{ROUTES, Route};
+use super::task::Task;
+use super::verify::{self, MinuteFlaw};
+use crate::answer::{ErrorAnswer, List, Page, Time};
+use crate::dead_letters::{Envelope, Forecast, Letter, LetterPackage, Plan, SelectionCount, Stats};
+use crate::desk::{Progress, TaskOutcome};
+use crate::doctor::CheckVerdict;
+
+/// Path of an answer that is a schema, whose keys are names of fields and types.
+const SCHEMA: &str = "/openapi.json";
+/// Fields whose values are names of enums, if they are text.
+const NAMES: [&str; 8] = [
+    "check", "code", "kind", "reason", "state", "type", "verdict", "work",
+];
+
+fn is_snake(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    !name.is_empty() && name.chars().all(fits)
+}
+
+/// Keys, and names of enums, that are not in snake_case.
+fn misnamed(value: &Value) -> Vec<String> {
+    match value {
+        Value::Object(fields) => {
+            let mut wrong = Vec::new();
+            for (key, value) in fields {
+                let name = value.as_str().filter(|_| NAMES.contains(&key.as_str()));
+                let names = [Some(key.as_str()), name].into_iter().flatten();
+                wrong.extend(names.filter(|name| !is_snake(name)).map(str::to_owned));
+                wrong.extend(misnamed(value));
+            }
+            wrong
+        }
+        Value::Array(items) => items.iter().flat_map(misnamed).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn check(route: &Route, answer: &Value) {
+    let name = format!("{} {}", route.method, route.path);
+    if route.path != SCHEMA {
+        assert_eq!(misnamed(answer), [""; 0], "{name}: {answer}");
+    }
+    let again = (route.answer.again)(answer.clone());
+    assert_eq!(again.expect(&name), *answer, "{name}");
+}
+
+async fn asked(port: &mut Port, method: &Method, path: &str, body: &str) -> (StatusCode, Value) {
+    let path = format!("{PREFIX}{path}");
+    let (status, text) = port.ask(method, &path, &HEADERS, body).await;
+    let answer = serde_json::from_str(&text);
+    (status, answer.expect(&text))
+}
+
+async fn got<T: DeserializeOwned>(port: &mut Port, path: &str) -> T {
+    let (status, answer) = asked(port, &Method::GET, path, "").await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    serde_json::from_value(answer).expect(path)
+}
+
+async fn posted<T: DeserializeOwned>(port: &mut Port, path: &str, body: &Value) -> T {
+    let (status, answer) = asked(port, &Method::POST, path, &body.to_string()).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    serde_json::from_value(answer).expect(path)
+}
+
+/// Path and body of a request that succeeds. An edit is of a letter as it is, and an import of
+/// letters that were exported.
+async fn request(port: &mut Port, route: &Route) -> (String, String) {
+    let why = json!({ "why": "a test" });
+    match route.path {
+        "/dead-letters/{id}/edit" => {
+            // No task has this one.
+            let letter = "/dead-letters/message-0-2";
+            let envelope: Envelope = posted(port, &format!("{letter}/envelope"), &why).await;
+            let edit = json!({
+                "base": envelope.version,
+                "envelope": "{}",
+                "why": "a test",
+                "dry_run": true,
+            });
+            (format!("{letter}/edit"), edit.to_string())
+        }
+        "/dead-letters/import" => {
+            let exported: Page<LetterPackage> = posted(port, "/dead-letters/export", &why).await;
+            assert_eq!(exported.items.len(), 3);
+            let import = json!({ "letters": exported.items, "why": "a test" });
+            (route.path.to_owned(), import.to_string())
+        }
+        path => (filled(path), body_of(route).to_owned()),
+    }
+}
+
+/// Answers of routes that ask other services; nobody is there in these tests.
+fn samples() -> Vec<(&'static str, Value)> {
+    fn sample(answer: impl Serialize) -> Value {
+        serde_json::to_value(answer).expect("JSON")
+    }
+    let kicked = KickAnswer {
+        sessions: 2,
+        revoked_before: Some(Time::from_ms(7)),
+    };
+    let progress = BoatProgress {
+        name: "boat-1".to_owned(),
+        state: "draining".to_owned(),
+        connections: 9,
+        waits: true,
+    };
+    vec![
+        ("/users/{user}/kick", sample(kicked)),
+        ("/boats/{boat}", sample(progress.clone())),
+        ("/boats/{boat}/drain", sample(progress)),
+    ]
+}
+
+#[tokio::test]
+async fn every_answer_is_in_snake_case_and_comes_back() {
+    let mut port = staffed().await;
+    let claimed = port.backends.registry.claim_cluster(1).await;
+    claimed.expect("claimed");
+    let message = MessageId::new(12).expect("positive");
+    let settled = LedgerEntry {
+        message,
+        at: message.timestamp(),
+        target: None,
+        event: LedgerEvent::Settled,
+    };
+    let appended = port.backends.ledger.append(vec![settled]).await;
+    appended.expect("appended");
+    let config = auditor::Config::default();
+    let began = port.desk.auditor(1, config).round().await;
+    began.expect("a chain");
+    let samples = samples();
+    let stop = CancellationToken::new();
+    for route in &ROUTES {
+        if let Some((_, sample)) = samples.iter().find(|(path, _)| *path == route.path) {
+            check(route, sample);
+            continue;
+        }
+        // A redrive waits for its outcomes.
+        if route.path == "/dead-letters/redrive" {
+            port.desk.employ("worker", stop.clone());
+        }
+        let (path, body) = request(&mut port, route).await;
+        let (status, answer) = asked(&mut port, &route.method, &path, &body).await;
+        assert_eq!(status, StatusCode::OK, "{} {path}: {answer}", route.method);
+        check(route, &answer);
+    }
+    stop.cancel();
+}
+
+/// Answers with contents that a quiet desk does not have.
+#[test]
+fn whatever_an_answer_may_hold_is_in_snake_case_and_comes_back() {
+    let user = UserId::new(i64::MAX).expect("positive");
+    let message = MessageId::new(i64::MAX).expect("positive");
+    let at = Time::from_ms(1_795_799_137_123);
+    let audited = audit::Report {
+        balanced: false,
+        since: at,
+        until: Some(at),
+        accepted: 3,
+        settled: 1,
+        in_flight: 1,
+        missing: List::of([message.to_string()], 9),
+        contradictions: vec![
+            Contradiction::PlacedTwice { message },
+            Contradiction::SeqReused {
+                conversation: "p:1:2".to_owned(),
+                seq: 4,
+                messages: ["7".to_owned(), "8".to_owned()],
+            },
+        ]
+        .into(),
+        unreadable: 1,
+        minutes: vec![Minute {
+            at,
+            accepted: 3,
+            settled: 1,
+            in_flight: 1,
+            missing: 1,
+        }]
+        .into(),
+        truncated: 5,
+        next: Some(at),
+        closed_minutes: 1,
+    };
+    let verified = verify::Report {
+        intact: false,
+        since: at,
+        until: at,
+        minutes: 1,
+        minutes_in_log: 1,
+        link: 1,
+        digest: "ab".to_owned(),
+        flaws: vec![MinuteFlaw {
+            minute: at,
+            flaw: "link 1 was removed".to_owned(),
+        }]
+        .into(),
+    };
+    let boats = List::from(vec![BoatRow {
+        name: "boat-1".to_owned(),
+        state: "open".to_owned(),
+        connections: Some(3),
+        seats: Some(9),
+        zone: None,
+        url: None,
+    }]);
+    let examined = UserReport {
+        user,
+        verdict: CheckVerdict::Failure,
+        differences: vec![UserFinding {
+            kind: "list_behind".to_owned(),
+            verdict: CheckVerdict::Failure,
+            observation: "the list ends before the conversation".to_owned(),
+            repair: Some("write the list".to_owned()),
+            advice: None,
+        }]
+        .into(),
+        sessions: 1,
+        mails: 2,
+        conversations: 3,
+        rows: 4,
+        omissions: vec!["positions up to 7 of g:1".to_owned()],
+    };
+    let repaired = RepairReport {
+        before: examined.clone(),
+        steps: vec![RepairStep {
+            step: "write the list".to_owned(),
+            error: Some("no answer".to_owned()),
+        }],
+        after: examined.clone(),
+    };
+    for (path, method, answer) in [
+        ("/audit", Method::GET, serde_json::to_value(audited)),
+        ("/audit/verify", Method::GET, serde_json::to_value(verified)),
+        ("/boats", Method::GET, serde_json::to_value(boats)),
+        (
+            "/doctor/user/{user}",
+            Method::GET,
+            serde_json::to_value(examined),
+        ),
+        (
+            "/doctor/user/{user}/repair",
+            Method::POST,
+            serde_json::to_value(repaired),
+        ),
+    ] {
+        let mut routes = ROUTES.iter();
+        let route = routes.find(|route| route.path == path && route.method == method);
+        check(route.expect(path), &answer.expect("JSON"));
+    }
+}
+
+#[tokio::test]
+async fn a_program_looks_plans_and_discards() {
+    let mut port = Port::new().await;
+    let stop = CancellationToken::new();
+    let _stop = stop.clone().drop_guard();
+    port.desk.employ("worker", stop);
+    let page: Page<Letter> = got(&mut port, "/dead-letters?limit=2").await;
+    let names: Vec<&str> = page.items.iter().map(|letter| letter.id.as_str()).collect();
+    assert_eq!(names, ["message-0-0", "message-0-1"]);
+    assert_eq!(page.next.as_deref(), Some("message-0-1"));
+    let rest: Page<Letter> = got(&mut port, "/dead-letters?limit=2&after=message-0-1").await;
+    assert_eq!((rest.items.len(), rest.next), (1, None));
+    let stats: Stats = got(&mut port, "/dead-letters/stats").await;
+    assert_eq!(stats.reasons[0].reason.name(), "undecodable");
+    assert_eq!(stats.causes.items[0].summary.letters, 3);
+
+    let all = json!({ "type": "filter", "filter": { "kind": "message" }, "limit": 10 });
+    let count: SelectionCount = posted(&mut port, "/dead-letters/count", &all).await;
+    assert_eq!((count.letters, count.more), (3, false));
+    let plan: Plan = posted(&mut port, "/dead-letters/plan", &all).await;
+    assert_eq!(plan.letters, 3);
+    let forecast = &plan.forecasts[0].forecast;
+    assert!(
+        matches!(forecast, Forecast::FailAgain { .. }),
+        "{forecast:?}"
+    );
+
+    let asked = json!({
+        "task": "garbage",
+        "work": "discard",
+        "selection": all,
+        "why": "garbage of a night",
+    });
+    let mut task: Task = posted(&mut port, "/dead-letters/tasks", &asked).await;
+    for _ in 0..1000 {
+        if task.state == Progress::Over {
+            break;
+        }
+        sleep(Duration::from_millis(10)).await;
+        task = got(&mut port, "/dead-letters/tasks/garbage").await;
+    }
+    assert_eq!(task.state, Progress::Over);
+    assert_eq!(task.outcomes[&TaskOutcome::Discarded], 3);
+    assert_eq!(task.why, "garbage of a night");
+}
+
+/// A request that is refused: method, path, body, status, and code.
+type Refusal = (Method, &'static str, &'static str, u16, &'static str);
+
+#[tokio::test]
+async fn what_cannot_be_is_refused_with_a_code() {
+    let mut port = Port::new().await;
+    let nothing = r#"{"type":"ids"}"#;
+    let untyped = r#"{"ids":["message-0-0"]}"#;
+    let stale = r#"{"base":"0123456789abcdef","envelope":"{}","why":"a slip"}"#;
+    let refusals: [Refusal; 14] = [
+        (Method::GET, "/nothing", "", 404, "not_found"),
+        (Method::PUT, "/me", "{}", 405, "unsupported"),
+        (Method::GET, "/trace/hello", "", 400, "invalid_argument"),
+        (
+            Method::GET,
+            "/dead-letters?colour=blue",
+            "",
+            400,
+            "invalid_argument",
+        ),
+        (
+            Method::GET,
+            "/dead-letters?reason=boredom",
+            "",
+            400,
+            "invalid_argument",
+        ),
+        (
+            Method::GET,
+            "/audit?since=yesterday",
+            "",
+            400,
+            "invalid_argument",
+        ),
+        (Method::GET, "/dead-letters/none", "", 404, "not_found"),
+        (
+            Method::GET,
+            "/dead-letters/tasks/nobody",
+            "",
+            404,
+            "not_found",
+        ),
+        (
+            Method::POST,
+            "/dead-letters/count",
+            "{",
+            400,
+            "invalid_argument",
+        ),
+        (
+            Method::POST,
+            "/dead-letters/plan",
+            nothing,
+            422,
+            "invalid_argument",
+        ),
+        (
+            Method::POST,
+            "/dead-letters/plan",
+            untyped,
+            422,
+            "invalid_argument",
+        ),
+        (
+            Method::POST,
+            "/dead-letters/message-0-0/edit",
+            stale,
+            409,
+            "conflict",
+        ),
+        (Method::POST, "/users/7/kick", "{}", 400, "invalid_argument"),
+        (Method::POST, "/boats/boat-1/drain", "{}", 404, "not_found"),
+    ];
+    for (method, path, body, status, code) in refusals {
+        let (said, answer) = asked(&mut port, &method, path, body).await;
+        assert_eq!(said, status, "{method} {path}: {answer}");
+        let refused: ErrorAnswer = serde_json::from_value(answer).expect(path);
+        assert_eq!(refused.error.code, code, "{method} {path}: {refused:?}");
+        assert!(!refused.error.message.is_empty(), "{method} {path}");
+        assert!(!refused.error.retry, "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn who_is_not_heard_gets_the_same_form_of_refusal() {
+    let mut port = staffed().await;
+    let json = ("content-type", "application/json");
+    let vic = ("authorization", "Bearer a-token-of-some-vic");
+    let (ours, stranger) = (("x-packetboat", "1"), ("origin", "http://evil.example"));
+    let redrive = r#"{"type":"ids","ids":["message-0-0"]}"#;
+    let large = format!(r#"{{"ids":["{}"]}}"#, "a".repeat(3 << 20));
+    for (headers, body, status, code) in [
+        (&[json][..], redrive, 401, "unauthenticated"),
+        (&[json, vic][..], redrive, 403, "forbidden"),
+        (&[json, vic, stranger][..], redrive, 403, "forbidden"),
+        (&[vic, ours][..], redrive, 415, "unsupported"),
+        (&[json, vic][..], &*large, 413, "too_large"),
+    ] {
+        let path = format!("{PREFIX}/dead-letters/redrive");
+        let (said, text) = port.ask(&Method::POST, &path, headers, body).await;
+        assert_eq!(said, status, "{headers:?}: {text}");
+        let refused: ErrorAnswer = serde_json::from_str(&text).expect(&text);
+        assert_eq!(refused.error.code, code, "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn times_of_a_question_have_two_forms() {
+    let mut port = Port::new().await;
+    let (ms, text) = (4_928_029_200_500_i64, "2126-03-01T09:00:00.500Z");
+    let number = ms.to_string();
+    for since in [&*number, text, "2126-03-01T10:00:00.500%2B01:00"] {
+        let path = format!("/audit?since={since}&until={since}");
+        let (status, answer) = asked(&mut port, &Method::GET, &path, "").await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+        let time = json!({ "utc": text, "ms": ms });
+        assert_eq!(answer["since"], time);
+        assert_eq!(answer["until"], time);
+        let path = format!("/dead-letters?since={since}");
+        let page: Page<Letter> = got(&mut port, &path).await;
+        assert_eq!(page.items, [], "all died before");
+    }
+    let page: Page<Letter> = got(&mut port, "/dead-letters?since=0").await;
+    assert_eq!(page.items.len(), 3);
+}
