@@ -1,17 +1,17 @@
 //! `packetboat audit`: checks that accepted = settled + in flight, and names missing messages.
 
+use std::fmt::Display;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::Result;
 use backend::clock::{Clock, SystemClock};
 use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
-use operator::admin::Shortlist;
 use operator::admin::audit::{AuditQuestion, MESSAGES, MESSAGES_MAX, Report};
 use operator::admin::verify;
-use protocol::Timestamp;
+use operator::answer::{List, Time};
 
 use super::Output;
 use super::desk::Desk;
@@ -35,10 +35,10 @@ pub struct Audit {
     last: Option<Duration>,
     /// Only messages accepted at this time or later.
     #[arg(long, value_name = "WHEN", value_parser = moment, conflicts_with = "last")]
-    since: Option<Timestamp>,
+    since: Option<Time>,
     /// Only messages accepted before this time.
     #[arg(long, value_name = "WHEN", value_parser = moment, conflicts_with = "last")]
-    until: Option<Timestamp>,
+    until: Option<Time>,
     /// Everything in the log, from the beginning on.
     #[arg(long, conflicts_with_all = ["last", "since"])]
     all: bool,
@@ -71,7 +71,7 @@ struct Verify {
     desk: Desk,
     /// Begin with this minute. Default: all that are kept.
     #[arg(long, value_name = "WHEN", value_parser = moment)]
-    since: Option<Timestamp>,
+    since: Option<Time>,
     /// Also read the ids of each minute from the log again, as far as it keeps them.
     #[arg(long)]
     deep: bool,
@@ -84,10 +84,10 @@ impl Audit {
         if let Some(AuditCommand::Verify(verify)) = self.verb {
             return verify.run().await;
         }
-        let last = self.last.map(|last| SystemClock.now() - last);
+        let last = self.last.map(|last| Time::from(SystemClock.now() - last));
         let question = AuditQuestion {
-            since: self.since.or(last).map(Timestamp::millis),
-            until: self.until.map(Timestamp::millis),
+            since: self.since.or(last),
+            until: self.until,
             all: self.all,
             limit: Some(self.limit as usize),
             deep: self.deep,
@@ -97,7 +97,7 @@ impl Audit {
             Output::Json => println!("{}", serde_json::to_string(&report)?),
             Output::Table => print(&report, self.minutes),
         }
-        Ok(if report.even && report.left_off == 0 {
+        Ok(if report.balanced && report.truncated == 0 {
             ExitCode::SUCCESS
         } else {
             ExitCode::FAILURE
@@ -108,7 +108,7 @@ impl Audit {
 impl Verify {
     async fn run(self) -> Result<ExitCode> {
         let question = verify::VerifyQuestion {
-            since: self.since.map(Timestamp::millis),
+            since: self.since,
             deep: self.deep,
         };
         let report: verify::Report = self.desk.get("/api/v1/audit/verify", &question).await?;
@@ -116,7 +116,7 @@ impl Verify {
             Output::Json => println!("{}", serde_json::to_string(&report)?),
             Output::Table => print_verified(&report, self.deep),
         }
-        Ok(if report.holds {
+        Ok(if report.intact {
             ExitCode::SUCCESS
         } else {
             ExitCode::FAILURE
@@ -125,40 +125,35 @@ impl Verify {
 }
 
 fn print_verified(report: &verify::Report, deep: bool) {
-    let verdict = if report.holds {
+    let verdict = if report.intact {
         "the chain holds"
     } else {
         "THE CHAIN DOES NOT HOLD"
     };
-    let (since, until) = (told(report.since), told(report.until));
     println!(
-        "{verdict}: {} closed minutes from {since} to {until}",
-        report.minutes
+        "{verdict}: {} closed minutes from {} to {}",
+        report.minutes, report.since, report.until
     );
     if deep {
-        println!("of these {} were read from the log again", report.reread);
+        println!(
+            "of these {} were read from the log again",
+            report.minutes_in_log
+        );
     }
-    println!("link {} has digest {}", report.last, report.digest);
-    for named in &report.flaws.first {
-        println!("{}: {}", told(named.minute), named.flaw);
+    println!("link {} has digest {}", report.link, report.digest);
+    for flaw in &report.flaws.items {
+        println!("{}: {}", flaw.minute, flaw.flaw);
     }
-    more(report.flaws.left_off);
+    more(report.flaws.truncated);
 }
 
-/// Parses a time such as `2026-03-01T09:00:00Z`.
-fn moment(text: &str) -> Result<Timestamp, String> {
-    let at = humantime::parse_rfc3339_weak(text).map_err(|e| e.to_string())?;
-    let since_1970 = at.duration_since(UNIX_EPOCH).map_err(|e| e.to_string())?;
-    Ok(Timestamp::ZERO + since_1970)
-}
-
-fn told(millis: i64) -> String {
-    let at = UNIX_EPOCH + Duration::from_millis(millis.max(0) as u64);
-    humantime::format_rfc3339_millis(at).to_string()
+/// Parses a time such as `2026-03-01T09:00:00Z`, or milliseconds since 1970.
+fn moment(text: &str) -> Result<Time, String> {
+    text.parse()
 }
 
 fn print(report: &Report, minutes: bool) {
-    let verdict = if report.even {
+    let verdict = if report.balanced {
         "the books balance"
     } else {
         "THE BOOKS DO NOT BALANCE"
@@ -170,17 +165,18 @@ fn print(report: &Report, minutes: bool) {
         report.in_flight,
         report.missing.total(),
     );
-    match (report.since, report.until) {
-        (..=0, None) => println!("of all that the log keeps"),
-        (..=0, Some(until)) => println!("accepted before {}", told(until)),
-        (since, None) => println!("accepted since {}", told(since)),
-        (since, Some(until)) => println!("accepted from {} to {}", told(since), told(until)),
+    let since = Some(report.since).filter(|since| since.ms() > 0);
+    match (since, report.until) {
+        (None, None) => println!("of all that the log keeps"),
+        (None, Some(until)) => println!("accepted before {until}"),
+        (Some(since), None) => println!("accepted since {since}"),
+        (Some(since), Some(until)) => println!("accepted from {since} to {until}"),
     }
-    if report.left_off > 0 {
-        let next = report.next.map(told).unwrap_or_default();
+    if report.truncated > 0 {
+        let next = report.next.map(|next| next.to_string()).unwrap_or_default();
         println!(
             "NOT LOOKED AT: {} more. Go on with --since {next}, or set a larger --limit",
-            report.left_off
+            report.truncated
         );
     }
     names("missing", &report.missing);
@@ -195,9 +191,9 @@ fn print(report: &Report, minutes: bool) {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         table.set_header(["minute", "accepted", "settled", "in flight", "missing"]);
-        for minute in &report.minutes.first {
+        for minute in &report.minutes.items {
             table.add_row([
-                told(minute.at),
+                minute.at.to_string(),
                 minute.accepted.to_string(),
                 minute.settled.to_string(),
                 minute.in_flight.to_string(),
@@ -205,21 +201,21 @@ fn print(report: &Report, minutes: bool) {
             ]);
         }
         println!("{table}");
-        more(report.minutes.left_off);
+        more(report.minutes.truncated);
     }
 }
 
-fn names(what: &str, names: &Shortlist<String>) {
+fn names(what: &str, names: &List<impl Display>) {
     names
-        .first
+        .items
         .iter()
         .for_each(|name| println!("{what}: {name}"));
-    more(names.left_off);
+    more(names.truncated);
 }
 
-/// Prints how many entries a list leaves off, if any.
-pub(super) fn more(left_off: u64) {
-    if left_off > 0 {
-        println!("… and {left_off} more");
+/// Prints how many items a list leaves out, if any.
+pub(super) fn more(truncated: u64) {
+    if truncated > 0 {
+        println!("… and {truncated} more");
     }
 }

@@ -8,10 +8,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use backend::tls::{client_config, rustls_error};
 use clap::Args;
+use operator::answer::ErrorAnswer;
 use reqwest::{Client, Method, StatusCode};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use thiserror::Error;
 use tokio::sync::OnceCell;
 
@@ -22,13 +24,20 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
 /// A refusal: a status, and the reason.
 #[derive(Debug, Error)]
-#[error("{status}: {text}")]
+#[error("{status}: {message}")]
 pub(super) struct Refused {
     status: StatusCode,
-    text: String,
+    message: String,
 }
 
 impl Refused {
+    /// Reads a refusal of a desk. A proxy refuses in a form of its own, which is shown as it is.
+    fn read(status: StatusCode, body: &str) -> Refused {
+        let answer = serde_json::from_str::<ErrorAnswer>(body);
+        let message = answer.map_or_else(|_| body.trim().to_owned(), |answer| answer.error.message);
+        Refused { status, message }
+    }
+
     /// True if the desk does one thing at a time and is busy with another.
     pub(super) fn is_busy(&self) -> bool {
         self.status == StatusCode::TOO_MANY_REQUESTS
@@ -177,14 +186,7 @@ impl Desk {
             .into_iter()
             .flatten()
             .filter(|(_, value)| !value.is_null())
-            .map(|(name, value)| {
-                (
-                    name.clone(),
-                    value
-                        .as_str()
-                        .map_or_else(|| value.to_string(), str::to_owned),
-                )
-            })
+            .map(|(name, value)| (name.clone(), parameter(value)))
             .collect();
         let made = async || self.credentials.client(&self.admin);
         let client = self.client.get_or_try_init(made).await?;
@@ -207,11 +209,17 @@ impl Desk {
         let text = response.text().await.context("reading the answer")?;
         match status {
             StatusCode::OK => serde_json::from_str(&text).context("an answer of another version?"),
-            _ => {
-                let text = text.trim().to_owned();
-                Err(Refused { status, text }.into())
-            }
+            _ => Err(Refused::read(status, &text).into()),
         }
+    }
+}
+
+/// Value of a parameter; that of a time is its milliseconds.
+fn parameter(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Object(time) => time.get("ms").unwrap_or(value).to_string(),
+        other => other.to_string(),
     }
 }
 
@@ -256,7 +264,31 @@ fn advice_of_tls(error: &rustls::Error) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use operator::answer::Time;
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_refusal_says_its_message_and_a_strangers_text_is_shown() {
+        let refused = |body: &str| Refused::read(StatusCode::NOT_FOUND, body).to_string();
+        let desk = r#"{"error":{"code":"not_found","message":"no dead letter x","retry":false}}"#;
+        assert_eq!(refused(desk), "404 Not Found: no dead letter x");
+        assert_eq!(refused("no such page\n"), "404 Not Found: no such page");
+        assert!(Refused::read(StatusCode::TOO_MANY_REQUESTS, desk).is_busy());
+    }
+
+    #[test]
+    fn a_parameter_is_text_and_a_time_its_milliseconds() {
+        let time = serde_json::to_value(Time::from_ms(7)).expect("JSON");
+        for (value, text) in [
+            (json!("p:1:2"), "p:1:2"),
+            (json!(true), "true"),
+            (time, "7"),
+        ] {
+            assert_eq!(parameter(&value), text);
+        }
+    }
 
     #[test]
     fn a_token_comes_from_the_first_line_of_its_file() {

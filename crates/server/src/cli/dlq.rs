@@ -14,10 +14,13 @@ use clap::{Args, Subcommand};
 use operator::admin::dead_letters::{
     LETTERS_MAX, ListQuestion, LogQuestion, LookQuestion, PauseQuestion,
 };
+use operator::admin::operation::Operation;
+use operator::admin::task::Task;
+use operator::answer::{List, Page};
 use operator::dead_letters::{
-    LetterDetail, LetterPage, LogPage, Plan, Request, Selection, SelectionCount, Stats, TaskAnswer,
+    Letter, LetterDetail, LetterOutcome, Plan, Request, Selection, SelectionCount, Stats,
 };
-use operator::desk::{OperatorTask, OperatorWork, Pace, TaskId};
+use operator::desk::{OperatorWork, Pace, TaskId};
 use serde::Serialize;
 use serde_json::json;
 
@@ -190,7 +193,7 @@ impl Dlq {
                     with_gone,
                     ..filters.question()
                 };
-                let page: LetterPage = desk.get(LETTERS, &question).await?;
+                let page: Page<Letter> = desk.get(LETTERS, &question).await?;
                 show(output, &page, tables::list)
             }
             DlqCommand::Show { id, body, why } => show_letter(&desk, output, &id, body, why).await,
@@ -257,9 +260,9 @@ impl Dlq {
                 let question = LogQuestion {
                     limit: Some(limit),
                     decisions,
-                    before,
+                    after: before,
                 };
-                let log: LogPage = desk.get(&path, &question).await?;
+                let log: Page<Operation> = desk.get(&path, &question).await?;
                 show(output, &log, tables::log)
             }
         }
@@ -303,7 +306,7 @@ async fn confirmed(desk: &Desk, chosen: &Chosen, confirm: Option<u64>) -> Result
     };
     // The oldest ones, if more match than one task may take.
     let letters = match selection {
-        Selection::Ids(_) => found.letters,
+        Selection::Ids { .. } => found.letters,
         Selection::Filter { limit, .. } => found.letters.min(limit as u64),
     };
     match confirm {
@@ -332,7 +335,11 @@ async fn have_done(
     let selection = chosen.selection(work)?;
     let is_filter = matches!(&selection, Selection::Filter { .. });
     if is_filter && count(desk, &selection).await?.letters == 0 {
-        return show(output, &Vec::<TaskAnswer>::new(), tables::told);
+        return show(
+            output,
+            &List::<LetterOutcome>::from(Vec::new()),
+            tables::outcomes,
+        );
     }
     let request = Request {
         task: how.task,
@@ -341,28 +348,27 @@ async fn have_done(
         pace,
         why: how.why,
     };
-    let task: OperatorTask = desk.post(&format!("{LETTERS}/tasks"), &request).await?;
+    let task: Task = desk.post(&format!("{LETTERS}/tasks"), &request).await?;
     if how.detach {
         return show(output, &task, tables::task);
     }
     let task = task::watch(desk, task).await?;
-    if !chosen.is_by_name() && task.begun.letters == LETTERS_MAX as u64 {
+    if !chosen.is_by_name() && task.letters == LETTERS_MAX as u64 {
         eprintln!("packetboat: that is as many as go at a time; there may be more");
     }
-    task::told(output, &task)
+    task::outcomes(output, &task)
 }
 
 async fn of_task(desk: &Desk, output: Output, what: TaskWhat) -> Result<ExitCode> {
     let path = |id: &TaskId, verb: &str| format!("{LETTERS}/tasks/{id}{verb}");
-    let task: OperatorTask = match what {
+    let task: Task = match what {
         TaskWhat::List => {
-            let tasks: Vec<OperatorTask> =
-                desk.get(&format!("{LETTERS}/tasks"), &json!({})).await?;
+            let tasks: List<Task> = desk.get(&format!("{LETTERS}/tasks"), &json!({})).await?;
             return show(output, &tasks, tables::tasks);
         }
         TaskWhat::Watch { id } => {
             let task = desk.get(&path(&id, ""), &json!({})).await?;
-            return task::told(output, &task::watch(desk, task).await?);
+            return task::outcomes(output, &task::watch(desk, task).await?);
         }
         TaskWhat::Show { id } => desk.get(&path(&id, ""), &json!({})).await?,
         TaskWhat::Pause { id, why } => {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Result;
 use backend::clock::{Clock, SystemClock};
 use clap::{Args, Subcommand};
-use operator::admin::doctor::{Greeting, VERSION};
+use operator::admin::doctor::{ProcessClock, VERSION};
 use operator::doctor::{
     CheckVerdict, Clocks, Finding, Inspection, ProcessProbe, Reading, Unreachable, worst,
 };
@@ -24,8 +24,8 @@ use self::answer::Answer;
 use super::Output;
 use super::desk::{Desk, DeskCredentials, Refused};
 
-/// Time limits of a port: to identify itself, and to check everything.
-const GREETING: Duration = Duration::from_secs(10);
+/// Time limits of a port: to say its version and time, and to check everything.
+const CLOCK: Duration = Duration::from_secs(10);
 const CHECKUP: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Args)]
@@ -113,19 +113,19 @@ impl Doctor {
 async fn visit(desk: Desk, admin: &str) -> (Process, Option<Reading>) {
     let asked = SystemClock.now();
     let nothing = json!({});
-    let greeting = desk.get("/api/v1/doctor/clock", &nothing);
-    let greeting: Inspection<Greeting> = in_time(GREETING, greeting).await;
+    let clock = desk.get("/api/v1/doctor/clock", &nothing);
+    let clock: Inspection<ProcessClock> = in_time(CLOCK, clock).await;
     let heard = SystemClock.now();
-    let reading = match &greeting {
-        Inspection::Saw(greeting) => Some(Reading {
+    let reading = match &clock {
+        Inspection::Saw(clock) => Some(Reading {
             address: admin.to_owned(),
             asked,
             heard,
-            there: protocol::Timestamp::from_millis(greeting.now),
+            there: clock.now.at(),
         }),
         Inspection::Failed(_) | Inspection::Late(_) => None,
     };
-    let theirs = greeting.map(|greeting| greeting.version);
+    let theirs = clock.map(|clock| clock.version);
     let process = match reading {
         None => unseen(admin, theirs, None),
         Some(_) => checkup(&desk, admin, theirs).await,

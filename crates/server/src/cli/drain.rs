@@ -9,6 +9,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
 use operator::admin::drain::{BoatProgress, BoatRow, DrainQuestion};
+use operator::answer::List;
 use tokio::time::{Instant, sleep};
 
 use super::Output;
@@ -46,10 +47,10 @@ pub struct Drain {
 impl Drain {
     pub(super) async fn run(self, _config: Option<&Path>) -> Result<ExitCode> {
         let Some(boat) = &self.boat else {
-            let boats: Vec<BoatRow> = self.desk.get("/api/v1/boats", &()).await?;
+            let boats: List<BoatRow> = self.desk.get("/api/v1/boats", &()).await?;
             match self.output {
                 Output::Json => println!("{}", serde_json::to_string(&boats)?),
-                Output::Table => println!("{}", listed(&boats)),
+                Output::Table => println!("{}", table(&boats.items)),
             }
             return Ok(ExitCode::SUCCESS);
         };
@@ -123,7 +124,7 @@ fn words(progress: &BoatProgress) -> String {
     format!("{name} is {state}, {clients} aboard{waits}")
 }
 
-fn listed(boats: &[BoatRow]) -> Table {
+fn table(boats: &[BoatRow]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(["boat", "state", "clients", "seats", "zone", "url"]);

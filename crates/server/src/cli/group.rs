@@ -8,8 +8,9 @@ use anyhow::{Result, bail};
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
 use client::core::CatchUp;
 use client::{Client, SendTicket};
+use operator::answer::ErrorDetail;
 use protocol::group::{GroupCommand, GroupSettings, Role};
-use protocol::{DeviceId, GroupId, Platform, UserId};
+use protocol::{Code, DeviceId, GroupId, Platform, Refusal, UserId};
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -193,26 +194,27 @@ async fn report(
     mut ticket: SendTicket,
     patience: Duration,
 ) -> Result<ExitCode> {
-    let (line, code) = match timeout(patience, ticket.placed()).await {
-        Ok(Ok(())) => (
-            json!({ "group": group.get(), "status": "done" }),
-            ExitCode::SUCCESS,
-        ),
-        Ok(Err(refusal)) => {
-            let (code, error) = (refusal.code.name(), refusal.text);
-            let line =
-                json!({ "group": group.get(), "status": "failed", "code": code, "error": error });
-            (line, ExitCode::FAILURE)
-        }
+    let (status, refusal) = match timeout(patience, ticket.placed()).await {
+        Ok(Ok(())) => ("done", None),
+        Ok(Err(refusal)) => ("failed", Some(refusal)),
         Err(_) => {
-            let error = "it was not done in time; it may still be";
-            let line = json!({ "group": group.get(), "status": "unknown", "error": error });
-            (line, ExitCode::FAILURE)
+            let text = "it was not done in time; it may still be";
+            ("unknown", Some(Refusal::new(Code::DeadlineExceeded, text)))
+        }
+    };
+    let group = group.to_string();
+    let line = match &refusal {
+        None => json!({ "group": group, "status": status }),
+        Some(refusal) => {
+            json!({ "group": group, "status": status, "error": ErrorDetail::from(refusal) })
         }
     };
     println!("{line}");
     client.close().await;
-    Ok(code)
+    Ok(match refusal {
+        None => ExitCode::SUCCESS,
+        Some(_) => ExitCode::FAILURE,
+    })
 }
 
 async fn members(here: Here, config: Option<&Path>) -> Result<ExitCode> {
@@ -231,7 +233,7 @@ async fn members(here: Here, config: Option<&Path>) -> Result<ExitCode> {
                 Role::Admin => "admin",
                 Role::Member => "member",
             };
-            println!("{}", json!({ "user": user.get(), "role": role }));
+            println!("{}", json!({ "user": user.to_string(), "role": role }));
         }
         after = page.members.last().map(|(user, _)| *user);
         if !page.more || after.is_none() {

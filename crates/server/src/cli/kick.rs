@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use operator::admin::kick::{KickQuestion, Kicked};
-use operator::admin::utc;
+use operator::admin::kick::{KickAnswer, KickQuestion};
+use operator::answer::utc;
 use protocol::sign_out::ANSWER_WITHIN;
-use protocol::{Platform, Timestamp, UserId};
+use protocol::{Platform, UserId};
 use tokio::time::timeout;
 
 use super::Output;
@@ -43,10 +43,10 @@ impl Kick {
         let question = KickQuestion {
             platform: self.platform.map(|platform| platform.name().to_owned()),
             revoke: self.revoke,
-            reason: self.reason,
+            why: self.reason,
         };
         let answer = timeout(ANSWER_WITHIN, self.desk.post(&path, &question)).await;
-        let kicked: Kicked = answer.context(
+        let kicked: KickAnswer = answer.context(
             "the desk gave no answer in time, and may have done it all the same (packetboat dlq log says so): ask again",
         )??;
         match self.output {
@@ -57,9 +57,9 @@ impl Kick {
     }
 }
 
-fn print(user: UserId, kicked: &Kicked) {
+fn print(user: UserId, kicked: &KickAnswer) {
     if let Some(before) = kicked.revoked_before {
-        let before = utc(Timestamp::from_millis(before));
+        let before = utc(before);
         println!("tokens of user {user} that were issued before {before} are refused");
     }
     println!("user {user}: {} sessions end", kicked.sessions);

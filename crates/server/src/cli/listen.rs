@@ -11,6 +11,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use client::core::{CatchUp, ConnectionState, Origin, Shown};
 use client::{Client, Event, Events};
+use operator::answer::Time;
 use protocol::ConversationId;
 use protocol::change::{MessageChange, OrderedChange};
 use serde::Serialize;
@@ -46,15 +47,38 @@ pub struct Listen {
 
 /// One line of output.
 #[derive(Serialize)]
-struct ReceivedLine<'a> {
-    msg_id: String,
-    send_id: String,
-    from: i64,
-    conversation: String,
-    seq: u64,
-    /// Time of acceptance by the server, in milliseconds since 1970.
-    accepted_at: i64,
-    text: Cow<'a, str>,
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Line<'a> {
+    Message {
+        msg_id: String,
+        send_id: String,
+        from: String,
+        conversation: String,
+        seq: u64,
+        /// Time of acceptance by the server.
+        accepted_at: Time,
+        text: Cow<'a, str>,
+    },
+    /// Change to a message that is older, or was printed before.
+    Change {
+        /// `recall`, `edit` or `reaction`.
+        change: &'static str,
+        rev: u64,
+        msg_id: String,
+        by: String,
+        conversation: String,
+        seq: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        text: Option<Cow<'a, str>>,
+        /// True for a reaction that was removed.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        removed: bool,
+    },
+    /// Messages that the user hid: printed ones should be forgotten.
+    Hidden {
+        conversation: String,
+        seqs: Vec<u64>,
+    },
 }
 
 impl Listen {
@@ -97,9 +121,9 @@ impl Listen {
                 }) => print_change(conversation, &changed)?,
                 Some(Event::Hidden {
                     conversation, seqs, ..
-                }) => write_line(&HiddenLine {
-                    hidden: seqs.into_iter().map(|seq| seq.0).collect(),
+                }) => write_line(&Line::Hidden {
                     conversation: conversation.to_string(),
+                    seqs: seqs.into_iter().map(|seq| seq.0).collect(),
                 })?,
                 Some(Event::State(ConnectionState::Closed(why))) => {
                     bail!("the connection ended: {why}")
@@ -138,30 +162,6 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// Change to a message that is older, or was printed before.
-#[derive(Serialize)]
-struct ChangeLine<'a> {
-    /// Name of its kind, such as `recall`.
-    change: &'static str,
-    rev: u64,
-    msg_id: String,
-    by: i64,
-    conversation: String,
-    seq: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    text: Option<Cow<'a, str>>,
-    /// True for one that takes something back, such as a reaction.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    off: bool,
-}
-
-/// Messages that the user hid: printed ones should be forgotten.
-#[derive(Serialize)]
-struct HiddenLine {
-    hidden: Vec<u64>,
-    conversation: String,
-}
-
 fn print_change(conversation: ConversationId, changed: &OrderedChange) -> Result<()> {
     let asked = &changed.asked;
     let text = match &asked.change {
@@ -169,34 +169,32 @@ fn print_change(conversation: ConversationId, changed: &OrderedChange) -> Result
         MessageChange::React { reaction, .. } => Some(Cow::Borrowed(reaction.as_str())),
         _ => None,
     };
-    let line = ChangeLine {
+    write_line(&Line::Change {
         change: asked.change.name(),
         rev: changed.rev,
         msg_id: asked.subject.to_string(),
-        by: asked.by.get(),
+        by: asked.by.to_string(),
         conversation: conversation.to_string(),
         seq: changed.seq.0,
         text,
-        off: !asked.change.is_on(),
-    };
-    write_line(&line)
+        removed: !asked.change.is_on(),
+    })
 }
 
 fn print(shown: &Shown) -> Result<()> {
     let message = &shown.placed.message;
-    let line = ReceivedLine {
+    write_line(&Line::Message {
         msg_id: message.id.to_string(),
         send_id: message.send_id.to_string(),
-        from: message.from.get(),
+        from: message.from.to_string(),
         conversation: shown.placed.conversation.to_string(),
         seq: shown.placed.position.seq.0,
-        accepted_at: message.accepted_at.millis(),
+        accepted_at: message.accepted_at.into(),
         text: String::from_utf8_lossy(&message.content.data),
-    };
-    write_line(&line)
+    })
 }
 
-fn write_line(line: &impl Serialize) -> Result<()> {
+fn write_line(line: &Line<'_>) -> Result<()> {
     let mut output = std::io::stdout().lock();
     writeln!(output, "{}", serde_json::to_string(line)?)?;
     Ok(output.flush()?)

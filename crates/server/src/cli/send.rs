@@ -10,6 +10,7 @@ use anyhow::Result;
 use clap::Args;
 use client::core::{CatchUp, SendStatus};
 use client::{Client, SendTicket};
+use operator::answer::ErrorDetail;
 use protocol::message::Content;
 use protocol::{Code, DeviceId, GroupId, MessageId, Platform, Recipient, Refusal, UserId};
 use serde::Serialize;
@@ -58,9 +59,7 @@ struct Line<'a> {
     msg_id: Option<String>,
     status: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    code: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
+    error: Option<ErrorDetail>,
 }
 
 impl Send {
@@ -146,15 +145,13 @@ async fn report(client: &Client, sends: &mut VecDeque<Sending>) -> Result<bool> 
             send_id,
             msg_id: Some(id.to_string()),
             status: "accepted",
-            code: None,
             error: None,
         },
         Err(refusal) => Line {
             send_id,
             msg_id: None,
             status: "failed",
-            code: Some(refusal.code.name()),
-            error: Some(refusal.text),
+            error: Some(ErrorDetail::from(&refusal)),
         },
     };
     let mut output = std::io::stdout().lock();

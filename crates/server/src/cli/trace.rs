@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use comfy_table::{Table, presets};
-use operator::admin::trace::{Name, Report};
-use serde_json::json;
+use operator::admin::trace::{EventDetail, Name, Report};
+use operator::answer::List;
+use serde_json::{Value, json};
 
 use super::Output;
 use super::audit::more;
@@ -30,12 +31,12 @@ impl Trace {
     pub(super) async fn run(self, _config: Option<&Path>) -> Result<ExitCode> {
         self.id.parse::<Name>().map_err(anyhow::Error::msg)?;
         let path = format!("/api/v1/trace/{}", self.id);
-        let lives: Vec<Report> = self.desk.get(&path, &json!({})).await?;
+        let lives: List<Report> = self.desk.get(&path, &json!({})).await?;
         match self.output {
             Output::Json => println!("{}", serde_json::to_string(&lives)?),
-            Output::Table => lives.iter().for_each(print),
+            Output::Table => lives.items.iter().for_each(print),
         }
-        if lives.is_empty() {
+        if lives.items.is_empty() {
             eprintln!("packetboat: nothing is known of {}", self.id);
             return Ok(ExitCode::FAILURE);
         }
@@ -45,58 +46,55 @@ impl Trace {
 
 fn print(life: &Report) {
     println!("message {}", life.msg_id);
-    for sentence in &life.verdict.first {
+    for sentence in &life.verdict.items {
         println!("  {sentence}");
     }
-    more(life.verdict.left_off);
+    more(life.verdict.truncated);
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(["  after", "for", "what"]);
-    for event in &life.events.first {
+    for event in &life.events.items {
         table.add_row([
-            format!("  {} ms", event.at - life.accepted_at),
+            format!("  {} ms", event.at.ms() - life.accepted_at.ms()),
             event.target.clone().unwrap_or_default(),
             words(&event.event),
         ]);
     }
     println!("{table}");
-    more(life.events.left_off);
+    more(life.events.truncated);
 }
 
-/// Formats `Pushed { attempt: 1, … }` as `pushed attempt=1 …`.
-fn words(event: &protocol::ledger::LedgerEvent) -> String {
-    match serde_json::to_value(event) {
-        Ok(serde_json::Value::String(name)) => spaced(&name),
-        Ok(serde_json::Value::Object(event)) => event
-            .iter()
-            .map(|(name, fields)| {
-                let fields = fields.as_object().into_iter().flatten();
-                let fields = fields.map(|(key, value)| format!(" {key}={}", plain(value)));
-                spaced(name) + &fields.collect::<String>()
-            })
-            .collect(),
-        _ => format!("{event:?}"),
-    }
+/// Formats an event as `pushed attempt=1 …`.
+fn words(event: &EventDetail) -> String {
+    let Ok(Value::Object(fields)) = serde_json::to_value(event) else {
+        return format!("{event:?}");
+    };
+    let name = fields.get("type").and_then(Value::as_str);
+    let name = name.unwrap_or_default().replace('_', " ");
+    let fields = fields
+        .iter()
+        .filter(|(key, value)| *key != "type" && !value.is_null());
+    fields.fold(name, |words, (key, value)| match value {
+        Value::String(text) => format!("{words} {key}={text}"),
+        other => format!("{words} {key}={other}"),
+    })
 }
 
-fn plain(value: &serde_json::Value) -> String {
-    match value {
-        serde_json::Value::String(text) => text.clone(),
-        serde_json::Value::Object(fields) => {
-            fields.values().map(plain).collect::<Vec<_>>().join("/")
-        }
-        other => other.to_string(),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use protocol::SessionId;
 
-/// Formats `StoredOffline` as `stored offline`.
-fn spaced(name: &str) -> String {
-    let mut words = String::new();
-    for c in name.chars() {
-        if c.is_uppercase() && !words.is_empty() {
-            words.push(' ');
-        }
-        words.extend(c.to_lowercase());
+    use super::*;
+
+    #[test]
+    fn an_event_is_a_few_words() {
+        assert_eq!(words(&EventDetail::StoredOffline), "stored offline");
+        let session = SessionId::new(7).expect("positive");
+        assert_eq!(words(&EventDetail::Acked { session }), "acked session=7");
+        let retried = EventDetail::Retried {
+            attempt: 1,
+            tier: 2,
+        };
+        assert_eq!(words(&retried), "retried attempt=1 tier=2");
     }
-    words
 }

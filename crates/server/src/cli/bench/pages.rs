@@ -134,7 +134,7 @@ impl Pages {
             });
         }
         match output {
-            Output::Json => println!("{}", serde_json::to_string(&all)?),
+            Output::Json => println!("{}", serde_json::json!({ "items": all })),
             Output::Table => {
                 for Found {
                     page,

@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use operator::admin::dead_letters::LookQuestion;
-use operator::dead_letters::{Envelope, LetterChange, LetterChanged};
+use operator::dead_letters::{EditResult, Envelope, LetterChange};
 
 use super::{LETTERS, show, tables};
 use crate::cli::Output;
@@ -88,7 +88,7 @@ impl Edit {
         held: &Envelope,
         text: &str,
         dry_run: bool,
-    ) -> Result<LetterChanged> {
+    ) -> Result<EditResult> {
         let change = LetterChange {
             base: held.version.clone(),
             envelope: without_remarks(text),
@@ -107,10 +107,10 @@ fn page_of(held: &Envelope) -> String {
         "# {}, a {}. Lines that begin with # are left out.\n",
         held.letter, held.schema
     );
-    if let Some(why) = &held.dies_of {
+    if let Some(why) = &held.flaw {
         page += &format!("# A carrier would refuse it as it is: {why}\n");
     }
-    for field in &held.unknown {
+    for field in &held.unknown_fields {
         page += &format!("# This program does not know the field {field}; see --drop-unknown.\n");
     }
     if let Some(raw) = &held.raw {

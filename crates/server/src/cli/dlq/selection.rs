@@ -6,10 +6,11 @@ use anyhow::Result;
 use backend::clock::{Clock, SystemClock};
 use clap::Args;
 use operator::admin::dead_letters::{LETTERS_MAX, ListQuestion};
+use operator::answer::{Time, reason as reasons};
 use operator::dead_letters::{Filter, Kind, Selection};
 use operator::desk::{Cause, OperatorWork};
+use protocol::UserId;
 use protocol::ledger::DeadReason;
-use protocol::{Timestamp, UserId};
 
 /// Filters, all of which must match.
 #[derive(Clone, Debug, Args)]
@@ -43,14 +44,14 @@ pub(super) struct Filters {
 impl Filters {
     pub(super) fn question(self) -> ListQuestion {
         ListQuestion {
-            topic: self.topic,
-            reason: self.reason.map(|reason| reason.name().into()),
+            kind: self.topic,
+            reason: self.reason.map(reasons::name),
             cause: self.cause.map(|cause| cause.to_string()),
             text: self.text,
             conversation: self.conversation,
             user: self.user,
-            since: self.last.map(|ago| millis_ago(ago).millis()),
-            until: self.older_than.map(|ago| millis_ago(ago).millis()),
+            since: self.last.map(before_now),
+            until: self.older_than.map(before_now),
             ..ListQuestion::default()
         }
     }
@@ -63,8 +64,8 @@ impl Filters {
             text: self.text.clone(),
             conversation: self.conversation.clone(),
             user: self.user,
-            since: self.last.map(millis_ago),
-            until: self.older_than.map(millis_ago),
+            since: self.last.map(before_now),
+            until: self.older_than.map(before_now),
             ..Filter::default()
         }
     }
@@ -99,7 +100,7 @@ impl Chosen {
     /// Named letters, or the filtered ones to which this work applies.
     pub(super) fn selection(&self, work: OperatorWork) -> Result<Selection> {
         if self.is_by_name() {
-            return Ok(Selection::Ids(self.ids.clone()));
+            return Ok(Selection::ids(self.ids.clone()));
         }
         let filter = Filter {
             redriven: Some(false),
@@ -113,8 +114,8 @@ impl Chosen {
     }
 }
 
-fn millis_ago(ago: Duration) -> Timestamp {
-    SystemClock.now() - ago
+fn before_now(ago: Duration) -> Time {
+    Time::from(SystemClock.now() - ago)
 }
 
 fn reason(name: &str) -> Result<DeadReason, String> {

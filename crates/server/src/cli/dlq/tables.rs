@@ -1,12 +1,13 @@
 //! Tables of the desk's answers.
 
 use comfy_table::{Table, presets};
-use operator::admin::utc;
+use operator::admin::operation::{Action, Operation};
+use operator::admin::task::Task;
+use operator::answer::{List, Page, utc};
 use operator::dead_letters::{
-    Forecast, ImportResult, Kind, LetterChanged, LetterDetail, LetterPage, Listed, LogPage, Plan,
-    Stats, TaskAnswer,
+    EditResult, Forecast, ImportResult, Letter, LetterDetail, LetterOutcome, Plan, Stats,
 };
-use operator::desk::{OperatorAction, OperatorTask, Progress};
+use operator::desk::Progress;
 
 use crate::cli::audit::more;
 
@@ -17,8 +18,8 @@ fn table(header: &[&str]) -> Table {
     table
 }
 
-pub(super) fn list(page: &LetterPage) {
-    if page.letters.is_empty() {
+pub(super) fn list(page: &Page<Letter>) {
+    if page.items.is_empty() {
         println!("Nothing is dead.");
         return;
     }
@@ -33,16 +34,16 @@ pub(super) fn list(page: &LetterPage) {
         "state",
         "error",
     ]);
-    for letter in &page.letters {
+    for letter in &page.items {
         table.add_row(row(letter));
     }
     println!("{table}");
-    if let Some(next) = page.next {
+    if let Some(next) = &page.next {
         println!("more: --after {next}");
     }
 }
 
-fn row(letter: &Listed) -> [String; 9] {
+fn row(letter: &Letter) -> [String; 9] {
     [
         letter.id.clone(),
         letter.reason.name().into(),
@@ -56,7 +57,7 @@ fn row(letter: &Listed) -> [String; 9] {
     ]
 }
 
-fn state(letter: &Listed) -> &'static str {
+fn state(letter: &Letter) -> &'static str {
     match (letter.redriven, letter.discarded) {
         (true, _) => "redriven",
         (false, true) if letter.gone => "gone",
@@ -67,8 +68,8 @@ fn state(letter: &Listed) -> &'static str {
 }
 
 pub(super) fn one(shown: &LetterDetail) {
-    for (name, value) in &shown.headers {
-        println!("{name:18} {value}");
+    for header in &shown.headers {
+        println!("{:18} {}", header.name, header.value);
     }
     println!("{:18} {}", "state", state(&shown.letter));
     if let Some(at) = shown.letter.discarded_at.filter(|_| shown.letter.gone) {
@@ -79,11 +80,8 @@ pub(super) fn one(shown: &LetterDetail) {
         );
     }
     if let Some(edit) = &shown.edit {
-        let (by, at, fields) = (&edit.by, utc(edit.at), edit.edited.fields.join(", "));
-        println!(
-            "{:18} by {by} at {at}: {fields}. {}",
-            "edited", edit.edited.why
-        );
+        let (by, at, fields) = (&edit.by, utc(edit.at), edit.fields.join(", "));
+        println!("{:18} by {by} at {at}: {fields}. {}", "edited", edit.why);
     }
     println!("{:18} {} bytes", "body", shown.letter.bytes);
     if let Some(body) = &shown.body {
@@ -92,7 +90,7 @@ pub(super) fn one(shown: &LetterDetail) {
 }
 
 pub(super) fn stats(stats: &Stats) {
-    if stats.causes.is_empty() {
+    if stats.causes.items.is_empty() {
         println!("Nothing is dead.");
         return;
     }
@@ -106,7 +104,7 @@ pub(super) fn stats(stats: &Stats) {
         "cause",
         "one of them",
     ]);
-    for cause in &stats.causes {
+    for cause in &stats.causes.items {
         let summary = &cause.summary;
         table.add_row([
             cause.kind.name().to_owned(),
@@ -120,16 +118,14 @@ pub(super) fn stats(stats: &Stats) {
         ]);
     }
     println!("{table}");
-    let kinds = [
-        (Kind::Message, &stats.messages),
-        (Kind::Notification, &stats.notifications),
-    ];
-    for (kind, reasons) in kinds {
-        for (reason, summary) in reasons {
-            println!("{} {reason}: {} letters", kind.name(), summary.letters);
-        }
+    more(stats.causes.truncated);
+    for reason in &stats.reasons {
+        let (kind, name) = (reason.kind.name(), reason.reason.name());
+        println!("{kind} {name}: {} letters", reason.summary.letters);
     }
-    more(stats.left_off);
+    if stats.uncounted > 0 {
+        println!("NOT COUNTED: {} newer letters", stats.uncounted);
+    }
 }
 
 pub(super) fn plan(plan: &Plan) {
@@ -143,56 +139,58 @@ pub(super) fn plan(plan: &Plan) {
             Forecast::Place => "would get a place and be delivered".to_owned(),
             Forecast::Notify => "would be told to a provider again".to_owned(),
             Forecast::AlreadyThere => "would reach nobody new: all have it".to_owned(),
-            Forecast::FailAgain(cause) => format!("would die again: {cause}"),
-            Forecast::LeftAlone(outcome) => outcome.text().to_owned(),
+            Forecast::FailAgain { cause } => format!("would die again: {cause}"),
+            Forecast::LeftAlone { outcome } => outcome.text().to_owned(),
         };
         let sample = share.sample.join(" ");
         println!("{:>6}  {what}  (as {sample})", share.letters);
     }
 }
 
-pub(super) fn told(done: &Vec<TaskAnswer>) {
-    if done.is_empty() {
+pub(super) fn outcomes(done: &List<LetterOutcome>) {
+    if done.items.is_empty() {
         println!("No letter matches.");
     }
-    for told in done {
-        println!("{}: {}", told.id, told.outcome.text());
+    for letter in &done.items {
+        println!("{}: {}", letter.id, letter.outcome.text());
     }
+    more(done.truncated);
 }
 
-pub(super) fn tasks(tasks: &Vec<OperatorTask>) {
-    if tasks.is_empty() {
+pub(super) fn tasks(tasks: &List<Task>) {
+    if tasks.items.is_empty() {
         println!("Nothing was asked for.");
         return;
     }
     let mut table = table(&["task", "does", "by", "at", "done", "is", "about", "why"]);
-    for task in tasks {
-        let done = format!("{} of {}", task.done_letters(), task.begun.letters);
+    for task in &tasks.items {
+        let done = format!("{} of {}", task.done_letters(), task.letters);
         table.add_row([
-            task.id().to_string(),
-            task.begun.work.name().to_owned(),
+            task.id.to_string(),
+            task.work.name().to_owned(),
             task.by.clone(),
-            utc(task.at),
+            utc(task.started_at),
             done,
-            progress(&task.progress),
-            task.begun.about.clone(),
-            task.begun.why.clone(),
+            progress(&task.state),
+            task.selection.clone(),
+            task.why.clone(),
         ]);
     }
     println!("{table}");
 }
 
-pub(super) fn task(one: &OperatorTask) {
-    tasks(&vec![one.clone()]);
+pub(super) fn task(one: &Task) {
+    tasks(&vec![one.clone()].into());
     for (outcome, count) in &one.outcomes {
         println!("{count:>6}  {}", outcome.text());
     }
-    if one.died_again > 0 {
-        println!("{:>6}  died again, as", one.died_again);
-        for letter in &one.died_again_as {
+    let new_letters = &one.new_letters;
+    if new_letters.total() > 0 {
+        println!("{:>6}  died again, as", new_letters.total());
+        for letter in &new_letters.items {
             println!("        {letter}");
         }
-        more(one.died_again - one.died_again_as.len() as u64);
+        more(new_letters.truncated);
     }
 }
 
@@ -206,20 +204,21 @@ fn progress(progress: &Progress) -> String {
     }
 }
 
-pub(super) fn log(page: &LogPage) {
+pub(super) fn log(page: &Page<Operation>) {
     let mut table = table(&["at", "by", "did"]);
-    for entry in &page.entries {
-        table.add_row([utc(entry.at), entry.by.clone(), act(&entry.act)]);
+    for operation in &page.items {
+        let (at, by) = (utc(operation.at), operation.by.clone());
+        table.add_row([at, by, words(&operation.action)]);
     }
     println!("{table}");
-    if let Some(next) = page.next {
+    if let Some(next) = &page.next {
         println!("more: --before {next}");
     }
 }
 
-pub(super) fn changed(changed: &LetterChanged) {
+pub(super) fn changed(changed: &EditResult) {
     print!("{}", changed.diff);
-    match &changed.dies_of {
+    match &changed.flaw {
         Some(why) => println!("A carrier would refuse it: {why}"),
         None => println!("A carrier would read it."),
     }
@@ -228,59 +227,65 @@ pub(super) fn changed(changed: &LetterChanged) {
     }
 }
 
-fn act(act: &OperatorAction) -> String {
-    match act {
-        OperatorAction::Begun(begun) => {
-            let (work, task, about) = (begun.work.name(), &begun.task, &begun.about);
-            format!("began {task}: {work} {about}. {}", begun.why)
-        }
-        OperatorAction::Chosen { task, letters } => {
+fn words(action: &Action) -> String {
+    match action {
+        Action::Begun {
+            task,
+            work,
+            selection,
+            why,
+            ..
+        } => format!("began {task}: {} {selection}. {why}", work.name()),
+        Action::Chosen { task, letters } => {
             format!("chose {} letters for {task}", letters.len())
         }
-        OperatorAction::Claimed { task, claims } => {
+        Action::Claimed { task, claims } => {
             format!("takes {} letters of {task}", claims.len())
         }
-        OperatorAction::Done { task, outcomes } => {
+        Action::Done { task, outcomes } => {
             format!("did {} letters of {task}", outcomes.len())
         }
-        OperatorAction::Paused { task, why, .. } => format!("paused {task}: {why}"),
-        OperatorAction::DiedAgain { task, letters, .. } => {
+        Action::Paused { task, why, .. } => format!("paused {task}: {why}"),
+        Action::DiedAgain { task, letters, .. } => {
             format!("sees that {} letters of {task} died again", letters.len())
         }
-        OperatorAction::Resumed { task } => format!("resumed {task}"),
-        OperatorAction::Cancelled { task } => format!("cancelled {task}"),
-        OperatorAction::Looked { letter, why } => format!("read what is in {letter}: {why}"),
-        OperatorAction::Exported { from, letters, why } => {
+        Action::Resumed { task } => format!("resumed {task}"),
+        Action::Cancelled { task } => format!("cancelled {task}"),
+        Action::Looked { letter, why } => format!("read what is in {letter}: {why}"),
+        Action::Exported { from, letters, why } => {
             format!("takes {letters} letters with what is in them, from {from} on: {why}")
         }
-        OperatorAction::Imported { letters, why } => {
+        Action::Imported { letters, why } => {
             format!("puts {} letters back: {why}", letters.len())
         }
-        OperatorAction::Edited(edited) => {
-            let (letter, fields) = (&edited.letter, edited.fields.join(", "));
-            format!("edits {letter}: {fields}. {}", edited.why)
-        }
-        OperatorAction::Forgotten { letters } => {
+        Action::Edited {
+            letter,
+            fields,
+            why,
+            ..
+        } => format!("edits {letter}: {}. {why}", fields.join(", ")),
+        Action::Forgotten { letters } => {
             format!("forgets {} letters that the log has dropped", letters.len())
         }
-        OperatorAction::Repaired { user, what, why } => {
-            format!("repairs user {user}: {}. {why}", what.join("; "))
+        Action::Repaired { user, steps, why } => {
+            format!("repairs user {user}: {}. {why}", steps.join("; "))
         }
-        OperatorAction::Drained { boat, cancel, pace } => {
+        Action::Drained { boat, cancel, pace } => {
             let pace = pace.map_or_else(String::new, |pace| format!(", {pace} clients a second"));
             match cancel {
                 false => format!("empties {boat}{pace}"),
                 true => format!("lets {boat} take clients again"),
             }
         }
-        OperatorAction::SignedOut {
+        Action::SignedOut {
             user,
             platform,
             revoked_before,
             why,
             outcome,
         } => {
-            let on = platform.map_or_else(String::new, |platform| format!(" on {platform}"));
+            let on = platform.as_ref();
+            let on = on.map_or_else(String::new, |platform| format!(" on {platform}"));
             if let Some(outcome) = outcome {
                 return format!("signed user {user} out{on}: {outcome}");
             }
@@ -293,8 +298,8 @@ fn act(act: &OperatorAction) -> String {
 pub(super) fn unpacked(found: &ImportResult) {
     println!(
         "{} letters are back, {} were there already",
-        found.taken.len(),
-        found.known.len()
+        found.imported.len(),
+        found.present.len()
     );
     for id in &found.refused {
         println!("{id} is not taken by the log: it is too large, most likely");

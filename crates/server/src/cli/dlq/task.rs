@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
-use operator::dead_letters::TaskAnswer;
-use operator::desk::{OperatorTask, Progress};
+use operator::admin::task::Task;
+use operator::desk::Progress;
 use serde_json::json;
 
 use super::{LETTERS, show, tables};
@@ -16,13 +16,13 @@ use crate::cli::desk::Desk;
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Watches a task until it is over or paused, with a progress bar on a terminal.
-pub(super) async fn watch(desk: &Desk, mut task: OperatorTask) -> Result<OperatorTask> {
-    let path = format!("{LETTERS}/tasks/{}", task.id());
-    let bar = ProgressBar::new(task.begun.letters);
+pub(super) async fn watch(desk: &Desk, mut task: Task) -> Result<Task> {
+    let path = format!("{LETTERS}/tasks/{}", task.id);
+    let bar = ProgressBar::new(task.letters);
     if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos} of {len} letters, {eta}") {
         bar.set_style(style);
     }
-    while matches!(task.progress, Progress::Choosing | Progress::Running) {
+    while matches!(task.state, Progress::Choosing | Progress::Running) {
         tokio::time::sleep(LOOK).await;
         task = desk.get(&path, &json!({})).await?;
         bar.set_position(task.done_letters());
@@ -32,17 +32,13 @@ pub(super) async fn watch(desk: &Desk, mut task: OperatorTask) -> Result<Operato
 }
 
 /// Prints the outcome of each letter; fails unless all succeeded.
-pub(super) fn told(output: Output, task: &OperatorTask) -> Result<ExitCode> {
-    let told = task.told.iter().map(|(id, outcome)| TaskAnswer {
-        id: id.clone(),
-        outcome: *outcome,
-    });
-    show(output, &told.collect::<Vec<_>>(), tables::told)?;
-    if let Progress::Paused { by, why } = &task.progress {
-        eprintln!("packetboat: {} was paused by {by}: {why}", task.id());
+pub(super) fn outcomes(output: Output, task: &Task) -> Result<ExitCode> {
+    show(output, &task.results, tables::outcomes)?;
+    if let Progress::Paused { by, why } = &task.state {
+        eprintln!("packetboat: {} was paused by {by}: {why}", task.id);
     }
     let all_went = task.outcomes.keys().all(|outcome| outcome.went());
-    Ok(match task.progress == Progress::Over && all_went {
+    Ok(match task.state == Progress::Over && all_went {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })

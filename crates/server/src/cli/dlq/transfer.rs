@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use operator::admin::dead_letters::{ExportQuestion, ImportQuestion, ListQuestion};
-use operator::dead_letters::{ImportResult, LetterPackage, Package};
+use operator::answer::Page;
+use operator::dead_letters::{ImportResult, LetterPackage};
 
 use super::selection::Filters;
 use super::{LETTERS, show, tables};
@@ -38,13 +39,14 @@ impl Export {
                 },
                 why: self.why.clone(),
             };
-            let package: Package = desk.post(&format!("{LETTERS}/export"), &question).await?;
-            for letter in &package.letters {
+            let package: Page<LetterPackage> =
+                desk.post(&format!("{LETTERS}/export"), &question).await?;
+            for letter in &package.items {
                 writeln!(output, "{}", serde_json::to_string(letter)?)?;
             }
-            match package.next {
-                Some(next) => after = Some(next.to_string()),
-                None => return Ok(ExitCode::SUCCESS),
+            after = package.next;
+            if after.is_none() {
+                return Ok(ExitCode::SUCCESS);
             }
         }
     }
@@ -94,8 +96,8 @@ impl Import {
             why: self.why.clone(),
         };
         let unpacked: ImportResult = desk.post(&format!("{LETTERS}/import"), &question).await?;
-        sum.taken.extend(unpacked.taken);
-        sum.known.extend(unpacked.known);
+        sum.imported.extend(unpacked.imported);
+        sum.present.extend(unpacked.present);
         sum.refused.extend(unpacked.refused);
         Ok(())
     }

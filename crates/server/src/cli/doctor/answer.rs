@@ -35,7 +35,7 @@ fn finding(told: &Value) -> Option<Finding> {
         verdict: told
             .get("verdict")
             .and_then(|v| Deserialize::deserialize(v).ok()),
-        seen: text("seen")?,
+        observation: text("observation")?,
     };
     Some(stranger.finding())
 }
@@ -70,9 +70,9 @@ mod tests {
         let said = json!({
             "role": "boat",
             "findings": [
-                { "check": "log", "verdict": "ok", "seen": "it answers", "advice": "" },
-                { "check": "quorum", "verdict": "failure", "seen": "one of three", "advice": "start two" },
-                { "check": "log", "verdict": "curious", "seen": "it hums", "advice": "" },
+                { "check": "log", "verdict": "ok", "observation": "it answers", "advice": "" },
+                { "check": "quorum", "verdict": "failure", "observation": "one of three", "advice": "start two" },
+                { "check": "log", "verdict": "curious", "observation": "it hums", "advice": "" },
             ],
         });
         let findings = Answer::read(said).expect("a checkup").findings;
@@ -85,7 +85,7 @@ mod tests {
                 CheckVerdict::Warning
             ]
         );
-        assert!(findings[1].seen.contains("quorum"), "{findings:?}");
+        assert!(findings[1].observation.contains("quorum"), "{findings:?}");
     }
 
     #[test]

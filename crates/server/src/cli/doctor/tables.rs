@@ -43,7 +43,8 @@ fn findings(findings: &[Finding]) {
     table.load_style(presets::NOTHING);
     table.set_content_arrangement(ContentArrangement::Dynamic);
     for finding in findings {
-        table.add_row([word(finding.verdict), finding.check.name(), &finding.seen]);
+        let (verdict, check) = (word(finding.verdict), finding.check.name());
+        table.add_row([verdict, check, &finding.observation]);
         if !finding.advice.is_empty() {
             table.add_row(["", "→", &finding.advice]);
         }

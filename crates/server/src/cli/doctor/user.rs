@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use operator::admin::doctor::{Mended, Repaired, UserReport};
+use operator::admin::doctor::{RepairReport, RepairStep, UserReport};
 use protocol::UserId;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -49,7 +49,7 @@ impl User {
         let path = format!("/api/v1/doctor/user/{}", self.user);
         let report = if self.repair {
             let (path, why) = (format!("{path}/repair"), json!({ "why": self.why }));
-            let repaired: Repaired = in_time(self.desk.post(&path, &why)).await?;
+            let repaired: RepairReport = in_time(self.desk.post(&path, &why)).await?;
             self.told(&repaired)?;
             repaired.after
         } else {
@@ -63,20 +63,20 @@ impl User {
         Ok(exit(report.verdict))
     }
 
-    fn told(&self, repaired: &Repaired) -> Result<()> {
+    fn told(&self, repaired: &RepairReport) -> Result<()> {
         if self.output == Output::Json {
             println!("{}", serde_json::to_string(repaired)?);
             return Ok(());
         }
         print(&repaired.before);
-        if repaired.mended.is_empty() {
+        if repaired.steps.is_empty() {
             println!("nothing to mend");
             return Ok(());
         }
-        for Mended { what, error } in &repaired.mended {
+        for RepairStep { step, error } in &repaired.steps {
             match error {
-                None => println!("done: {what}"),
-                Some(error) => println!("NOT DONE: {what}: {error}"),
+                None => println!("done: {step}"),
+                Some(error) => println!("NOT DONE: {step}: {error}"),
             }
         }
         println!("and now:");
@@ -103,16 +103,17 @@ fn print(report: &UserReport) {
         "user {user}: {sessions} sessions, {mails} messages waiting, {conversations} conversations with {rows} \
          messages"
     );
-    for told in &report.differences.first {
-        println!("{} {}: {}", word(told.verdict), told.kind, told.seen);
-        match (&told.mend, &told.advice) {
-            (Some(mend), _) => println!("  → --repair would {mend}"),
+    for finding in &report.differences.items {
+        let (verdict, kind) = (word(finding.verdict), &finding.kind);
+        println!("{verdict} {kind}: {}", finding.observation);
+        match (&finding.repair, &finding.advice) {
+            (Some(repair), _) => println!("  → --repair would {repair}"),
             (None, Some(advice)) => println!("  → not by --repair: {advice}"),
             (None, None) => {}
         }
     }
-    more(report.differences.left_off);
-    for text in &report.left_off {
+    more(report.differences.truncated);
+    for text in &report.omissions {
         println!("NOT LOOKED AT: {text}");
     }
     if report.differences.total() == 0 {
