@@ -71,12 +71,12 @@ async fn the_audit_names_exactly_what_was_lost_after_it_was_accepted() {
         (report.in_flight == 0).then_some(report)
     })
     .await;
-    assert!(!report.even);
+    assert!(!report.balanced);
     assert_eq!((report.accepted, report.settled), (4 + LOST as u64, 4));
     let names: BTreeSet<String> = lost.iter().map(MessageId::to_string).collect();
-    assert_eq!(report.missing.left_off, 0);
+    assert_eq!(report.missing.truncated, 0);
     assert_eq!(
-        report.missing.first.into_iter().collect::<BTreeSet<_>>(),
+        report.missing.items.into_iter().collect::<BTreeSet<_>>(),
         names
     );
 

@@ -1,7 +1,7 @@
 //! Undeliverable messages are kept with their reason, and redriven once the reason is gone.
 
 use backend::hook::Fault;
-use operator::dead_letters::{Filter, Listed, Selection};
+use operator::dead_letters::{Filter, Letter, Selection};
 use operator::desk::TaskOutcome;
 use protocol::ledger::DeadReason;
 use tests::faults::ROUTES;
@@ -9,7 +9,7 @@ use tests::system::eventually;
 use tests::{Cluster, settings};
 
 /// Waits for so many letters, and returns them.
-async fn letters(cluster: &Cluster, count: usize) -> Vec<Listed> {
+async fn letters(cluster: &Cluster, count: usize) -> Vec<Letter> {
     let letters = cluster.letters();
     eventually("dead letters", async || {
         let page = letters.list(&Filter::default(), None, 100).await;
@@ -54,7 +54,7 @@ async fn what_always_fails_becomes_a_dead_letter_and_is_redriven() {
     bea.hears_nothing().await;
 
     faults.end(ROUTES.about(2));
-    let chosen = Selection::Ids(vec![letter.id.clone()]);
+    let chosen = Selection::ids(vec![letter.id.clone()]);
     let redriven = cluster.redrive(&chosen).await.expect("redriven");
     assert_eq!(redriven.len(), 1);
     assert_eq!(redriven[0].outcome, TaskOutcome::ToRetry);

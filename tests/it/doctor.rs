@@ -51,8 +51,8 @@ fn of(findings: &[Finding], check: Check) -> &Finding {
 }
 
 fn kinds(report: &UserReport) -> Vec<&str> {
-    assert_eq!(report.left_off, Vec::<String>::new());
-    let told = report.differences.first.iter();
+    assert_eq!(report.omissions, Vec::<String>::new());
+    let told = report.differences.items.iter();
     told.map(|told| told.kind.as_str()).collect()
 }
 
@@ -231,19 +231,19 @@ async fn damage_is_named_mended_and_gone() {
     let found = examined(&doctor, 2).await;
     assert_eq!(found.verdict, CheckVerdict::Failure);
     let all = [
-        "session-of-ended-life",
-        "mail-bodiless",
+        "session_of_ended_life",
+        "mail_bodiless",
         "hole",
         "hole",
-        "head-behind",
-        "list-behind",
+        "head_behind",
+        "list_behind",
     ];
     assert_eq!(kinds(&found), all);
     let sentences: Vec<&str> = found
         .differences
-        .first
+        .items
         .iter()
-        .map(|t| t.seen.as_str())
+        .map(|t| t.observation.as_str())
         .collect();
     let says = |n: usize, part: &str| assert!(sentences[n].contains(part), "{}", sentences[n]);
     says(0, "session 99 on ios");
@@ -252,33 +252,37 @@ async fn damage_is_named_mended_and_gone() {
     says(3, "position 4 of p:1:2 has no message");
     says(4, "goes to position 5, but its head says 3");
     says(5, "does not have p:1:2");
-    let hopeless = found.differences.first.iter().filter(|t| t.mend.is_none());
+    let hopeless = found
+        .differences
+        .items
+        .iter()
+        .filter(|t| t.repair.is_none());
     let hopeless: Vec<&str> = hopeless.map(|told| told.kind.as_str()).collect();
     assert_eq!(
         hopeless,
-        ["mail-bodiless"],
+        ["mail_bodiless"],
         "history has it: it needs nothing"
     );
 
     let repaired = doctor.repair("ann", user(2), "a disk failed").await;
     let repaired = repaired.expect("an answer").expect("it sees the stores");
     assert_eq!(kinds(&repaired.before), all);
-    assert_eq!(repaired.mended.len(), 5);
+    assert_eq!(repaired.steps.len(), 5);
     let failed: Vec<_> = repaired
-        .mended
+        .steps
         .iter()
         .filter(|m| m.error.is_some())
         .collect();
     assert!(failed.is_empty(), "{failed:?}");
-    assert_eq!(kinds(&repaired.after), ["mail-bodiless"]);
+    assert_eq!(kinds(&repaired.after), ["mail_bodiless"]);
     assert_eq!(repaired.after.verdict, CheckVerdict::Warning);
 
     // A second repair changes nothing, and the operators' log has only repairs that were made.
     let again = doctor.repair("ann", user(2), "to be sure").await;
     let again = again.expect("an answer").expect("it sees the stores");
     assert_eq!(
-        (again.mended.len(), kinds(&again.after)),
-        (0, vec!["mail-bodiless"])
+        (again.steps.len(), kinds(&again.after)),
+        (0, vec!["mail_bodiless"])
     );
     let log = cluster.letters().log(10, true, None).await.expect("a log");
     let repairs = log.entries.iter().filter_map(|entry| match &entry.act {
@@ -331,10 +335,10 @@ async fn a_message_that_both_sides_lost_is_named_and_not_made_up() {
     for number in [1, 2] {
         let repaired = doctor.repair("ann", user(number), "").await;
         let repaired = repaired.expect("an answer").expect("it sees the stores");
-        assert_eq!(repaired.mended, []);
+        assert_eq!(repaired.steps, []);
         assert_eq!(kinds(&repaired.after), ["hole"]);
-        let told = &repaired.after.differences.first[0];
-        assert!(told.seen.contains("position 3 of p:1:2"), "{told:?}");
+        let told = &repaired.after.differences.items[0];
+        assert!(told.observation.contains("position 3 of p:1:2"), "{told:?}");
         assert!(told.advice.is_some(), "{told:?}");
     }
     ada.close().await;
@@ -382,8 +386,8 @@ async fn a_store_that_is_away_and_what_waits_for_it_are_told() {
     assert_eq!(verdict(&later, Check::Carriers), CheckVerdict::Failure);
     let unknown = examined(&doctor, 2).await;
     assert_eq!(unknown.verdict, CheckVerdict::Warning);
-    assert_eq!(kinds(&unknown), ["not-looked-at"]);
-    let told = &unknown.differences.first[0].seen;
+    assert_eq!(kinds(&unknown), ["not_looked_at"]);
+    let told = &unknown.differences.items[0].observation;
     assert!(
         told.contains("the newest messages") && told.contains("away"),
         "{told}"
@@ -419,14 +423,17 @@ async fn a_part_that_hangs_holds_up_no_other() {
         .findings;
     let hangs = of(&findings, Check::Mailbox);
     assert_eq!(hangs.verdict, CheckVerdict::Failure);
-    assert!(hangs.seen.contains("no answer within 3s"), "{hangs:?}");
+    assert!(
+        hangs.observation.contains("no answer within 3s"),
+        "{hangs:?}"
+    );
     for check in [Check::Log, Check::History, Check::Ledger, Check::Carriers] {
         assert_eq!(of(&findings, check).verdict, CheckVerdict::Ok);
     }
     let nobody = of(&findings, Check::Members);
     assert_eq!(nobody.verdict, CheckVerdict::Failure);
     assert!(
-        nobody.seen.contains("neither a boat nor a station"),
+        nobody.observation.contains("neither a boat nor a station"),
         "{nobody:?}"
     );
 }
@@ -456,17 +463,18 @@ async fn what_cannot_be_read_is_named_and_the_rest_is_examined() {
 
     let found = examined(&doctor, 2).await;
     assert_eq!(found.verdict, CheckVerdict::Failure);
-    assert_eq!(kinds(&found), ["not-looked-at", "list-behind"]);
-    let told = &found.differences.first[0];
+    assert_eq!(kinds(&found), ["not_looked_at", "list_behind"]);
+    let told = &found.differences.items[0];
     assert!(
-        told.seen.contains("the head of p:1:2: cannot be read"),
+        told.observation
+            .contains("the head of p:1:2: cannot be read"),
         "{told:?}"
     );
     assert_eq!((found.mails, found.rows), (2, 2));
     let repaired = doctor.repair("ann", user(2), "a disk failed").await;
     let repaired = repaired.expect("an answer").expect("it sees the stores");
-    assert_eq!(repaired.mended.len(), 1);
-    assert_eq!(kinds(&repaired.after), ["not-looked-at"]);
+    assert_eq!(repaired.steps.len(), 1);
+    assert_eq!(kinds(&repaired.after), ["not_looked_at"]);
     let head = engine.get(Table::Head, &key).expect("reads");
     assert_eq!(head.as_deref(), Some(&b"no head"[..]));
     drop(doctor);
@@ -506,9 +514,9 @@ async fn more_holes_than_there_is_time_for_end_in_a_report() {
     saved.expect("saves");
     let doctor = doctor(&settings, &environment, Stores::Memory);
     let found = examined(&doctor, 2).await;
-    assert_eq!(kinds(&found), ["not-looked-at", "hole"]);
-    let told = found.differences.first.iter();
-    let seen: Vec<&str> = told.map(|told| told.seen.as_str()).collect();
+    assert_eq!(kinds(&found), ["not_looked_at", "hole"]);
+    let told = found.differences.items.iter();
+    let seen: Vec<&str> = told.map(|told| told.observation.as_str()).collect();
     let late = "positions of p:1:2 that have no message, from";
     assert!(seen[0].contains(late), "{seen:?}");
     assert!(seen[0].contains("took too long"), "{seen:?}");

@@ -11,7 +11,7 @@ use backend::hook::Faults;
 use backend::queue::Partition;
 use operator::admin::log::Log;
 use operator::admin::{audit, trace};
-use operator::dead_letters::{DeadLetters, Refused, Selection, TaskAnswer};
+use operator::dead_letters::{DeadLetters, LetterOutcome, Refused, Selection};
 use protocol::keys::Topic;
 use protocol::record::{Task, Work};
 use protocol::{MessageId, Platform, Timestamp};
@@ -191,7 +191,7 @@ impl Cluster {
     }
 
     /// Redrives letters, and waits for the result.
-    pub async fn redrive(&self, selection: &Selection) -> Result<Vec<TaskAnswer>, Refused> {
+    pub async fn redrive(&self, selection: &Selection) -> Result<Vec<LetterOutcome>, Refused> {
         let patience = Duration::from_secs(30);
         self.letters.redrive("operator", selection, patience).await
     }
@@ -270,14 +270,14 @@ impl Cluster {
     pub async fn assert_settled(&self, accepted: u64) {
         let mut report = self.audit().await;
         let settling = async {
-            while report.in_flight > 0 || !report.even {
+            while report.in_flight > 0 || !report.balanced {
                 tokio::time::sleep(PAUSE).await;
                 report = self.audit().await;
             }
         };
         // Unless it settles, the figures below tell more than a missed deadline.
         let _ = tokio::time::timeout(SOON, settling).await;
-        assert!(report.even && report.in_flight == 0, "{report:?}");
+        assert!(report.balanced && report.in_flight == 0, "{report:?}");
         assert_eq!(report.accepted, accepted, "{report:?}");
         assert_eq!(report.settled, accepted, "{report:?}");
     }
@@ -302,7 +302,7 @@ impl Cluster {
     pub async fn assert_traced(&self, id: MessageId, event: &str, target: Option<&str>) {
         let mut report = self.trace(id).await;
         let happened = |report: &trace::Report| {
-            report.events.first.iter().any(|e| {
+            report.events.items.iter().any(|e| {
                 format!("{:?}", e.event).starts_with(event)
                     && target.is_none_or(|target| e.target.as_deref() == Some(target))
             })

@@ -164,7 +164,7 @@ impl World {
         let ledger = self.backends.ledger.as_ref();
         let report = audit::audit(&log, ledger, &question, self.now()).await;
         let report = report.map_err(|error| error.to_string())?;
-        match report.even && report.in_flight == 0 && report.accepted >= accepted {
+        match report.balanced && report.in_flight == 0 && report.accepted >= accepted {
             true => Ok(()),
             false => Err(format!(
                 "{accepted} were accepted, and the audit says {report:?}"
@@ -178,7 +178,7 @@ impl World {
         for user in users {
             let report = self.doctor.examine(user).await;
             let report = report.expect("it sees the stores");
-            if let Some(difference) = report.differences.first.first() {
+            if let Some(difference) = report.differences.items.first() {
                 return Err(format!("the doctor says of {user}: {difference:?}"));
             }
         }

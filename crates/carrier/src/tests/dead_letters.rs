@@ -5,12 +5,13 @@ use backend::Kind;
 use backend::hook::Fault;
 use backend::queue::NewRecord;
 use bytes::Bytes;
-use operator::dead_letters::{Filter, Forecast, LetterPackage, Refused, Selection};
+use operator::dead_letters::{Filter, Forecast, Letter, LetterPackage, Refused, Selection};
 use operator::desk::TaskOutcome;
 use protocol::Platform;
 use protocol::keys::Topic;
 use protocol::ledger::{DeadReason, LedgerEvent};
 
+use super::desk::summary_of;
 use super::world::*;
 
 // proves S1 Pitfall E; T-C4: what cannot be read is a dead letter at once, and its neighbours pass.
@@ -48,15 +49,17 @@ async fn garbage_oversize_and_misplaced_records_become_letters_and_hold_nobody()
 
     assert_eq!(world.boat.pushed_to(20), [id.get()]);
     let stats = world.dead_letters().stats().await.expect("readable");
-    let counts: Vec<(&str, u64)> = stats
-        .messages
+    let counts: Vec<(DeadReason, u64)> = stats
+        .reasons
         .iter()
-        .map(|(reason, summary)| (reason.as_str(), summary.letters))
+        .map(|of| (of.reason, of.summary.letters))
         .collect();
-    assert_eq!(
-        counts,
-        [("misplaced", 1), ("too-large", 1), ("undecodable", 2)]
-    );
+    let expected = [
+        (DeadReason::Undecodable, 2),
+        (DeadReason::TooLarge, 1),
+        (DeadReason::Misplaced, 1),
+    ];
+    assert_eq!(counts, expected);
     for record in world.records(Topic::Dead).await {
         let letter = api::dead_letter::DeadLetter::from_headers(&record.headers);
         assert_eq!(letter.expect("readable").origin.topic, Topic::Message);
@@ -100,12 +103,10 @@ async fn what_always_fails_is_a_letter_that_can_be_read_and_redriven_once() {
             .expect("readable")
             .is_none()
     );
-    let json = serde_json::to_string(&page).expect("serialisable");
-    assert!(json.contains("\"reason\":\"max-retries\""), "{json}");
-    assert_eq!(
-        serde_json::from_str::<operator::dead_letters::LetterPage>(&json).expect("back"),
-        page
-    );
+    let json = serde_json::to_string(letter).expect("serialisable");
+    assert!(json.contains("\"reason\":\"max_retries\""), "{json}");
+    let back: Letter = serde_json::from_str(&json).expect("back");
+    assert_eq!(back, *letter);
 
     let all = Selection::Filter {
         filter: Filter::default(),
@@ -130,7 +131,7 @@ async fn what_always_fails_is_a_letter_that_can_be_read_and_redriven_once() {
     world.until_quiet().await;
     assert_eq!(world.waiting(BOB, Platform::Web).await, 1);
 
-    let ids = Selection::Ids(vec![letter.id.clone(), "message-9-9".to_owned()]);
+    let ids = Selection::ids(vec![letter.id.clone(), "message-9-9".to_owned()]);
     let again = world.redrive(&ids).await.expect("readable");
     let outcomes: Vec<TaskOutcome> = again.iter().map(|redrive| redrive.outcome).collect();
     assert_eq!(outcomes, [TaskOutcome::Before, TaskOutcome::NoSuchLetter]);
@@ -139,7 +140,7 @@ async fn what_always_fails_is_a_letter_that_can_be_read_and_redriven_once() {
         target.is_some() && matches!(event, LedgerEvent::Redriven { letter: l } if *l == letter.id)
     }));
     let stats = desk.stats().await.expect("readable");
-    assert_eq!(stats.messages["max-retries"].redriven, 1);
+    assert_eq!(summary_of(&stats, DeadReason::MaxRetries).redriven, 1);
     let open = Filter {
         redriven: Some(false),
         ..Filter::default()
@@ -281,11 +282,11 @@ async fn exported_letters_come_back_once_and_only_to_where_they_came_from() {
     let taken = unpack(packed.letters.clone(), CLUSTER)
         .await
         .expect("taken");
-    assert_eq!((taken.taken.len(), taken.known.len()), (3, 0));
+    assert_eq!((taken.imported.len(), taken.present.len()), (3, 0));
     let again = unpack(packed.letters.clone(), CLUSTER)
         .await
         .expect("known");
-    assert_eq!((again.taken.len(), again.known.len()), (0, 3));
+    assert_eq!((again.imported.len(), again.present.len()), (0, 3));
     let back = desk.pack("ann", CLUSTER, &filter, None, "").await;
     assert_eq!(back.expect("packed").letters, packed.letters);
 }

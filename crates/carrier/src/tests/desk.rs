@@ -7,11 +7,13 @@ use backend::hook::Fault;
 use backend::queue::NewRecord;
 use bytes::Bytes;
 use operator::DeadLetters;
-use operator::dead_letters::{Filter, Forecast, Listed, Refused, Request, Selection};
+use operator::dead_letters::{
+    Filter, Forecast, Kind as LetterKind, Letter, Refused, Request, Selection, Stats, Summary,
+};
 use operator::desk::{OperatorTask, OperatorWork, Pace, Progress, TaskId, TaskOutcome};
 use protocol::Platform;
 use protocol::keys::Topic;
-use protocol::ledger::LedgerEvent;
+use protocol::ledger::{DeadReason, LedgerEvent};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -86,9 +88,16 @@ pub(super) async fn garbage(world: &World, count: u8) {
         .await;
 }
 
-pub(super) async fn letters_of(letters: &DeadLetters) -> Vec<Listed> {
+pub(super) async fn letters_of(letters: &DeadLetters) -> Vec<Letter> {
     let page = letters.list(&Filter::default(), None, 1000).await;
     page.expect("readable").letters
+}
+
+/// Summary of the messages that died for this reason; some did.
+pub(super) fn summary_of(stats: &Stats, reason: DeadReason) -> Summary {
+    let mut reasons = stats.reasons.iter();
+    let found = reasons.find(|of| (of.kind, of.reason) == (LetterKind::Message, reason));
+    found.expect("some died of it").summary
 }
 
 pub(super) async fn wait(letters: &DeadLetters) -> OperatorTask {
@@ -254,7 +263,7 @@ async fn what_is_discarded_is_left_alone_until_it_is_restored() {
     let letters = world.dead_letters();
     let _worker = Worker::begin(&letters, "desk");
     let first = letters_of(&letters).await[0].id.clone();
-    let one = || Selection::Ids(vec![first.clone()]);
+    let one = || Selection::ids(vec![first.clone()]);
     letters
         .begin("ann", request(OperatorWork::Discard, one()))
         .await
@@ -262,7 +271,7 @@ async fn what_is_discarded_is_left_alone_until_it_is_restored() {
     wait(&letters).await;
     assert!(letters_of(&letters).await[0].discarded);
     assert_eq!(
-        letters.stats().await.expect("counts").causes[0]
+        letters.stats().await.expect("counts").causes.items[0]
             .summary
             .discarded,
         1
@@ -298,7 +307,7 @@ async fn a_task_asked_for_twice_is_one_and_nothing_is_none() {
     assert_eq!(letters.tasks().await.expect("readable").len(), 1);
     let none = Request {
         task: None,
-        ..request(OperatorWork::Discard, Selection::Ids(Vec::new()))
+        ..request(OperatorWork::Discard, Selection::ids(Vec::new()))
     };
     let refused = letters.begin("ann", none).await.expect_err("refused");
     assert!(
@@ -328,7 +337,7 @@ async fn a_plan_says_what_would_die_again_and_what_would_not() {
     let letters = world.dead_letters();
     let plan = letters.plan(&all()).await.expect("readable");
     let forecasts: Vec<_> = plan.forecasts.iter().map(|share| &share.forecast).collect();
-    let [Forecast::Store, Forecast::FailAgain(cause)] = &forecasts[..] else {
+    let [Forecast::Store, Forecast::FailAgain { cause }] = &forecasts[..] else {
         panic!("{plan:?}");
     };
     let cause = cause.to_string();
@@ -347,10 +356,11 @@ async fn a_plan_says_what_would_die_again_and_what_would_not() {
         .expect("begun");
     wait(&letters).await;
     let plan = letters.plan(&all()).await.expect("readable");
+    let outcome = TaskOutcome::Before;
     let left: u64 = plan
         .forecasts
         .iter()
-        .filter(|share| share.forecast == Forecast::LeftAlone(TaskOutcome::Before))
+        .filter(|share| share.forecast == Forecast::LeftAlone { outcome })
         .map(|share| share.letters)
         .sum();
     assert_eq!(left, 2, "{plan:?}");

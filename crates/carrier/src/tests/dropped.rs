@@ -8,12 +8,13 @@ use backend::clock::TimerClock;
 use backend::queue::{NewRecord, Queue};
 use bytes::Bytes;
 use operator::DeadLetters;
-use operator::dead_letters::{Filter, HeaderValue, Selection};
+use operator::dead_letters::{Filter, Forecast, HeaderValue, Selection};
 use operator::desk::{OperatorAction, OperatorWork, TaskOutcome};
 use protocol::keys::Topic;
+use protocol::ledger::DeadReason;
 use tokio::time::sleep;
 
-use super::desk::{Worker, all, garbage, id, letters_of, request, wait};
+use super::desk::{Worker, all, garbage, id, letters_of, request, summary_of, wait};
 use super::world::*;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -94,7 +95,7 @@ async fn what_was_discarded_is_gone_after_seven_days() {
     let letters = world.dead_letters();
     let _worker = Worker::begin(&letters, "desk");
     let name = letters_of(&letters).await[0].id.clone();
-    let one = Selection::Ids(vec![name.clone()]);
+    let one = Selection::ids(vec![name.clone()]);
     letters
         .begin("ann", request(OperatorWork::Discard, one.clone()))
         .await
@@ -107,7 +108,7 @@ async fn what_was_discarded_is_gone_after_seven_days() {
     assert_eq!(left.len(), 1);
     assert_ne!(left[0].id, name);
     let stats = letters.stats().await.expect("counts");
-    assert_eq!(stats.messages["undecodable"].letters, 1);
+    assert_eq!(summary_of(&stats, DeadReason::Undecodable).letters, 1);
     assert_eq!(letters.count(&all()).await.expect("counts").letters, 1);
     let packed = letters.pack("ann", 7, &Filter::default(), None, "").await;
     assert_eq!(packed.expect("packed").letters.len(), 1);
@@ -117,7 +118,8 @@ async fn what_was_discarded_is_gone_after_seven_days() {
     assert_eq!(shown.body, None);
     assert!(letters.envelope(&name).await.is_err());
     let plan = letters.plan(&one).await.expect("readable");
-    let over = operator::dead_letters::Forecast::LeftAlone(TaskOutcome::Final);
+    let outcome = TaskOutcome::Final;
+    let over = Forecast::LeftAlone { outcome };
     assert_eq!(plan.forecasts[0].forecast, over);
     let every = Filter {
         with_gone: true,
@@ -263,20 +265,20 @@ async fn a_letter_that_came_back_twice_at_once_is_one() {
         ann.unpack("ann", 7, packed.clone(), "a test"),
         bob.unpack("bob", 7, packed.clone(), "a test"),
     );
-    let taken = [first, second].map(|unpacked| unpacked.expect("taken").taken.len());
+    let taken = [first, second].map(|unpacked| unpacked.expect("taken").imported.len());
     assert_eq!(
         taken.iter().sum::<usize>(),
         empty.records(Topic::Dead).await.len()
     );
     let stats = ann.stats().await.expect("counts");
-    assert_eq!(stats.messages["undecodable"].letters, 1);
+    assert_eq!(summary_of(&stats, DeadReason::Undecodable).letters, 1);
     assert_eq!(ann.count(&all()).await.expect("counts").letters, 1);
     let told = empty.redrive(&all()).await.expect("redriven");
     assert_eq!(told.len(), 1);
     assert_eq!(told[0].outcome, TaskOutcome::ToMessage);
     let redriven = empty.records(Topic::Message).await.len();
     let told = empty
-        .redrive(&Selection::Ids(vec![packed[0].id.clone()]))
+        .redrive(&Selection::ids(vec![packed[0].id.clone()]))
         .await;
     assert_eq!(told.expect("left alone")[0].outcome, TaskOutcome::Before);
     assert_eq!(empty.records(Topic::Message).await.len(), redriven);

@@ -6,7 +6,7 @@ use backend::Kind;
 use backend::hook::Fault;
 use bytes::Bytes;
 use operator::DeadLetters;
-use operator::dead_letters::{Envelope, Forecast, LetterChange, LetterChanged, Refused};
+use operator::dead_letters::{EditResult, Envelope, Forecast, LetterChange, Refused};
 use operator::desk::{EditRefusal, TaskOutcome, Version};
 use protocol::Platform;
 use protocol::keys::Topic;
@@ -66,7 +66,7 @@ async fn edit(
     letters: &DeadLetters,
     id: &str,
     change: LetterChange,
-) -> Result<LetterChanged, Refused> {
+) -> Result<EditResult, Refused> {
     let changed = letters.edit("ann", id, change).await?;
     Ok(changed.expect("there is such a letter"))
 }
@@ -76,7 +76,7 @@ async fn forecast(letters: &DeadLetters) -> Forecast {
     plan.forecasts[0].forecast.clone()
 }
 
-fn refusal(refused: Result<LetterChanged, Refused>) -> String {
+fn refusal(refused: Result<EditResult, Refused>) -> String {
     refused.expect_err("refused").to_string()
 }
 
@@ -89,8 +89,8 @@ async fn a_letter_is_mended_and_redriven_as_it_is_now() {
     let id = letter(&world, bytes(&world, from_nobody)).await;
     let letters = world.dead_letters();
     let before = held(&letters, &id).await;
-    let dies_of = before.dies_of.clone().expect("it would die");
-    assert!(dies_of.starts_with("undecodable"), "{dies_of}");
+    let flaw = before.flaw.clone().expect("it would die");
+    assert!(flaw.starts_with("undecodable"), "{flaw}");
     let text = before.text.as_ref().expect("a message");
     let text = text.replace("\"-1\"", "\"1\"");
 
@@ -104,8 +104,11 @@ async fn a_letter_is_mended_and_redriven_as_it_is_now() {
         "{looked:?}"
     );
     assert_eq!(looked.fields, ["message.message.fromId"]);
-    assert_eq!((looked.dies_of, looked.done), (None, false));
-    assert!(matches!(forecast(&letters).await, Forecast::FailAgain(_)));
+    assert_eq!((looked.flaw, looked.done), (None, false));
+    assert!(matches!(
+        forecast(&letters).await,
+        Forecast::FailAgain { .. }
+    ));
 
     let kept = edit(&letters, &id, change(&before.version, &text)).await;
     assert!(kept.expect("it can be").done);
@@ -129,7 +132,7 @@ async fn a_letter_is_mended_and_redriven_as_it_is_now() {
     let shown = shown.expect("there");
     assert!(shown.body.expect("asked for").contains("number 1"));
     let edit_of = shown.edit.expect("edited");
-    assert_eq!((&*edit_of.by, &*edit_of.edited.why), ("ann", "a test"));
+    assert_eq!((&*edit_of.by, &*edit_of.why), ("ann", "a test"));
     let told = world.redrive(&all()).await.expect("redriven");
     assert_eq!(told[0].outcome, TaskOutcome::ToMessage);
     world
@@ -281,12 +284,7 @@ async fn what_is_too_large_is_trimmed_and_nothing_larger_is_taken() {
     let id = letter(&world, bytes(&world, large)).await;
     let letters = world.dead_letters();
     let before = held(&letters, &id).await;
-    assert!(
-        before
-            .dies_of
-            .expect("it would die")
-            .starts_with("too-large")
-    );
+    assert!(before.flaw.expect("it would die").starts_with("too-large"));
     let text = before.text.expect("a message");
     let larger = text.replace("QUJD", "QUJDQUJD");
     let refused = refusal(edit(&letters, &id, change(&before.version, &larger)).await);
@@ -295,7 +293,7 @@ async fn what_is_too_large_is_trimmed_and_nothing_larger_is_taken() {
     let kept = edit(&letters, &id, change(&before.version, &smaller)).await;
     let kept = kept.expect("it can be");
     assert_eq!(kept.fields, ["message.message.data"]);
-    assert_eq!((kept.dies_of, kept.done), (None, true));
+    assert_eq!((kept.flaw, kept.done), (None, true));
 }
 
 #[tokio::test(start_paused = true)]
@@ -310,7 +308,7 @@ async fn what_is_no_message_is_shown_and_replaced_as_a_whole() {
     let kept = edit(&letters, &id, change(&before.version, &whole.text)).await;
     let kept = kept.expect("it can be");
     assert_eq!(kept.fields, ["*"]);
-    assert!(kept.done && kept.dies_of.is_none(), "{kept:?}");
+    assert!(kept.done && kept.flaw.is_none(), "{kept:?}");
     assert_eq!(forecast(&letters).await, Forecast::Place);
 }
 
@@ -322,7 +320,7 @@ async fn fields_that_are_not_known_are_not_lost_by_the_way() {
     let id = letter(&world, value.into()).await;
     let letters = world.dead_letters();
     let before = held(&letters, &id).await;
-    assert_eq!(before.unknown, ["#99"]);
+    assert_eq!(before.unknown_fields, ["#99"]);
     let text = before.text.expect("a message").replace("-1", "1");
     let change = change(&before.version, &text);
     let refused = refusal(edit(&letters, &id, change.clone()).await);

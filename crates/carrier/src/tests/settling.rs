@@ -10,7 +10,7 @@ use backend::Kind;
 use backend::hook::{Hook, Hooked, Op};
 use backend::queue::{NewRecord, Partition};
 use bytes::Bytes;
-use operator::dead_letters::{Filter, Listed, Selection};
+use operator::dead_letters::{Filter, Letter, Selection};
 use operator::desk::TaskOutcome;
 use protocol::delivery::Source;
 use protocol::keys::Topic;
@@ -207,7 +207,7 @@ async fn what_the_ledger_missed_is_written_in_parts() {
     assert!(rows < 20_000, "{rows} rows of 16,384");
 }
 
-async fn letters(world: &World) -> Vec<Listed> {
+async fn letters(world: &World) -> Vec<Letter> {
     let desk = world.dead_letters();
     let page = desk.list(&Filter::default(), None, 10).await;
     page.expect("readable").letters

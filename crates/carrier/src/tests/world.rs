@@ -22,7 +22,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use operator::DeadLetters;
-use operator::dead_letters::{Refused, Selection, TaskAnswer};
+use operator::dead_letters::{LetterOutcome, Refused, Selection};
 use parking_lot::Mutex;
 use protocol::bounds::Bounds;
 use protocol::delivery::Origin;
@@ -410,7 +410,10 @@ impl World {
     }
 
     /// Redrives a selection, and waits for the outcomes.
-    pub(super) async fn redrive(&self, selection: &Selection) -> Result<Vec<TaskAnswer>, Refused> {
+    pub(super) async fn redrive(
+        &self,
+        selection: &Selection,
+    ) -> Result<Vec<LetterOutcome>, Refused> {
         let letters = self.letters.get_or_init(|| {
             let letters = self.dead_letters();
             tokio::spawn(
