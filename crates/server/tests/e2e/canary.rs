@@ -329,7 +329,7 @@ impl Suite {
         });
         let (_, list) = self.operator(operator, &["dlq", "list", "--output", "json"]);
         let page: serde_json::Value = serde_json::from_slice(&list).expect("JSON");
-        let letter = page["letters"][0]["id"]
+        let letter = page["items"][0]["id"]
             .as_str()
             .expect("a letter")
             .to_owned();

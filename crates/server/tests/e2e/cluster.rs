@@ -27,7 +27,7 @@ fn a_message_finds_its_receiver(redis: &str) {
     fleet.at_rest();
 
     let away = fleet.send("1", "2", "while you were away");
-    fleet.traced(&away, &["StoredOffline", "Notified"]);
+    fleet.traced(&away, &["stored_offline", "notified"]);
     let listen = ["listen", "--user", "2", "--count", "2", "--timeout", "30"];
     let mut listen = fleet.user(&listen);
     listen.env("PACKETBOAT_URL", fleet.boat("boat-2"));
@@ -37,7 +37,7 @@ fn a_message_finds_its_receiver(redis: &str) {
     let present = fleet.send("1", "2", "now you are here");
     let second: Value = serde_json::from_str(&listen.line().expect("a message")).expect("JSON");
     assert_eq!(id(&second), present);
-    fleet.traced(&present, &["Acked", "Settled"]);
+    fleet.traced(&present, &["acked", "settled"]);
     drop(listen);
     fleet.at_rest();
     let audit = run(&mut fleet.operator(&["audit"])).ok();
@@ -76,7 +76,7 @@ fn a_dead_letter_is_listed_shown_and_redriven() {
     assert_eq!(fleet.listen("2", 1)[0]["text"], "small");
     let large = "x".repeat(2000);
     let sent = fleet.send("1", "2", &large);
-    fleet.traced(&sent, &["Dead", "TooLarge"]);
+    fleet.traced(&sent, &["dead", "too_large"]);
     let letter = fleet.letter("too-large");
     run(&mut fleet.operator(&["audit"])).ok();
 
@@ -92,7 +92,7 @@ fn a_dead_letter_is_listed_shown_and_redriven() {
         (id(&heard[0]), heard[0]["text"].as_str()),
         (&*sent, Some(&*large))
     );
-    fleet.traced(&sent, &["Redriven", "Settled"]);
+    fleet.traced(&sent, &["redriven", "settled"]);
     fleet.nothing_for("2");
     run(&mut fleet.operator(&["audit"])).ok();
 }
@@ -182,7 +182,7 @@ fn a_group_talks_and_takes_back() {
     match refused.code {
         // The group's writer refuses the message if the store of groups answers the station too
         // late.
-        Some(0) => fleet.traced(id(&refused.json_lines()[0]), &["Refused"]),
+        Some(0) => fleet.traced(id(&refused.json_lines()[0]), &["refused"]),
         code => assert_eq!(code, Some(1), "{}", refused.stdout),
     }
     fleet.nothing_for("2");

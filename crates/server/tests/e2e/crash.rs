@@ -58,7 +58,7 @@ fn what_was_accepted_before_a_kill_arrives_after_the_restart_once_and_in_order()
         audit.stdout
     );
     for id in [&accepted[0], &accepted[MESSAGES - 1]] {
-        all.traced(id, &["StoredOffline", "Fetched"]);
+        all.traced(id, &["stored_offline", "fetched"]);
     }
     let told = run(&mut all.operator(&["trace", &accepted[7]])).ok().stdout;
     assert!(

@@ -22,10 +22,10 @@ fn a_listener_that_never_acknowledges_is_sent_away_and_the_message_waits() {
     assert!(deaf.line().expect("it is shown").contains("are you there?"));
     let id = all.send("1", "2", "hello?");
     assert!(deaf.line().expect("it is shown").contains(&id));
-    all.traced(&id, &["NoAck", "StoredOffline"]);
+    all.traced(&id, &["no_ack", "stored_offline"]);
     deaf.kill();
     assert_eq!(all.listen("2", 2)[1]["msg_id"], id.as_str());
-    all.traced(&id, &["Fetched"]);
+    all.traced(&id, &["fetched"]);
     all.nothing_for("2");
     run(&mut all.operator(&["audit"])).ok();
 }
@@ -38,7 +38,7 @@ fn a_dead_letter_is_listed_shown_and_redriven_when_its_cause_is_gone() {
     assert_eq!(all.listen("2", 1)[0]["text"], "small");
     let large = "x".repeat(2000);
     let id = all.send("1", "2", &large);
-    all.traced(&id, &["Dead", "TooLarge"]);
+    all.traced(&id, &["dead", "too_large"]);
 
     let letter = all.letter("too-large");
     let shown = run(&mut all.operator(&["dlq", "show", &letter, "--body"])).ok();
@@ -60,7 +60,7 @@ fn a_dead_letter_is_listed_shown_and_redriven_when_its_cause_is_gone() {
         (heard[0]["msg_id"].as_str(), heard[0]["text"].as_str()),
         (Some(&*id), Some(&*large))
     );
-    all.traced(&id, &["Redriven", "Settled"]);
+    all.traced(&id, &["redriven", "settled"]);
     all.nothing_for("2");
     run(&mut all.operator(&["audit"])).ok();
 }
@@ -94,7 +94,7 @@ fn a_redrive_that_is_killed_goes_on_and_redrives_each_letter_once() {
     let all = all.again("");
     let watch = ["dlq", "task", "watch", "night", "--output", "json"];
     let told = run(&mut all.operator(&watch)).ok().json_lines();
-    assert_eq!(told[0].as_array().expect("a list").len(), LETTERS);
+    assert_eq!(told[0]["items"].as_array().expect("a list").len(), LETTERS);
     let heard = all.listen("2", LETTERS);
     let heard: Vec<&str> = heard
         .iter()
@@ -122,7 +122,7 @@ fn an_operator_plans_discards_and_restores_and_is_written_down() {
     // Letters of three sizes have one cause.
     for bytes in 2000..2003 {
         let id = all.send("1", "2", &"x".repeat(bytes));
-        all.traced(&id, &["Dead", "TooLarge"]);
+        all.traced(&id, &["dead", "too_large"]);
     }
     let stats = run(&mut all.operator(&["dlq", "stats"])).ok().stdout;
     let cause = "too-large: # bytes, at most # are taken";
@@ -169,7 +169,7 @@ fn a_letter_is_mended_in_an_editor_and_from_a_file() {
 
     let mut all = All::with("station.record_bytes_max = 512");
     let id = all.send("1", "2", &"x".repeat(2000));
-    all.traced(&id, &["Dead", "TooLarge"]);
+    all.traced(&id, &["dead", "too_large"]);
     let letter = all.letter("too-large");
     metric(
         &all,
@@ -274,7 +274,7 @@ fn letters_are_exported_and_come_back() {
         .map(|_| all.send("1", "2", &"x".repeat(700)))
         .collect();
     for id in &sent {
-        all.traced(id, &["Dead", "TooLarge"]);
+        all.traced(id, &["dead", "too_large"]);
     }
     let exported = run(&mut all.operator(&["dlq", "export", "--reason", "too-large"])).ok();
     assert_eq!(exported.json_lines().len(), 3);
@@ -354,12 +354,12 @@ fn a_notification_that_nobody_took_is_listed_shown_and_redriven() {
     ));
     all.nothing_for("2"); // known from now on, and away
     let id = all.send("1", "2", "are you there?");
-    all.traced(&id, &["StoredOffline", "\"ok\":false"]);
+    all.traced(&id, &["stored_offline", "\"ok\":false"]);
 
     let of = |topic: &str| {
         let list = ["dlq", "list", "--topic", topic, "--output", "json"];
         let list = run(&mut all.operator(&list)).ok().stdout;
-        serde_json::from_str::<serde_json::Value>(&list).expect("JSON")["letters"].clone()
+        serde_json::from_str::<serde_json::Value>(&list).expect("JSON")["items"].clone()
     };
     assert_eq!(of("message"), serde_json::json!([]));
     let letters = of("notification");
@@ -382,7 +382,7 @@ fn a_notification_that_nobody_took_is_listed_shown_and_redriven() {
     let redrive = ["dlq", "redrive", "--topic", "notification", "--all"];
     let redriven = run(&mut all.operator(&redrive)).ok().stdout;
     assert!(redriven.contains("told again"), "{redriven}");
-    all.traced(&id, &["Redriven", "\"ok\":true"]);
+    all.traced(&id, &["redriven", "\"ok\":true"]);
     let again = run(&mut all.operator(&redrive)).ok().stdout;
     assert!(again.contains("No letter matches"), "{again}");
     all.at_rest();

@@ -66,7 +66,8 @@ impl Door {
     pub fn group(&self, owner: &str, members: &[&str]) -> String {
         let mut create = self.user(&["group", "create", "--user", owner]);
         let made = run(create.args(members)).ok();
-        made.json_lines()[0]["group"].to_string()
+        let group = made.json_lines()[0]["group"].clone();
+        group.as_str().expect("a group").to_owned()
     }
 
     /// Receives `count` messages.
@@ -96,7 +97,7 @@ impl Door {
         for _ in 0..LOOKS {
             report = run(&mut self.operator(&["audit", "--deep", "--output", "json"])).stdout;
             let told: Value = serde_json::from_str(&report).unwrap_or_default();
-            if told["even"] == true && told["in_flight"] == 0 && told["left_off"] == 0 {
+            if told["balanced"] == true && told["in_flight"] == 0 && told["truncated"] == 0 {
                 return;
             }
             thread::sleep(PAUSE * 2);
@@ -109,16 +110,21 @@ impl Door {
         let list = ["dlq", "list", "--reason", reason, "--output", "json"];
         let list = run(&mut self.operator(&list)).ok().stdout;
         let page: Value = serde_json::from_str(&list).expect("JSON");
-        let letter = page["letters"][0]["id"].as_str();
+        let letter = page["items"][0]["id"].as_str();
         letter.expect("a letter").to_owned()
     }
 
-    /// Waits until the trace of a message contains all of these events.
+    /// Waits until the trace of a message contains all of these: names of events or of causes, or
+    /// pieces of JSON.
     pub fn traced(&self, id: &str, events: &[&str]) {
         let mut told = String::new();
         for _ in 0..LOOKS {
             told = run(&mut self.operator(&["trace", id, "--output", "json"])).stdout;
-            if events.iter().all(|event| told.contains(event)) {
+            let contains = |event: &&str| match event.contains('"') {
+                true => told.contains(*event),
+                false => told.contains(&format!("\"{event}\"")),
+            };
+            if events.iter().all(contains) {
                 return;
             }
             thread::sleep(PAUSE * 2);

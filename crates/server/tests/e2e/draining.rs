@@ -13,7 +13,7 @@ const CLIENTS: i64 = 30;
 
 fn boat_of(all: &All) -> Value {
     let listed = run(&mut all.operator(&["drain", "--output", "json"])).ok();
-    listed.json_lines().remove(0)[0].clone()
+    listed.json_lines().remove(0)["items"][0].clone()
 }
 
 /// Answer to a hello: `None` for a welcome, or the code of the refusal.

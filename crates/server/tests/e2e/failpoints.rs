@@ -250,7 +250,7 @@ fn it_may_die_after_each_effect_of_the_audit() {
             let verify = ["audit", "verify", "--deep", "--output", "json"];
             let told = run(&mut all.door.operator(&verify)).stdout;
             let told: Value = serde_json::from_str(&told).unwrap_or_default();
-            told["holds"] == true && told["minutes"].as_u64() > Some(0)
+            told["intact"] == true && told["minutes"].as_u64() > Some(0)
         };
         while !verified() {
             assert!(

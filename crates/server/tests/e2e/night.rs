@@ -286,7 +286,10 @@ fn produce_misplaced(fleet: &Fleet, record: Vec<u8>) {
 fn causes(fleet: &Fleet) -> Vec<(String, u64)> {
     let stats = run(&mut fleet.operator(&["dlq", "stats", "--output", "json"])).stdout;
     let stats: Value = serde_json::from_str(&stats).unwrap_or_default();
-    let causes = stats["causes"].as_array().cloned().unwrap_or_default();
+    let causes = stats["causes"]["items"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
     let told = |cause: &Value| {
         let reason = cause["cause"].as_str()?.split(':').next()?.to_owned();
         Some((reason, cause["summary"]["letters"].as_u64()?))

@@ -85,7 +85,7 @@ fn a_desk_with_tls_is_asked_over_tls_and_mistakes_are_named() {
     assert_eq!(told(&admin, &trust), "");
     let mut doctor = all.operator(&["doctor"]);
     let seen = run(doctor.env("PACKETBOAT_ADMIN_CA_FILE", &root)).stdout;
-    assert!(seen.contains("desk-certificate"), "{seen}");
+    assert!(seen.contains("desk_certificate"), "{seen}");
     let lasts = all.metric("cert_expiry_seconds{listener=\"desk\"}");
     assert!(lasts > 86_400, "{lasts}");
 

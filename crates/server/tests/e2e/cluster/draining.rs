@@ -23,7 +23,7 @@ fn drain(fleet: &Fleet, arguments: &[&str]) -> Value {
 /// Clients aboard each boat, as published.
 fn aboard(fleet: &Fleet) -> Vec<u64> {
     let boats = drain(fleet, &[]);
-    let boats = boats.as_array().expect("boats");
+    let boats = boats["items"].as_array().expect("boats");
     let count = |boat: &Value| boat["connections"].as_u64();
     boats.iter().filter_map(count).collect()
 }
