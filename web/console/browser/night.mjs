@@ -99,11 +99,11 @@ export async function night(walk, mend) {
   step('a plan that is cut off');
   // Simulates very many letters.
   const shares = [
-    { forecast: 'place', letters: 712, sample: ['message-4-2'] },
-    { forecast: 'store', letters: 240, sample: ['message-7-0', 'message-7-1'] },
-    { forecast: 'already_there', letters: 31, sample: ['message-7-2'] },
-    { forecast: { fail_again: 'misplaced: its key belongs to partition 3' }, letters: 15, sample: ['message-7-3'] },
-    { forecast: { left_alone: 'bytes_gone' }, letters: 2, sample: ['message-7-4'] },
+    { forecast: { type: 'place' }, letters: 712, sample: ['message-4-2'] },
+    { forecast: { type: 'store' }, letters: 240, sample: ['message-7-0', 'message-7-1'] },
+    { forecast: { type: 'already_there' }, letters: 31, sample: ['message-7-2'] },
+    { forecast: { type: 'fail_again', cause: 'misplaced: its key belongs to partition 3' }, letters: 15, sample: ['message-7-3'] },
+    { forecast: { type: 'left_alone', outcome: 'bytes_gone' }, letters: 2, sample: ['message-7-4'] },
   ];
   await page.route('**/plan', (route) => route.fulfill({ json: { letters: 1000, forecasts: shares } }));
   await button('Redrive all matching…').click();

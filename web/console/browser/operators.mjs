@@ -53,7 +53,7 @@ export async function operators(walk, packetboat, settings) {
   await picture('viewer-letter');
   const forced = await page.evaluate(async (token) => {
     const headers = { 'content-type': 'application/json', authorization: `Bearer ${token}` };
-    const body = JSON.stringify({ work: 'redrive', selection: { ids: ['message-0-0'] } });
+    const body = JSON.stringify({ work: 'redrive', selection: { type: 'ids', ids: ['message-0-0'] } });
     return (await fetch('/api/v1/dead-letters/tasks', { method: 'POST', headers, body })).status;
   }, VERA.token);
   assert.equal(forced, 403, 'the server has the last word');

@@ -158,7 +158,7 @@ export class Packetboat {
   async letters(topic, count) {
     for (let waited = 0; waited < SOON; waited += 200) {
       const page = JSON.parse(await this.#says('dlq', 'list', '--topic', topic, '--output', 'json'));
-      if (page.letters.length >= count) return page.letters;
+      if (page.items.length >= count) return page.items;
       await pause(200);
     }
     throw new Error(`there are not ${count} dead letters of topic ${topic}`);

@@ -1,34 +1,42 @@
 // The desk's audit of log and ledger.
 
+import type { List, Time } from './answer';
 import { ask } from './desk';
-import type { Shortlist } from './shortlist';
 
 export interface Minute {
-  at: number;
+  /** Start of the minute. */
+  at: Time;
   accepted: number;
   settled: number;
   in_flight: number;
   missing: number;
 }
 
+/** Two entries of the ledger that exclude each other. */
+export type Contradiction =
+  | { type: 'placed_twice'; message: string }
+  | { type: 'seq_reused'; conversation: string; seq: number; messages: [string, string] };
+
 export interface Report {
-  even: boolean;
-  since: number;
-  until: number | null;
+  balanced: boolean;
+  since: Time;
+  until: Time | null;
   accepted: number;
   settled: number;
   in_flight: number;
-  missing: Shortlist<string>;
-  contradictions: Shortlist<string>;
+  missing: List<string>;
+  contradictions: List<Contradiction>;
   unreadable: number;
-  minutes: Shortlist<Minute>;
-  left_off: number;
-  next: number | null;
+  minutes: List<Minute>;
+  /** Messages that are too many for one audit. */
+  truncated: number;
+  /** `since` of the audit that continues with them. */
+  next: Time | null;
   /** Minutes answered from their stored balance; the others were read from the log. */
-  closed?: number;
+  closed_minutes: number;
 }
 
-/** Period of an audit, by time of acceptance. */
+/** Period of an audit, by time of acceptance, in milliseconds since 1970. */
 export interface Span {
   since?: number | undefined;
   until?: number | undefined;

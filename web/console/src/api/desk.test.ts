@@ -1,6 +1,7 @@
 import { afterEach, expect, test, vi } from 'vitest';
 
 import { ask, inWords, onUnknown, Refusal, tell } from './desk';
+import { byName } from './selection';
 import { forgetToken, keepToken } from './token';
 
 afterEach(() => {
@@ -15,20 +16,25 @@ function answering(status: number, body: string) {
   return fetched;
 }
 
+/** Body of a refusal. */
+function refusal(code: string, message: string): string {
+  return JSON.stringify({ error: { code, message, retry: false } });
+}
+
 test('what is not set is not asked', async () => {
-  const fetched = answering(200, '{"letters":[],"next":null}');
-  await ask('/dead-letters', { topic: 'message', reason: '', redriven: false, after: undefined });
-  expect(fetched.mock.calls[0]?.[0]).toBe('/api/v1/dead-letters?topic=message&redriven=false');
+  const fetched = answering(200, '{"items":[],"next":null}');
+  await ask('/dead-letters', { kind: 'message', reason: '', redriven: false, after: undefined });
+  expect(fetched.mock.calls[0]?.[0]).toBe('/api/v1/dead-letters?kind=message&redriven=false');
 });
 
 test('a plan is asked for letters by their ids', async () => {
   const fetched = answering(200, '{"letters":0,"forecasts":[]}');
-  await tell('/dead-letters/plan', { ids: ['message-0-1'] });
-  expect(fetched.mock.calls[0]?.[1]).toMatchObject({ method: 'POST', body: '{"ids":["message-0-1"]}' });
+  await tell('/dead-letters/plan', byName(['message-0-1']));
+  expect(fetched.mock.calls[0]?.[1]).toMatchObject({ method: 'POST', body: '{"type":"ids","ids":["message-0-1"]}' });
 });
 
 test('a token goes with every question, and into no address', async () => {
-  const fetched = answering(200, '[]');
+  const fetched = answering(200, '{"items":[],"truncated":0}');
   await ask('/dead-letters/tasks');
   expect(fetched.mock.calls[0]?.[1].headers).toEqual({});
   keepToken('a-token-of-some-length');
@@ -41,7 +47,7 @@ test('a token goes with every question, and into no address', async () => {
 });
 
 test('that nobody is known is told, also to whoever asked', async () => {
-  answering(401, 'operators sign in here: send a token\n');
+  answering(401, refusal('unauthenticated', 'operators sign in here: send a token'));
   const told = vi.fn();
   onUnknown(told);
   const refused = await ask('/me').catch((error: unknown) => error);
@@ -50,7 +56,7 @@ test('that nobody is known is told, also to whoever asked', async () => {
 });
 
 test('a busy desk says that one may ask again', async () => {
-  answering(429, 'another question is reading the log: ask again in a moment');
+  answering(429, refusal('rate_limited', 'another question is reading the log: ask again in a moment'));
   const refused = await ask('/audit').catch((error: unknown) => error);
   expect(refused).toBeInstanceOf(Refusal);
   expect(inWords(refused)).toEqual({
@@ -59,9 +65,17 @@ test('a busy desk says that one may ask again', async () => {
   });
 });
 
+test('what a proxy refuses is told in its words', async () => {
+  for (const body of ['no way through here\n', '{"error":"no way through here"}']) {
+    answering(502, body);
+    const refused = await ask('/audit').catch((error: unknown) => error);
+    expect(inWords(refused).text.toLowerCase()).toContain('no way through here');
+  }
+});
+
 test('a missing role is told in the words of the server', () => {
-  const refusal = new Refusal(403, 'ann may not do this: it needs the role "redrive" in admin.operators');
-  expect(inWords(refusal)).toEqual({
+  const refused = new Refusal(403, 'ann may not do this: it needs the role "redrive" in admin.operators');
+  expect(inWords(refused)).toEqual({
     title: 'Not allowed',
     text: 'Ann may not do this: it needs the role "redrive" in admin.operators.',
   });

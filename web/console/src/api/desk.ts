@@ -1,6 +1,5 @@
 // Requests to the operators' desk, and its refusals.
 
-import { parseJson, writeJson } from './json';
 import { token } from './token';
 
 const UNKNOWN = 401;
@@ -45,7 +44,7 @@ export async function ask<Answer>(path: string, query: Query = {}, signal?: Abor
 
 export async function tell<Answer>(path: string, body: unknown, signal?: AbortSignal): Promise<Answer> {
   const headers = { 'content-type': 'application/json', ...credentials() };
-  const request = { method: 'POST', headers, body: writeJson(body), signal: signal ?? null };
+  const request = { method: 'POST', headers, body: JSON.stringify(body), signal: signal ?? null };
   return answer(await fetch(`/api/v1${path}`, request));
 }
 
@@ -56,10 +55,21 @@ function credentials(): Record<string, string> {
 
 async function answer<Answer>(response: Response): Promise<Answer> {
   const text = await response.text();
-  if (response.ok) return parseJson(text) as Answer;
-  const refusal = new Refusal(response.status, text.trim() || response.statusText);
+  if (response.ok) return JSON.parse(text) as Answer;
+  const refusal = new Refusal(response.status, message(text) || response.statusText);
   if (refusal.isUnknown) whenUnknown(refusal);
   throw refusal;
+}
+
+/** Message of a refusal: `{ "error": { "message": … } }` of a desk, or the text of a proxy. */
+function message(body: string): string {
+  const text = body.trim();
+  try {
+    const { error } = JSON.parse(text) as { error?: { message?: unknown } };
+    return typeof error?.message === 'string' ? error.message : text;
+  } catch {
+    return text;
+  }
 }
 
 export function inWords(error: unknown): Trouble {

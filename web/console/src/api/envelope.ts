@@ -1,12 +1,16 @@
 // Body of a letter, for editing. It may contain private messages.
 
+import type { Time } from './answer';
 import { tell } from './desk';
 
 /** Saved edit, without the text. */
 export interface Edit {
   by: string;
-  at: number;
-  edited: { base: string; version: string; fields: string[]; why: string };
+  at: Time;
+  base: string;
+  version: string;
+  fields: string[];
+  why: string;
 }
 
 export interface Envelope {
@@ -18,11 +22,11 @@ export interface Envelope {
   /** Body as JSON; `null` if the bytes do not decode. */
   text: string | null;
   /** Fields unknown to the desk and missing in the text. */
-  unknown: string[];
+  unknown_fields: string[];
   /** First bytes of a body that does not decode. */
   raw: string | null;
   /** Error with which a carrier would refuse it. */
-  dies_of: string | null;
+  flaw: string | null;
   /** Obstacle to an edit now. */
   locked: string | null;
   edit: Edit | null;
@@ -43,7 +47,7 @@ export interface Changed {
   /** Unified diff; empty if nothing changes. */
   diff: string;
   fields: string[];
-  dies_of: string | null;
+  flaw: string | null;
   /** True if the edit was saved. */
   done: boolean;
 }

@@ -1,5 +1,6 @@
 // Dead letters in the desk's API.
 
+import type { List, Page, Time } from './answer';
 import { ask, tell } from './desk';
 import type { Edit } from './envelope';
 
@@ -9,41 +10,41 @@ export type Topic = (typeof TOPICS)[number];
 /** Closed list; docs/operations/dead-letters.md explains each reason. */
 export const REASONS = [
   'undecodable',
-  'too-large',
+  'too_large',
   'misplaced',
-  'max-retries',
-  'store-rejected',
-  'handler-panic',
+  'max_retries',
+  'store_rejected',
+  'handler_panic',
   'expired',
   'refused',
 ] as const;
 
-export interface Cursor {
-  kind: Topic;
-  partition: number;
-  offset: number | string;
+/** Name in the documentation and in headers: `too-large` for `too_large`. */
+export function nameOf(reason: string): string {
+  return reason.replaceAll('_', '-');
 }
 
 export interface Letter {
   id: string;
-  cursor: Cursor;
+  kind: Topic;
+  cursor: string;
   reason: string;
   error: string;
   origin_topic: string;
   origin_partition: number;
-  origin_offset: number | string;
-  message: string | number | null;
+  origin_offset: number;
+  message: string | null;
   conversation: string | null;
   targets: string[];
   retry_count: number;
-  first_failed_at: number;
-  last_failed_at: number;
+  first_failed_at: Time;
+  last_failed_at: Time;
   carrier: string;
   bytes: number;
   cause: string;
   redriven: boolean;
   discarded: boolean;
-  discarded_at: number | null;
+  discarded_at: Time | null;
   /** True if the letter can no longer be restored, and its body is no longer shown. */
   gone: boolean;
   /** True if an operator edited the body. */
@@ -59,14 +60,9 @@ export function standing(letter: Letter): 'open' | 'redriven' | 'discarded' | 'g
   return letter.discarded ? 'discarded' : 'open';
 }
 
-export interface Page {
-  letters: Letter[];
-  next: Cursor | null;
-}
-
 export interface Shown {
   letter: Letter;
-  headers: [string, string][];
+  headers: { name: string; value: string }[];
   body: string | null;
   /** Newest edit. */
   edit: Edit | null;
@@ -76,8 +72,8 @@ export interface Summary {
   letters: number;
   redriven: number;
   discarded: number;
-  oldest: number | null;
-  newest: number | null;
+  oldest: Time | null;
+  newest: Time | null;
 }
 
 /** Letters of one cause: the reason, and the error without its variable parts. */
@@ -89,13 +85,19 @@ export interface CauseSummary {
   example: string;
 }
 
+/** Letters of one reason. */
+export interface ReasonSummary {
+  kind: Topic;
+  reason: string;
+  summary: Summary;
+}
+
 export interface Stats {
-  messages: Record<string, Summary>;
-  notifications: Record<string, Summary>;
+  reasons: ReasonSummary[];
   /** Most frequent first. */
-  causes: CauseSummary[];
+  causes: List<CauseSummary>;
   /** Newer letters that are not counted. */
-  left_off: number;
+  uncounted: number;
 }
 
 /** Filter of letters; all conditions must hold. */
@@ -107,7 +109,7 @@ export interface Filter {
   /** Part of the error. */
   text?: string | undefined;
   conversation?: string | undefined;
-  user?: bigint | undefined;
+  user?: string | undefined;
   /** Time of death, inclusive lower bound, in milliseconds since 1970. */
   since?: number | undefined;
   /** Time of death, exclusive upper bound. */
@@ -116,15 +118,8 @@ export interface Filter {
   discarded?: boolean | undefined;
 }
 
-/** Cursor in the form that the desk takes. */
-export function place(cursor: Cursor): string {
-  return `${cursor.kind}-${cursor.partition}-${cursor.offset}`;
-}
-
-/** Lists up to `limit` letters that match the filter, from a cursor on. */
-export function list(filter: Filter, limit: number, after?: string, signal?: AbortSignal): Promise<Page> {
-  const { kind, user, ...rest } = filter;
-  return ask('/dead-letters', { topic: kind, ...rest, user: user?.toString(), limit, after }, signal);
+export function list(filter: Filter, limit: number, after?: string, signal?: AbortSignal): Promise<Page<Letter>> {
+  return ask('/dead-letters', { ...filter, limit, after }, signal);
 }
 
 export function stats(signal: AbortSignal): Promise<Stats> {

@@ -1,41 +1,42 @@
 // Operations log: requests of operators and the work on them, line by line.
 
+import type { Page, Time } from './answer';
 import { ask } from './desk';
-import type { Begun, Outcome } from './tasks';
+import type { LetterOutcome, Work } from './tasks';
 
-export type Act =
-  | { begun: Begun }
-  | { chosen: { task: string; letters: string[] } }
-  | { claimed: { task: string; claims: { letter: string }[] } }
-  | { done: { task: string; outcomes: [string, Outcome][] } }
-  | { paused: { task: string; why: string } }
-  | { resumed: { task: string } }
-  | { cancelled: { task: string } }
-  | { looked: { letter: string; why: string } }
-  | { exported: { from: string; letters: number; why: string } }
-  | { imported: { letters: string[]; why: string } }
-  | { repaired: { user: number | string; what: string[]; why: string } }
-  | { drained: { boat: string; cancel?: boolean } }
-  | { signed_out: { user: number | string; platform?: string; revoked_before?: number; why: string; outcome?: string } }
-  | { edited: { letter: string; fields: string[]; why: string } }
-  | { died_again: { task: string; letters: string[] } }
-  | { forgotten: { letters: string[] } };
+export type Action =
+  | { type: 'begun'; task: string; work: Work; letters: number; selection: string; why: string }
+  | { type: 'chosen'; task: string; letters: string[] }
+  | { type: 'claimed'; task: string; claims: { letter: string }[] }
+  | { type: 'done'; task: string; outcomes: LetterOutcome[] }
+  | { type: 'paused'; task: string; why: string }
+  | { type: 'resumed'; task: string }
+  | { type: 'cancelled'; task: string }
+  | { type: 'looked'; letter: string; why: string }
+  | { type: 'exported'; from: string; letters: number; why: string }
+  | { type: 'imported'; letters: string[]; why: string }
+  | { type: 'repaired'; user: string; steps: string[]; why: string }
+  | { type: 'drained'; boat: string; cancel: boolean }
+  | {
+      type: 'signed_out';
+      user: string;
+      platform: string | null;
+      revoked_before: Time | null;
+      why: string;
+      outcome: string | null;
+    }
+  | { type: 'edited'; letter: string; fields: string[]; why: string }
+  | { type: 'died_again'; task: string; letters: string[] }
+  | { type: 'forgotten'; letters: string[] };
 
 export interface Operation {
-  at: number;
+  at: Time;
   /** Operator, or process that works on tasks. */
   by: string;
-  act: Act;
-}
-
-/** Newest first. */
-export interface Log {
-  entries: Operation[];
-  /** Cursor to older lines. */
-  next: number | null;
+  action: Action;
 }
 
 /** Newest lines, up to `limit`; with `decisions`, only requests of operators. */
-export function operations(limit: number, decisions: boolean, signal: AbortSignal): Promise<Log> {
+export function operations(limit: number, decisions: boolean, signal: AbortSignal): Promise<Page<Operation>> {
   return ask('/dead-letters/log', { limit, decisions }, signal);
 }

@@ -2,7 +2,7 @@
 
 import { ask } from './desk';
 
-export const ROLES = ['view', 'view-body', 'redrive', 'discard', 'repair', 'import', 'edit', 'sign-out', 'drain'] as const;
+export const ROLES = ['view', 'view_body', 'redrive', 'discard', 'repair', 'import', 'edit', 'sign_out', 'drain'] as const;
 export type Role = (typeof ROLES)[number];
 
 export interface Operator {
@@ -16,8 +16,13 @@ export function me(): Promise<Operator> {
   return ask('/me');
 }
 
+/** Name of a role in the settings: `view-body` for `view_body`. */
+export function nameOf(role: Role): string {
+  return role.replaceAll('_', '-');
+}
+
 /** Text for a missing role; `undefined` if the operator has it or is not known yet. */
 export function lacking(operator: Operator | undefined, role: Role): string | undefined {
   if (!operator || operator.roles.includes(role)) return undefined;
-  return `${operator.name} lacks the role “${role}”`;
+  return `${operator.name} lacks the role “${nameOf(role)}”`;
 }

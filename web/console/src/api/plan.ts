@@ -4,15 +4,11 @@ import { tell } from './desk';
 import type { Selection } from './selection';
 import type { Outcome } from './tasks';
 
-/** Forecast for a letter: a word, or a word with details. */
+/** Forecast for a letter. */
 export type Forecast =
-  | 'deliver'
-  | 'store'
-  | 'place'
-  | 'notify'
-  | 'already_there'
-  | { fail_again: string }
-  | { left_alone: Outcome };
+  | { type: 'deliver' | 'store' | 'place' | 'notify' | 'already_there' }
+  | { type: 'fail_again'; cause: string }
+  | { type: 'left_alone'; outcome: Outcome };
 
 /** Letters with the same forecast. */
 export interface Share {

@@ -4,8 +4,9 @@ import { atMost, byFilter, byName, isCutOff, PLANNED_MAX } from './selection';
 
 test('a filter takes no more than was planned, letters by name are as many as they are', () => {
   const cause = 'too-large: # bytes';
-  expect(atMost(byFilter({ cause }), 3)).toEqual({ filter: { filter: { cause }, limit: 3 } });
-  expect(atMost(byName(['message-0-1', 'message-0-2']), 1)).toEqual({ ids: ['message-0-1', 'message-0-2'] });
+  expect(atMost(byFilter({ cause }), 3)).toEqual({ type: 'filter', filter: { cause }, limit: 3 });
+  const named = byName(['message-0-1', 'message-0-2']);
+  expect(atMost(named, 1)).toEqual({ type: 'ids', ids: ['message-0-1', 'message-0-2'] });
 });
 
 test('a full plan may not be all', () => {

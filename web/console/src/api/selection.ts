@@ -24,22 +24,22 @@ export function amountOf({ letters, more }: Count): string {
 }
 
 /** Letters by id, or up to `limit` matching letters, oldest first. */
-export type Selection = { ids: string[] } | { filter: { filter: Filter; limit: number } };
+export type Selection = { type: 'ids'; ids: string[] } | { type: 'filter'; filter: Filter; limit: number };
 
 export function byName(ids: string[]): Selection {
-  return { ids };
+  return { type: 'ids', ids };
 }
 
 export function byFilter(filter: Filter): Selection {
-  return { filter: { filter, limit: PLANNED_MAX } };
+  return { type: 'filter', filter, limit: PLANNED_MAX };
 }
 
 /** Selection with another limit; one by id has no limit. */
 export function atMost(selection: Selection, limit: number): Selection {
-  return 'ids' in selection ? selection : { filter: { ...selection.filter, limit } };
+  return selection.type === 'ids' ? selection : { ...selection, limit };
 }
 
 /** True if more letters may match than the plan covers. */
 export function isCutOff(selection: Selection, planned: number): boolean {
-  return 'filter' in selection && planned >= selection.filter.limit;
+  return selection.type === 'filter' && planned >= selection.limit;
 }

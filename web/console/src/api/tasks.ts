@@ -1,5 +1,6 @@
 // Tasks of operators on dead letters, and their progress.
 
+import type { List, Time } from './answer';
 import { ask, tell } from './desk';
 import type { Role } from './operator';
 import type { Selection } from './selection';
@@ -34,34 +35,35 @@ export type Outcome =
   | 'bytes_gone'
   | 'belongs_nowhere';
 
-export type Progress =
-  | { is: 'choosing' | 'running' | 'over' }
-  | { is: 'paused'; by: string; why: string }
-  | { is: 'cancelled'; by: string };
+export type State =
+  | { type: 'choosing' | 'running' | 'over' }
+  | { type: 'paused'; by: string; why: string }
+  | { type: 'cancelled'; by: string };
 
-export interface Begun {
-  task: string;
+/** Letter, and what became of it. */
+export interface LetterOutcome {
+  id: string;
+  outcome: Outcome;
+}
+
+export interface Task {
+  id: string;
   work: Work;
   letters: number;
   pace: Pace;
   /** Selection in words. */
-  about: string;
+  selection: string;
   why: string;
-}
-
-export interface Task {
-  begun: Begun;
+  /** Operator. */
   by: string;
-  at: number;
-  progress: Progress;
+  started_at: Time;
+  ended_at: Time | null;
+  state: State;
   outcomes: Partial<Record<Outcome, number>>;
-  /** Outcomes of the first thousand letters, by id. */
-  told: [string, Outcome][];
-  /** Number of new letters from letters that died again. */
-  died_again: number;
-  /** Ids of the first thousand new letters. */
-  died_again_as: string[];
-  ended_at: number | null;
+  /** Outcomes letter by letter. */
+  results: List<LetterOutcome>;
+  /** Ids of new letters, from letters that died again. */
+  new_letters: List<string>;
 }
 
 export interface Request {
@@ -80,7 +82,7 @@ export function begin(request: Request): Promise<Task> {
 }
 
 /** Newest first. */
-export function tasks(signal: AbortSignal): Promise<Task[]> {
+export function tasks(signal: AbortSignal): Promise<List<Task>> {
   return ask('/dead-letters/tasks', {}, signal);
 }
 

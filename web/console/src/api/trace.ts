@@ -1,13 +1,13 @@
 // Life of a message in the desk's API.
 
+import type { List, Time } from './answer';
 import { ask } from './desk';
-import type { Shortlist } from './shortlist';
 
-/** Name such as `"Settled"`, or a name with fields: `{ "Pushed": { "attempt": 1, … } }`. */
-export type LedgerEvent = string | Record<string, Record<string, unknown>>;
+/** Event by type, such as `settled`, with its fields. */
+export type LedgerEvent = { type: string } & Record<string, unknown>;
 
 export interface Entry {
-  at: number;
+  at: Time;
   /** Target as `user/platform`, if the event has one. */
   target: string | null;
   event: LedgerEvent;
@@ -15,12 +15,12 @@ export interface Entry {
 
 export interface Life {
   msg_id: string;
-  accepted_at: number;
+  accepted_at: Time;
   settled: boolean;
-  verdict: Shortlist<string>;
-  events: Shortlist<Entry>;
+  verdict: List<string>;
+  events: List<Entry>;
 }
 
-export function trace(id: string, signal: AbortSignal): Promise<Life[]> {
+export function trace(id: string, signal: AbortSignal): Promise<List<Life>> {
   return ask(`/trace/${encodeURIComponent(id)}`, {}, signal);
 }

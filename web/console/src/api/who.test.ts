@@ -3,15 +3,20 @@ import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { who } from './who.svelte';
 import { token } from './token';
 
+/** Body of a refusal. */
+function refusal(code: string, message: string): string {
+  return JSON.stringify({ error: { code, message, retry: false } });
+}
+
 const ANN = { name: 'ann', roles: ['view', 'redrive'], signed_in: true };
-const UNKNOWN = 'operators sign in here: send a token of admin.operators\n';
+const UNKNOWN = refusal('unauthenticated', 'operators sign in here: send a token of admin.operators');
 
 /** Desk that knows one token. */
 function desk(known: string | null, operator: object = ANN, status = 200) {
   const fetched = async (_path: string, { headers }: { headers: Record<string, string> }) => {
     const may = known === null || headers['authorization'] === `Bearer ${known}`;
     if (!may) return new Response(UNKNOWN, { status: 401 });
-    return new Response(status === 200 ? JSON.stringify(operator) : 'vera may not do this', { status });
+    return new Response(status === 200 ? JSON.stringify(operator) : refusal('forbidden', 'vera may not do this'), { status });
   };
   vi.stubGlobal('fetch', vi.fn(fetched));
 }
@@ -32,7 +37,7 @@ afterEach(() => {
 });
 
 test('where nobody signs in, nobody is asked to', async () => {
-  desk(null, { name: 'operator', roles: ['view', 'view-body', 'redrive', 'discard'], signed_in: false });
+  desk(null, { name: 'operator', roles: ['view', 'view_body', 'redrive', 'discard'], signed_in: false });
   stop = who.start();
   await asked();
   expect(who.wanted).toBe(false);
@@ -50,7 +55,7 @@ test('whom a proxy signs in is asked for no token, and signs out there', async (
 });
 
 test('what the proxy says may be over, and a token does as well', async () => {
-  const text = "the proxy's assertion is refused: the token has expired: sign in at the proxy again\n";
+  const text = refusal('unauthenticated', "the proxy's assertion is refused: the token has expired: sign in at the proxy again");
   vi.stubGlobal('fetch', vi.fn(async () => new Response(text, { status: 401 })));
   stop = who.start();
   await asked();
@@ -108,7 +113,7 @@ test('a port that is gone for a while is asked again', async () => {
 });
 
 test('a service without a desk wants nobody to sign in', async () => {
-  vi.stubGlobal('fetch', vi.fn(async () => new Response('this service has no desk', { status: 404 })));
+  vi.stubGlobal('fetch', vi.fn(async () => new Response(refusal('not_found', 'this service has no desk'), { status: 404 })));
   stop = who.start();
   await asked();
   expect(who.wanted).toBe(false);

@@ -35,16 +35,14 @@ function whole(text: string | undefined): number | undefined {
 /** Fills in minutes without accepted messages, so that the time axis is even. */
 export function everyMinute(minutes: readonly Minute[]): Minute[] {
   const [first, last] = [minutes[0], minutes.at(-1)];
-  if (!first || !last || (last.at - first.at) / MINUTE > FILLED) return [...minutes];
-  const known = new Map(minutes.map((minute) => [minute.at, minute]));
+  if (!first || !last || (last.at.ms - first.at.ms) / MINUTE > FILLED) return [...minutes];
+  const known = new Map(minutes.map((minute) => [minute.at.ms, minute]));
   const all: Minute[] = [];
-  for (let at = first.at; at <= last.at; at += MINUTE) {
-    all.push(known.get(at) ?? { at, accepted: 0, settled: 0, in_flight: 0, missing: 0 });
-  }
+  for (let ms = first.at.ms; ms <= last.at.ms; ms += MINUTE) all.push(known.get(ms) ?? quiet(ms));
   return all;
 }
 
-/** Message ids in a contradiction. */
-export function idsIn(contradiction: string): string[] {
-  return [...contradiction.matchAll(/MessageId\((\d+)\)/g)].map(([, id]) => id ?? '');
+function quiet(ms: number): Minute {
+  const at = { utc: new Date(ms).toISOString(), ms };
+  return { at, accepted: 0, settled: 0, in_flight: 0, missing: 0 };
 }

@@ -4,7 +4,8 @@ import type { CauseSummary } from '../api/letters';
 import { byUrgency, openOf, partsOfCause, told } from './cause';
 
 function cause(letters: number, redriven: number, discarded: number): CauseSummary {
-  const summary = { letters, redriven, discarded, oldest: 1, newest: 2 };
+  const time = (ms: number) => ({ utc: new Date(ms).toISOString(), ms });
+  const summary = { letters, redriven, discarded, oldest: time(1), newest: time(2) };
   return { kind: 'message', cause: `refused: ${letters}`, summary, example: 'message-0-1' };
 }
 

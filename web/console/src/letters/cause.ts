@@ -25,6 +25,6 @@ export function told({ kind, summary }: CauseSummary, now: number): string {
   const parts = [`open of ${counted(summary.letters, kind)}`];
   if (summary.redriven > 0) parts.push(`${summary.redriven.toLocaleString('en')} redriven`);
   if (summary.discarded > 0) parts.push(`${summary.discarded.toLocaleString('en')} discarded`);
-  if (summary.newest !== null) parts.push(`newest ${ago(summary.newest, now)}`);
+  if (summary.newest !== null) parts.push(`newest ${ago(summary.newest.ms, now)}`);
   return parts.join(', ');
 }

@@ -3,7 +3,7 @@ import { expect, test } from 'vitest';
 import type { Changed, Envelope } from '../api/envelope';
 import { beginning, linesOf, next } from './edit';
 
-const changed = (diff: string): Changed => ({ version: 'b', diff, fields: [], dies_of: null, done: false });
+const changed = (diff: string): Changed => ({ version: 'b', diff, fields: [], flaw: null, done: false });
 
 test('a difference is told by line', () => {
   const diff = '--- before\n+++ after\n@@ -1,3 +1,3 @@\n {\n-  "user": "-7"\n+  "user": "7"\n }\n';

@@ -11,7 +11,7 @@ export interface Told {
 }
 
 export function told(forecast: Forecast): Told {
-  switch (forecast) {
+  switch (forecast.type) {
     case 'deliver':
       return { tone: 'good', name: 'would be pushed', text: 'a target without it is online' };
     case 'store':
@@ -22,28 +22,26 @@ export function told(forecast: Forecast): Told {
       return { tone: 'good', name: 'would be notified again', text: 'through the push provider' };
     case 'already_there':
       return { tone: 'quiet', name: 'would reach nobody new', text: 'delivered to or stored for all targets' };
-    default:
-      return withMore(forecast);
+    case 'fail_again':
+      return { tone: 'bad', name: 'would die again', text: forecast.cause };
+    case 'left_alone':
+      return { tone: 'quiet', name: 'would be skipped', text: toldOf(forecast.outcome).text };
+    default: {
+      // Unknown forecast of a later server.
+      const { type }: { type: string } = forecast;
+      return { tone: 'quiet', name: type, text: '' };
+    }
   }
-}
-
-function withMore(forecast: Exclude<Forecast, string>): Told {
-  if ('fail_again' in forecast) return { tone: 'bad', name: 'would die again', text: forecast.fail_again };
-  if ('left_alone' in forecast) {
-    return { tone: 'quiet', name: 'would be skipped', text: toldOf(forecast.left_alone).text };
-  }
-  // Unknown forecast of a later server.
-  return { tone: 'quiet', name: Object.keys(forecast).join(', '), text: '' };
 }
 
 /** Number of letters that would die again. */
 export function dying(plan: Plan): number {
-  const shares = plan.forecasts.filter(({ forecast }) => typeof forecast === 'object' && 'fail_again' in forecast);
+  const shares = plan.forecasts.filter(({ forecast }) => forecast.type === 'fail_again');
   return shares.reduce((sum, share) => sum + share.letters, 0);
 }
 
 /** Number of letters that would be redriven. */
 export function going(plan: Plan): number {
-  const shares = plan.forecasts.filter(({ forecast }) => typeof forecast === 'string' || !('left_alone' in forecast));
+  const shares = plan.forecasts.filter(({ forecast }) => forecast.type !== 'left_alone');
   return shares.reduce((sum, share) => sum + share.letters, 0);
 }

@@ -14,9 +14,10 @@ test('letters by name are counted, others are told by what they have in common',
 
 test('what letters have in common', () => {
   const until = new Date(2026, 2, 1, 9, 5).getTime();
-  const filter = { kind: 'message', cause: 'expired', user: 12n, until, redriven: false, discarded: false } as const;
+  const filter = { kind: 'message', reason: 'too_large', cause: 'expired', user: '12', until, redriven: false, discarded: false } as const;
   expect(partsOf(filter)).toEqual([
     ['topic', 'message'],
+    ['reason', 'too-large'],
     ['cause', 'expired'],
     ['user', '12'],
     ['failed before', '2026-03-01 09:05:00'],

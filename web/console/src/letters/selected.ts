@@ -1,7 +1,7 @@
 // Letters selected on a page, in the words of dialogs.
 
 import { counted } from '../amount';
-import type { Filter } from '../api/letters';
+import { nameOf, type Filter } from '../api/letters';
 import { TASK_MAX, type Selection } from '../api/selection';
 import { PER_SECOND_MAX, type Work } from '../api/tasks';
 import { moment } from '../when';
@@ -16,21 +16,22 @@ export interface Selected {
 /** Title of the dialog. */
 export function question({ work, selection, what }: Selected): string {
   const name = { redrive: 'Redrive', discard: 'Discard', restore: 'Restore' }[work];
-  if (!('ids' in selection)) return `${name} ${what ?? 'all matching letters'}?`;
+  if (selection.type === 'filter') return `${name} ${what ?? 'all matching letters'}?`;
   return `${name} ${counted(selection.ids.length, 'letter')}?`;
 }
 
 /** Conditions of a filter, for people. */
 export function partsOf(filter: Filter): [string, string][] {
-  const { kind, since, until, redriven: _, discarded: __, ...rest } = filter;
-  const told: Record<string, string | bigint | undefined> = {
+  const { kind, reason, since, until, redriven: _, discarded: __, ...rest } = filter;
+  const told: Record<string, string | undefined> = {
     topic: kind,
+    reason: reason === undefined ? undefined : nameOf(reason),
     ...rest,
     'failed since': since === undefined ? undefined : moment(since),
     'failed before': until === undefined ? undefined : moment(until),
   };
   const set = Object.entries(told).filter(([, value]) => value !== undefined);
-  return set.map(([name, value]) => [name, String(value)]);
+  return set.map(([name, value]) => [name, value ?? '']);
 }
 
 /** Error for a number that is not whole or out of range. */

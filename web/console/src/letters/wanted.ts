@@ -11,7 +11,7 @@ export type Shown = 'open' | 'redriven' | 'discarded' | 'all';
 const HOUR = 3_600_000;
 const DAY = 24 * HOUR;
 /** Id of no user. */
-const NOBODY = 0n;
+const NOBODY = '0';
 
 /** Choices for the time of the last failure. */
 export const DIED: { value: string; name: string; since?: number; until?: number }[] = [
@@ -76,9 +76,9 @@ function set(text: string | undefined): string | undefined {
 }
 
 /** Parses a user id. Invalid text becomes `NOBODY`, so that it does not match every user. */
-export function userOf(text: string | undefined): bigint | undefined {
+export function userOf(text: string | undefined): string | undefined {
   if (!text) return undefined;
-  return /^\d{1,18}$/.test(text) ? BigInt(text) : NOBODY;
+  return /^\d{1,18}$/.test(text) ? text : NOBODY;
 }
 
 /** Parses a choice of `DIED`, or a start time in milliseconds. Anything else matches no letter. */

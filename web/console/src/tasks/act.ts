@@ -1,7 +1,7 @@
 // Lines of the operations log in words.
 
 import { counted } from '../amount';
-import type { Act } from '../api/operations';
+import type { Action } from '../api/operations';
 import { meant } from './meant';
 
 export interface Told {
@@ -15,47 +15,47 @@ export interface Told {
   why?: string;
 }
 
-export function told(act: Act): Told {
-  if ('begun' in act) {
-    const { work, task, why } = act.begun;
-    return { verb: work, task, text: meant(act.begun), why };
+export function told(action: Action): Told {
+  switch (action.type) {
+    case 'begun':
+      return { verb: action.work, task: action.task, text: meant(action), why: action.why };
+    case 'chosen':
+      return { verb: 'selected', task: action.task, text: counted(action.letters.length, 'letter') };
+    case 'claimed':
+      return { verb: 'claimed', task: action.task, text: counted(action.claims.length, 'letter') };
+    case 'done':
+      return { verb: 'processed', task: action.task, text: counted(action.outcomes.length, 'letter') };
+    case 'paused':
+      return { verb: 'paused', task: action.task, text: '', why: action.why };
+    case 'resumed':
+    case 'cancelled':
+      return { verb: action.type, task: action.task, text: '' };
+    case 'looked':
+      return { verb: 'read body', letter: action.letter, text: '', why: action.why };
+    case 'exported':
+      return { verb: 'exported', letter: action.from, text: counted(action.letters, 'letter'), why: action.why };
+    case 'imported':
+      return { verb: 'imported', text: counted(action.letters.length, 'letter'), why: action.why };
+    case 'drained':
+      return { verb: action.cancel ? 'drain cancelled' : 'drain', text: action.boat };
+    case 'signed_out': {
+      const { user, platform, revoked_before, why, outcome } = action;
+      const on = platform === null ? '' : ` on ${platform}`;
+      const tokens = revoked_before === null ? '' : ', tokens revoked';
+      return { verb: 'signed out', text: `user ${user}${on}${outcome === null ? tokens : `: ${outcome}`}`, why };
+    }
+    case 'repaired':
+      return { verb: 'repaired', text: `user ${action.user}: ${action.steps.join('; ')}`, why: action.why };
+    case 'edited':
+      return { verb: 'edited', letter: action.letter, text: action.fields.join(', '), why: action.why };
+    case 'died_again':
+      return { verb: 'observed', task: action.task, text: `${counted(action.letters.length, 'letter')} died again` };
+    case 'forgotten':
+      return { verb: 'dropped', text: counted(action.letters.length, 'letter') };
+    default: {
+      // Unknown action of a later server.
+      const { type }: { type: string } = action;
+      return { verb: type, text: '' };
+    }
   }
-  if ('chosen' in act) return { verb: 'selected', task: act.chosen.task, text: counted(act.chosen.letters.length, 'letter') };
-  if ('claimed' in act) return { verb: 'claimed', task: act.claimed.task, text: counted(act.claimed.claims.length, 'letter') };
-  if ('done' in act) return { verb: 'processed', task: act.done.task, text: counted(act.done.outcomes.length, 'letter') };
-  if ('paused' in act) return { verb: 'paused', task: act.paused.task, text: '', why: act.paused.why };
-  if ('resumed' in act) return { verb: 'resumed', task: act.resumed.task, text: '' };
-  if ('cancelled' in act) return { verb: 'cancelled', task: act.cancelled.task, text: '' };
-  if ('looked' in act) return { verb: 'read body', letter: act.looked.letter, text: '', why: act.looked.why };
-  if ('exported' in act) {
-    const { from, letters, why } = act.exported;
-    return { verb: 'exported', letter: from, text: counted(letters, 'letter'), why };
-  }
-  if ('imported' in act) return { verb: 'imported', text: counted(act.imported.letters.length, 'letter'), why: act.imported.why };
-  if ('drained' in act) {
-    const { boat, cancel } = act.drained;
-    return { verb: cancel ? 'drain cancelled' : 'drain', text: boat };
-  }
-  if ('signed_out' in act) {
-    const { user, platform, revoked_before, why, outcome } = act.signed_out;
-    const on = platform === undefined ? '' : ` on ${platform}`;
-    if (outcome !== undefined) return { verb: 'signed out', text: `user ${user}${on}: ${outcome}`, why };
-    const tokens = revoked_before === undefined ? '' : ', tokens revoked';
-    return { verb: 'signed out', text: `user ${user}${on}${tokens}`, why };
-  }
-  if ('repaired' in act) {
-    const { user, what, why } = act.repaired;
-    return { verb: 'repaired', text: `user ${user}: ${what.join('; ')}`, why };
-  }
-  if ('edited' in act) {
-    const { letter, fields, why } = act.edited;
-    return { verb: 'edited', letter, text: fields.join(', '), why };
-  }
-  if ('died_again' in act) {
-    const { task, letters } = act.died_again;
-    return { verb: 'observed', task, text: `${counted(letters.length, 'letter')} died again` };
-  }
-  if ('forgotten' in act) return { verb: 'dropped', text: counted(act.forgotten.letters.length, 'letter') };
-  // Unknown action of a later server.
-  return { verb: Object.keys(act).join(', '), text: '' };
 }

@@ -17,7 +17,7 @@ export class Beginning {
     this.trouble = undefined;
     try {
       const task = await begin({ task: this.#name, ...request });
-      here.go(address('tasks', task.begun.task));
+      here.go(address('tasks', task.id));
     } catch (error) {
       this.trouble = inWords(error);
     }

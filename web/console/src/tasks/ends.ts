@@ -15,7 +15,7 @@ export interface End {
 export function endsOf(task: Task): End[] {
   const ends = Object.entries(task.outcomes).map(([name, count]): End => {
     const outcome = name as Outcome;
-    return { outcome, count, letters: task.told.filter(([, end]) => end === outcome).map(([id]) => id) };
+    return { outcome, count, letters: task.results.items.filter((result) => result.outcome === outcome).map(({ id }) => id) };
   });
   const rank = (end: End) => Number(told(end.outcome).went);
   return ends.sort((one, other) => rank(one) - rank(other) || other.count - one.count);

@@ -3,7 +3,7 @@ import { expect, test } from 'vitest';
 import { meant } from './meant';
 import { sample } from './sample';
 
-const about = (text: string) => meant({ ...sample().begun, letters: 3, about: text });
+const about = (selection: string) => meant(sample({ letters: 3, selection }));
 
 test('a filter, without what goes without saying', () => {
   expect(about('at most 50: cause too-large: # bytes, at most # are taken, discarded false, kind message, redriven false')).toBe(

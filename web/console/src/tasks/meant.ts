@@ -1,7 +1,7 @@
 // Selection of a task in words.
 
 import { counted } from '../amount';
-import type { Begun } from '../api/tasks';
+import type { Task } from '../api/tasks';
 
 /** Conditions implied by the action: redrive and discard take open letters, restore discarded ones. */
 const IMPLIED = /(?:^|, )(?:discarded|redriven) (?:true|false)(?=, |$)/g;
@@ -10,9 +10,9 @@ const IMPLIED = /(?:^|, )(?:discarded|redriven) (?:true|false)(?=, |$)/g;
 const KIND = /(^|, )kind (message|notification)(?=, |$)/;
 
 /** Writes `at most 50: cause …, discarded false, kind message` as `3 letters: cause …, topic message`. */
-export function meant({ about, letters }: Begun): string {
-  const [, filter] = /^at most \d+: (.*)$/s.exec(about) ?? [];
-  if (filter === undefined) return about;
+export function meant({ selection, letters }: Pick<Task, 'selection' | 'letters'>): string {
+  const [, filter] = /^at most \d+: (.*)$/s.exec(selection) ?? [];
+  if (filter === undefined) return selection;
   const rest = filter.replace(IMPLIED, '').replace(/^, /, '').replace(KIND, '$1topic $2');
   return `${counted(letters, 'letter')}: ${rest === '' ? 'no filter' : rest}`;
 }

@@ -3,16 +3,16 @@ import { expect, test } from 'vitest';
 import { changesOf, doneOf, pauseOf, pauseOfAll, titleOf, told } from './progress';
 import { sample } from './sample';
 
-const PAUSED = sample({ progress: { is: 'paused', by: 'packetboat-1', why: '5 of 20 that were redriven died again' } });
-const OVER = sample({ progress: { is: 'over' } });
-const CANCELLED = sample({ progress: { is: 'cancelled', by: 'ann' } });
+const PAUSED = sample({ state: { type: 'paused', by: 'packetboat-1', why: '5 of 20 that were redriven died again' } });
+const OVER = sample({ state: { type: 'over' } });
+const CANCELLED = sample({ state: { type: 'cancelled', by: 'ann' } });
 
 test('what a task can be told', () => {
   expect(changesOf(sample())).toEqual(['pause', 'cancel']);
   expect(changesOf(PAUSED)).toEqual(['resume', 'cancel']);
-  expect(changesOf(sample({ progress: { is: 'choosing' } }))).toEqual(['cancel']);
+  expect(changesOf(sample({ state: { type: 'choosing' } }))).toEqual(['cancel']);
   expect(changesOf(OVER)).toEqual([]);
-  expect(told(OVER.progress).word).toBe('over');
+  expect(told(OVER.state).word).toBe('over');
   expect(titleOf(OVER)).toBe('Redrive of 10 letters');
 });
 

@@ -1,7 +1,7 @@
 // Progress of a task in words, and the changes it allows.
 
 import { counted } from '../amount';
-import type { Change, Progress, Task } from '../api/tasks';
+import type { Change, State, Task } from '../api/tasks';
 
 /** Poll interval of a working task, in milliseconds. */
 const SOON = 1000;
@@ -15,8 +15,8 @@ export interface Told {
   tone: 'accent' | 'warn' | 'good' | 'quiet';
 }
 
-export function told(progress: Progress): Told {
-  switch (progress.is) {
+export function told(state: State): Told {
+  switch (state.type) {
     case 'choosing':
       return { word: 'begun', tone: 'accent' };
     case 'running':
@@ -31,14 +31,14 @@ export function told(progress: Progress): Told {
 }
 
 /** Title, such as `Redrive of 6 letters`. */
-export function titleOf({ begun }: Task): string {
-  const work = begun.work.charAt(0).toUpperCase() + begun.work.slice(1);
-  return `${work} of ${counted(begun.letters, 'letter')}`;
+export function titleOf({ work, letters }: Task): string {
+  const name = work.charAt(0).toUpperCase() + work.slice(1);
+  return `${name} of ${counted(letters, 'letter')}`;
 }
 
 /** Changes that the task allows now. */
-export function changesOf({ progress }: Task): Change[] {
-  switch (progress.is) {
+export function changesOf({ state }: Task): Change[] {
+  switch (state.type) {
     case 'running':
       return ['pause', 'cancel'];
     case 'paused':
@@ -56,15 +56,15 @@ export function doneOf(task: Task): number {
   return Object.values(task.outcomes).reduce((sum, count) => sum + count, 0);
 }
 
-export function works({ progress }: Task): boolean {
-  return progress.is === 'choosing' || progress.is === 'running';
+export function works({ state }: Task): boolean {
+  return state.type === 'choosing' || state.type === 'running';
 }
 
 /** Delay to the next poll in milliseconds; `seen` counts polls that found it cancelled. */
 export function pauseOf(task: Task, seen = LAST_LOOKS): number | undefined {
   if (works(task)) return SOON;
-  if (task.progress.is === 'paused') return LATER;
-  return task.progress.is === 'cancelled' && seen < LAST_LOOKS ? SOON : undefined;
+  if (task.state.type === 'paused') return LATER;
+  return task.state.type === 'cancelled' && seen < LAST_LOOKS ? SOON : undefined;
 }
 
 /** Delay to the next poll of a list of tasks. */

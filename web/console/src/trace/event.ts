@@ -17,50 +17,38 @@ export interface Told {
 }
 
 const TONES: Record<string, Tone> = {
-  Placed: 'accent',
-  Acked: 'good',
-  Written: 'good',
-  Fetched: 'good',
-  Settled: 'good',
-  StoredOffline: 'accent',
-  ReachableBySync: 'accent',
-  Failed: 'warn',
-  Retried: 'warn',
-  Dropped: 'warn',
-  Repeat: 'warn',
-  Dead: 'bad',
-  Redriven: 'accent',
+  placed: 'accent',
+  acked: 'good',
+  written: 'good',
+  fetched: 'good',
+  settled: 'good',
+  stored_offline: 'accent',
+  reachable_by_sync: 'accent',
+  failed: 'warn',
+  retried: 'warn',
+  dropped: 'warn',
+  repeat: 'warn',
+  dead: 'bad',
+  redriven: 'accent',
 };
 
-export function told(event: LedgerEvent): Told {
-  const [name, fields] = typeof event === 'string' ? [event, {}] : (Object.entries(event)[0] ?? ['', {}]);
-  const refused = name === 'NotificationSent' && fields['ok'] === false;
-  const details = Object.entries(fields).filter(([key]) => key !== 'letter' && key !== 'of');
+export function told({ type, letter, original, ...fields }: LedgerEvent): Told {
+  const refused = type === 'notification_sent' && fields['ok'] === false;
+  const details = Object.entries(fields).filter(([, value]) => value !== null);
   return {
-    name: refused ? 'notification refused' : spaced(name),
-    tone: refused ? 'warn' : (TONES[name] ?? 'quiet'),
-    details: details.map(([key, value]) => [key.replaceAll('_', ' '), written(key, value)]),
-    ...(fields['letter'] === undefined ? {} : { letter: String(fields['letter']) }),
-    ...(fields['of'] === undefined ? {} : { message: String(fields['of']) }),
+    name: refused ? 'notification refused' : spaced(type),
+    tone: refused ? 'warn' : (TONES[type] ?? 'quiet'),
+    details: details.map(([key, value]) => [spaced(key), written(key, value)]),
+    ...(letter === undefined ? {} : { letter: String(letter) }),
+    ...(original === undefined ? {} : { message: String(original) }),
   };
 }
 
-/** Writes `StoredOffline` as `stored offline`. */
+/** Writes `stored_offline` as `stored offline`. */
 function spaced(name: string): string {
-  return name.replace(/(?!^)([A-Z])/g, ' $1').toLowerCase();
+  return name.replaceAll('_', ' ');
 }
 
 function written(key: string, value: unknown): string {
-  if (key === 'conversation') return conversation(value);
-  if (key === 'reason' || key === 'cause') return spaced(String(value));
-  if (typeof value === 'object' && value !== null) return Object.values(value).map(String).join('/');
-  return String(value);
-}
-
-/** Conversation id in its usual form: `p:1:2`, `g:7`, `s:2`. */
-function conversation(value: unknown): string {
-  if (typeof value !== 'object' || value === null) return String(value);
-  const [kind = '', who] = Object.entries(value)[0] ?? [];
-  const users: unknown[] = typeof who === 'object' && who !== null ? Object.values(who) : [who];
-  return [kind.charAt(0).toLowerCase(), ...users].join(':');
+  return key === 'reason' || key === 'cause' ? spaced(String(value)) : String(value);
 }
