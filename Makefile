@@ -36,8 +36,8 @@ sim: ## ten times and fifty times the seeds of both simulations
 planted: ## bugs planted in services: the simulation of whole systems finds each
 	@scripts/need cargo cc openssl-dev protoc && scripts/planted run
 
-settings: ## write docs/operations/{settings,metrics,limits}.md anew, from types and tables
-	@PACKETBOAT_TEST_WRITE=1 cargo test --workspace --lib --locked -- the_reference_page_is_what_the_program_says the_page_of_metrics_is_the_table the_page_of_limits_is_the_table
+settings: ## write docs/operations/{settings,metrics,limits,api}.md and openapi.json anew, from types and tables
+	@PACKETBOAT_TEST_WRITE=1 cargo test --workspace --lib --locked -- the_reference_page_is_what_the_program_says the_page_of_metrics_is_the_table the_page_of_limits_is_the_table the_schema_of_the_api_is_what_the_program_answers the_page_of_the_api_has_the_table_of_routes
 
 bench: ## the load generator against floor and server, in release
 	@cargo run --release --locked --package server --bin packetboat -- bench all

@@ -337,7 +337,7 @@ impl Summary {
 
 /// Letters that an operation applies to.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Selection {
     /// Letters by id.
     Ids { ids: Vec<String> },
@@ -391,6 +391,7 @@ mod tests {
         for wrong in [
             r#"{"ids":["message-0-1"]}"#,
             r#"{"type":"filter","limit":1,"filter":{"topic":"message"}}"#,
+            r#"{"type":"ids","ids":[],"limit":1}"#,
         ] {
             assert!(serde_json::from_str::<Selection>(wrong).is_err(), "{wrong}");
         }
