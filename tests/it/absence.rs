@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use backend::hook::Fault;
+use operator::admin::trace::EventDetail;
 use protocol::frame::Send;
-use protocol::ledger::LedgerEvent;
 use protocol::mailbox::MailboxPolicy;
 use protocol::message::Target;
 use protocol::{MessageId, Options, Platform, Seq};
@@ -60,7 +60,7 @@ async fn what_came_while_i_was_away_arrives_in_order_and_once() {
     cluster
         .assert_traced(ids[7], "Fetched", Some("2/desktop"))
         .await;
-    let verdict = cluster.trace(ids[7]).await.verdict.first.join("\n");
+    let verdict = cluster.trace(ids[7]).await.verdict.items.join("\n");
     assert!(verdict.contains("offline"), "{verdict}");
     bea.close().await;
 
@@ -123,9 +123,9 @@ async fn each_platform_that_is_away_is_notified_by_itself() {
             .assert_traced(id, "NotificationSent", Some(target))
             .await;
     }
-    let events = cluster.trace(id).await.events.first;
+    let events = cluster.trace(id).await.events.items;
     let sent =
-        (events.iter()).filter(|entry| matches!(entry.event, LedgerEvent::NotificationSent { .. }));
+        (events.iter()).filter(|entry| matches!(entry.event, EventDetail::NotificationSent { .. }));
     let mut targets: Vec<_> = sent.filter_map(|entry| entry.target.as_deref()).collect();
     targets.sort_unstable();
     assert_eq!(targets, away);
@@ -161,8 +161,8 @@ async fn each_of_eight_options_does_what_it_names() {
         cluster.assert_traced(there, taken, Some("3/desktop")).await;
         stored += u64::from(stores);
         assert_eq!(waiting(&cluster, 2, Platform::Desktop).await, stored);
-        let events = cluster.trace(away).await.events.first;
-        let is_notified = |event: &LedgerEvent| matches!(event, LedgerEvent::Notified);
+        let events = cluster.trace(away).await.events.items;
+        let is_notified = |event: &EventDetail| matches!(event, EventDetail::Notified);
         let notified = events.iter().any(|entry| is_notified(&entry.event));
         assert_eq!(notified, options.has(Options::NOTIFY_OFFLINE), "{bits}");
     }
@@ -179,7 +179,7 @@ async fn a_trace_says_whether_it_still_waits() {
     let [lost, fetched] = [ada.say(2, "lost").await, ada.say(2, "fetched").await];
     cluster.assert_settled(2).await;
     let assert_said = async |id, said| {
-        let verdict = cluster.trace(id).await.verdict.first.join("\n");
+        let verdict = cluster.trace(id).await.verdict.items.join("\n");
         assert!(
             verdict.contains("stored offline for 2/desktop"),
             "{verdict}"

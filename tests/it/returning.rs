@@ -21,7 +21,7 @@ use tests::{Cluster, settings};
 async fn at_rest(cluster: &Cluster) {
     eventually("all is settled", async || {
         let report = cluster.audit().await;
-        (report.even && report.in_flight == 0).then_some(())
+        (report.balanced && report.in_flight == 0).then_some(())
     })
     .await;
 }

@@ -26,7 +26,7 @@ async fn while_history_is_away_nothing_is_shown_and_then_everything() {
     accepted(&mut last).await;
     bea.hears_nothing().await;
     let report = cluster.audit().await;
-    assert!(report.even && report.in_flight == 10, "{report:?}");
+    assert!(report.balanced && report.in_flight == 10, "{report:?}");
     faults.end(HISTORY);
 
     let heard = bea.hear_texts(10).await;

@@ -202,7 +202,7 @@ async fn report(
             ("unknown", Some(Refusal::new(Code::DeadlineExceeded, text)))
         }
     };
-    let group = group.to_string();
+    let group = group.get();
     let line = match &refusal {
         None => json!({ "group": group, "status": status }),
         Some(refusal) => {
@@ -233,7 +233,7 @@ async fn members(here: Here, config: Option<&Path>) -> Result<ExitCode> {
                 Role::Admin => "admin",
                 Role::Member => "member",
             };
-            println!("{}", json!({ "user": user.to_string(), "role": role }));
+            println!("{}", json!({ "user": user.get(), "role": role }));
         }
         after = page.members.last().map(|(user, _)| *user);
         if !page.more || after.is_none() {

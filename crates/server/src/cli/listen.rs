@@ -52,7 +52,7 @@ enum Line<'a> {
     Message {
         msg_id: String,
         send_id: String,
-        from: String,
+        from: i64,
         conversation: String,
         seq: u64,
         /// Time of acceptance by the server.
@@ -61,16 +61,16 @@ enum Line<'a> {
     },
     /// Change to a message that is older, or was printed before.
     Change {
-        /// `recall`, `edit` or `reaction`.
+        /// Name of its kind, such as `recall`.
         change: &'static str,
         rev: u64,
         msg_id: String,
-        by: String,
+        by: i64,
         conversation: String,
         seq: u64,
         #[serde(skip_serializing_if = "Option::is_none")]
         text: Option<Cow<'a, str>>,
-        /// True for a reaction that was removed.
+        /// True for one that takes something back, such as a reaction.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         removed: bool,
     },
@@ -173,7 +173,7 @@ fn print_change(conversation: ConversationId, changed: &OrderedChange) -> Result
         change: asked.change.name(),
         rev: changed.rev,
         msg_id: asked.subject.to_string(),
-        by: asked.by.to_string(),
+        by: asked.by.get(),
         conversation: conversation.to_string(),
         seq: changed.seq.0,
         text,
@@ -186,7 +186,7 @@ fn print(shown: &Shown) -> Result<()> {
     write_line(&Line::Message {
         msg_id: message.id.to_string(),
         send_id: message.send_id.to_string(),
-        from: message.from.to_string(),
+        from: message.from.get(),
         conversation: shown.placed.conversation.to_string(),
         seq: shown.placed.position.seq.0,
         accepted_at: message.accepted_at.into(),

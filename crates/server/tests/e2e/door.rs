@@ -66,8 +66,7 @@ impl Door {
     pub fn group(&self, owner: &str, members: &[&str]) -> String {
         let mut create = self.user(&["group", "create", "--user", owner]);
         let made = run(create.args(members)).ok();
-        let group = made.json_lines()[0]["group"].clone();
-        group.as_str().expect("a group").to_owned()
+        made.json_lines()[0]["group"].to_string()
     }
 
     /// Receives `count` messages.

@@ -116,9 +116,8 @@ impl Scenario<'_> {
         let create = ["group", "create", "--user", &one, &two, &three];
         // A group whose creation was not answered may exist, too: it stays silent.
         let made = until_done(|| self.door.user(&create));
-        let group = made.json_lines()[0]["group"].clone();
-        let group = group.as_str().expect("a group");
-        self.sends_to(&[group, "--group"], (0..3).map(|n| format!("all {n}")))
+        let group = made.json_lines()[0]["group"].to_string();
+        self.sends_to(&[&group, "--group"], (0..3).map(|n| format!("all {n}")))
     }
 
     /// User 1 recalls a message that user 6 has, and edits the next one; user 6 hides it.
