@@ -68,40 +68,35 @@ impl Value for NotificationTask {
     }
 }
 
-/// Splits a retry into tasks of at most `bytes_max` each, and a little less, so that a letter or a redrive of one is not
-/// larger either. Each user is in one of them. A task that is too large for one user alone stays whole.
-pub fn split(task: Task, bytes_max: usize) -> Vec<Task> {
-    let Work::Deliver(deliver) = &task.work else {
-        return vec![task];
-    };
+/// Splits a retry of these obligations, as `retry` makes one of some of them, into tasks of at most
+/// `bytes_max` each, and a little less, so that a letter or a redrive of one is not larger either.
+/// Each user is in one of them. A retry that is too large for one user alone stays whole.
+pub fn split(
+    owed: &[Obligation],
+    bytes_max: usize,
+    retry: impl Fn(&[Obligation]) -> Task,
+) -> Vec<Task> {
+    let whole = retry(owed);
     let bytes_max = bytes_max.saturating_sub(GROWTH);
-    let whole = v1::Task::from(&task).encoded_len();
-    if whole <= bytes_max || deliver.targets.len() + deliver.live_users.len() < 2 {
-        return vec![task];
+    if owed.len() < 2 || v1::Task::from(&whole).encoded_len() <= bytes_max {
+        return vec![whole];
     }
-    let part = |owed: &[Obligation]| Task {
-        retry_count: task.retry_count,
-        first_at: task.first_at,
-        trace: task.trace,
-        work: Work::Deliver(deliver.part(owed)),
-    };
-    let head = part(&[]);
+    let head = v1::Task::from(&retry(&[]));
     // Lengths in front of what is nested take a few bytes.
-    let room = bytes_max.saturating_sub(v1::Task::from(&head).encoded_len() + 16);
+    let room = bytes_max.saturating_sub(head.encoded_len() + 16);
     if room == 0 {
-        return vec![task];
+        return vec![whole];
     }
-    let (mut parts, mut open, mut bytes) = (Vec::new(), Vec::new(), 0);
-    for owed in deliver.owed() {
-        let more = encoded_len(&owed);
-        if bytes + more > room && !open.is_empty() {
-            parts.push(part(&std::mem::take(&mut open)));
-            bytes = 0;
+    let (mut parts, mut from, mut bytes) = (Vec::new(), 0, 0);
+    for (index, one) in owed.iter().enumerate() {
+        let more = encoded_len(one);
+        if bytes + more > room && index > from {
+            parts.push(retry(&owed[from..index]));
+            (from, bytes) = (index, 0);
         }
         bytes += more;
-        open.push(owed);
     }
-    parts.push(part(&open));
+    parts.push(retry(&owed[from..]));
     parts
 }
 
@@ -349,7 +344,8 @@ mod tests {
         }
     }
 
-    fn to_many(targets: Vec<Target>, live_users: Vec<UserId>) -> Task {
+    /// A retry of one and the same delivery.
+    fn retry(owed: &[Obligation]) -> Task {
         let task = arbitrary::task().prop_filter_map("a delivery", |task| match task.work {
             Work::Deliver(_) => Some(task),
             Work::Message(_) | Work::Kickout(_) => None,
@@ -357,8 +353,9 @@ mod tests {
         let mut runner = proptest::test_runner::TestRunner::deterministic();
         let mut task = task.new_tree(&mut runner).expect("a task").current();
         if let Work::Deliver(deliver) = &mut task.work {
-            deliver.targets = targets;
-            deliver.live_users = live_users;
+            let live = owed.iter().filter(|owed| owed.live);
+            deliver.targets = owed.iter().flat_map(Obligation::targets).collect();
+            deliver.live_users = live.map(|owed| owed.user).collect();
         }
         task
     }
@@ -368,22 +365,22 @@ mod tests {
     }
 
     /// Users from one on, of a thousand millions apart.
-    fn web(count: i64) -> Vec<Target> {
-        let target = |number| Target {
+    fn web(count: i64, live: bool) -> Vec<Obligation> {
+        let owed = |number| Obligation {
             user: user(number * 1_000_000_000_000),
-            platform: protocol::Platform::Web,
+            platforms: vec![protocol::Platform::Web],
+            live,
         };
-        (1..=count).map(target).collect()
+        (1..=count).map(owed).collect()
     }
 
     #[test]
     fn a_task_for_100_000_is_split_and_names_each_of_them_once() {
         const MOST: usize = 256 << 10;
-        let targets = web(100_000);
-        let live: Vec<_> = targets.iter().map(|target| target.user).collect();
-        let task = to_many(targets.clone(), live.clone());
-        assert!(task.encode().len() > 1 << 20, "{}", task.encode().len());
-        let parts = split(task, MOST);
+        let owed = web(100_000, true);
+        let whole = retry(&owed).encode();
+        assert!(whole.len() > 1 << 20, "{}", whole.len());
+        let parts = split(&owed, MOST, retry);
         let sizes: Vec<_> = parts.iter().map(|part| part.encode().len()).collect();
         assert!(sizes.iter().all(|size| *size <= MOST - 512), "{sizes:?}");
         assert!(sizes.len() <= 10, "no smaller than they must be: {sizes:?}");
@@ -397,16 +394,22 @@ mod tests {
             all.extend(deliver.targets);
             alive.extend(deliver.live_users);
         }
-        assert_eq!((all, alive), (targets, live));
+        let targets: Vec<Target> = owed.iter().flat_map(Obligation::targets).collect();
+        let users: Vec<UserId> = owed.iter().map(|owed| owed.user).collect();
+        assert_eq!((all, alive), (targets, users));
     }
 
     #[test]
     fn what_fits_stays_whole_and_so_does_what_no_splitting_helps() {
-        let task = to_many(web(100), Vec::new());
-        let size = task.encode().len();
-        assert_eq!(split(task.clone(), size + 512), std::slice::from_ref(&task));
-        assert_eq!(split(task.clone(), size + 511).len(), 2);
-        assert_eq!(split(task.clone(), 0), [task]);
+        let owed = web(100, false);
+        let whole = retry(&owed);
+        let size = whole.encode().len();
+        assert_eq!(
+            split(&owed, size + 512, retry),
+            std::slice::from_ref(&whole)
+        );
+        assert_eq!(split(&owed, size + 511, retry).len(), 2);
+        assert_eq!(split(&owed, 0, retry), [whole]);
     }
 
     #[test]

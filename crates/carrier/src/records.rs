@@ -96,21 +96,16 @@ impl Records {
         }
     }
 
-    /// Splits a retry into as many records as it takes for none to be too large.
+    /// A retry, in as many records as it takes for none to be too large.
     fn retry(
         &self,
         task: &delivery::DeliveryTask,
         retry: &Retry,
     ) -> impl Iterator<Item = NewRecord> {
-        let queued = retry_task(
-            task,
-            &retry.owed,
-            retry.retry_count,
-            retry.due_at,
-            retry.cause.text(),
-        );
+        let (count, due_at, cause) = (retry.retry_count, retry.due_at, retry.cause.text());
+        let of = |owed: &[Obligation]| retry_task(task, owed, count, due_at, cause);
         let topic = Topic::Retry(retry.tier);
-        let parts = split(queued, self.bytes_max).into_iter();
+        let parts = split(&retry.owed, self.bytes_max, of).into_iter();
         parts.filter_map(move |part| self.task(topic, &part))
     }
 

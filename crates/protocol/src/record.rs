@@ -143,25 +143,6 @@ pub struct RetryTask {
 }
 
 impl RetryTask {
-    /// The rest of a delivery.
-    pub fn of(
-        task: &DeliveryTask,
-        owed: &[Obligation],
-        due_at: Timestamp,
-        cause: &str,
-    ) -> RetryTask {
-        let live = owed.iter().filter(|owed| owed.live);
-        RetryTask {
-            placed: task.placed.clone(),
-            rev: task.rev,
-            targets: owed.iter().flat_map(Obligation::targets).collect(),
-            live_users: live.map(|owed| owed.user).collect(),
-            due_at,
-            cause: cause.to_owned(),
-            letter: task.letter.as_deref().map(str::to_owned),
-        }
-    }
-
     /// Obligations of its targets and live users, a user once.
     pub fn owed(&self) -> Vec<Obligation> {
         let mut owed: Vec<Obligation> = Vec::new();
@@ -186,21 +167,6 @@ impl RetryTask {
         live.into_iter().for_each(|place| owed[place].live = true);
         owed
     }
-
-    /// The same retry for these obligations alone.
-    #[must_use]
-    pub fn part(&self, owed: &[Obligation]) -> RetryTask {
-        let live = owed.iter().filter(|owed| owed.live);
-        RetryTask {
-            placed: self.placed.clone(),
-            rev: self.rev,
-            targets: owed.iter().flat_map(Obligation::targets).collect(),
-            live_users: live.map(|owed| owed.user).collect(),
-            due_at: self.due_at,
-            cause: self.cause.clone(),
-            letter: self.letter.clone(),
-        }
-    }
 }
 
 /// The end of exactly these sessions, all of one user.
@@ -219,11 +185,20 @@ pub fn retry(
     due_at: Timestamp,
     cause: &str,
 ) -> Task {
+    let live = owed.iter().filter(|owed| owed.live);
     Task {
         retry_count,
         first_at: task.first_at,
         trace: task.trace,
-        work: Work::Deliver(RetryTask::of(task, owed, due_at, cause)),
+        work: Work::Deliver(RetryTask {
+            placed: task.placed.clone(),
+            rev: task.rev,
+            targets: owed.iter().flat_map(Obligation::targets).collect(),
+            live_users: live.map(|owed| owed.user).collect(),
+            due_at,
+            cause: cause.to_owned(),
+            letter: task.letter.as_deref().map(str::to_owned),
+        }),
     }
 }
 
