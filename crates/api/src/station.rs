@@ -6,7 +6,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use bytes::Bytes;
 use protocol::frame::{Accepted, Ack, Send, ServerFrame, SyncRequest};
 use protocol::mailbox::{MailCursor, ReassertAnswer};
 use protocol::presence::{BoatLife, SessionKey};
@@ -195,7 +194,8 @@ pub struct ReceiptItem {
     pub ticket: Option<Ticket>,
 }
 
-/// Asks for waiting messages of one platform, oldest first.
+/// Asks for waiting messages of one platform, oldest first; the answer is a
+/// [`Page`](protocol::session::Page).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MailPageRequest {
     pub user: UserId,
@@ -206,20 +206,6 @@ pub struct MailPageRequest {
     /// Session of the page; an older boat does not say.
     pub session: Option<SessionId>,
     pub ticket: Option<Ticket>,
-}
-
-/// Waiting messages, encoded as the frames to be written.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MailPage {
-    pub mails: Vec<MailItem>,
-    /// `None`: nothing waits after this page.
-    pub next: Option<MailCursor>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MailItem {
-    pub id: MessageId,
-    pub frame: Bytes,
 }
 
 /// Mail that a device has stored.

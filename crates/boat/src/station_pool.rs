@@ -29,7 +29,7 @@ use protocol::access::Role;
 use protocol::frame::{Accepted, Acked};
 use protocol::presence::BoatLife;
 use protocol::revocation::PageStart;
-use protocol::session::{Admission, Page, PageItem};
+use protocol::session::{Admission, Page};
 use protocol::ticket::{ResumeTicket, Ticket};
 use protocol::{Code, Refusal, SessionId, Timestamp};
 use tokio::sync::watch;
@@ -188,18 +188,8 @@ impl StationPool {
     ) -> Result<Page, Refusal> {
         let request = v1::MailPageRequest::from(request);
         let wire = ask!(self, mail_page, self.lane_of(session), request).await?;
-        let page: api::station::MailPage = wire
-            .try_into()
-            .map_err(|refusal| broken("mail_page", &refusal))?;
-        Ok(Page {
-            mails: (page.mails.into_iter())
-                .map(|mail| PageItem {
-                    id: mail.id,
-                    frame: mail.frame,
-                })
-                .collect(),
-            next: page.next,
-        })
+        wire.try_into()
+            .map_err(|refusal| broken("mail_page", &refusal))
     }
 
     /// Returns the indices of items that were not answered.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::codec;
-use api::station::{MailAck, MailItem, MailPage, MailPageRequest};
+use api::station::{MailAck, MailPageRequest};
 use backend::clock::Clock;
 use backend::history::HistoryStore;
 use backend::ledger::LedgerStore;
@@ -17,6 +17,7 @@ use protocol::ledger::{LedgerEntry, LedgerEvent};
 use protocol::mailbox::MailCursor;
 use protocol::message::Target;
 use protocol::reading::{fitting, page_limit};
+use protocol::session::{Page, PageItem};
 use protocol::{MessageId, Refusal, UserId};
 use tokio::time::timeout;
 
@@ -66,7 +67,7 @@ pub(crate) async fn trim_all(
 impl MailReader {
     /// Waiting messages, oldest first, as frames. Removes only entries that can no longer be
     /// delivered at all, and, after the last page, expired mail (S1-57).
-    pub(crate) async fn page(&self, request: MailPageRequest) -> Result<MailPage, Refusal> {
+    pub(crate) async fn page(&self, request: MailPageRequest) -> Result<Page, Refusal> {
         let target = Target {
             user: request.user,
             platform: request.platform,
@@ -76,11 +77,11 @@ impl MailReader {
             .mailbox
             .page(target, request.after, limit, self.clock.now());
         let page = within(self.deadline, asked).await?;
-        let mut items: BTreeMap<MailCursor, MailItem> = page
+        let mut items: BTreeMap<MailCursor, PageItem> = page
             .mails
             .into_iter()
             .map(|mail| {
-                let item = MailItem {
+                let item = PageItem {
                     id: mail.id,
                     frame: mail.body.clone(),
                 };
@@ -94,7 +95,7 @@ impl MailReader {
             };
             if let Some(placed) = row.placed() {
                 let frame = codec::encode_message(&placed);
-                items.insert(cursor, MailItem { id: row.id, frame });
+                items.insert(cursor, PageItem { id: row.id, frame });
             }
         }
         self.apply_changes(target.user, &mut items).await?;
@@ -107,7 +108,7 @@ impl MailReader {
         if next.is_none() {
             self.trims.offer(target);
         }
-        Ok(MailPage {
+        Ok(Page {
             mails: items.into_values().take(fit).collect(),
             next,
         })
@@ -118,9 +119,9 @@ impl MailReader {
     async fn apply_changes(
         &self,
         user: UserId,
-        items: &mut BTreeMap<MailCursor, MailItem>,
+        items: &mut BTreeMap<MailCursor, PageItem>,
     ) -> Result<(), Refusal> {
-        let read = |item: &MailItem| codec::decode_server(item.frame.clone(), usize::MAX);
+        let read = |item: &PageItem| codec::decode_server(item.frame.clone(), usize::MAX);
         let (mut cursors, mut messages) = (Vec::new(), Vec::new());
         for (cursor, item) in &*items {
             if let Ok(ServerFrame::Message(placed)) = read(item) {

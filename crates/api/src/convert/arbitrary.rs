@@ -30,6 +30,7 @@ use protocol::notify::Notification;
 use protocol::presence::{BoatLife, SessionKey};
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::revocation::{PageStart, UserRevocation};
+use protocol::session::{Page, PageItem};
 use protocol::ticket::{RESUME_TICKET_BYTES, ResumeTicket, TICKET_BYTES, Ticket};
 use protocol::{
     BoatId, Code, ConversationId, DeviceId, GroupId, Incarnation, Message, MessageId, Options,
@@ -43,9 +44,9 @@ use crate::boat::{
 };
 use crate::dead_letter::{DeadLetter, LetterOrigin};
 use crate::station::{
-    Admission, Connect, Disconnect, Kickout, MailAck, MailItem, MailPage, MailPageRequest,
-    OnlineMembers, OnlineSession, OnlineUser, Reassert, ReassertOutcome, Reasserted, ReceiptItem,
-    RefreshToken, Refreshment, ResumeSession, Revoke, RevokedPage, SendAnswer, SendItem, SyncCall,
+    Admission, Connect, Disconnect, Kickout, MailAck, MailPageRequest, OnlineMembers,
+    OnlineSession, OnlineUser, Reassert, ReassertOutcome, Reasserted, ReceiptItem, RefreshToken,
+    Refreshment, ResumeSession, Revoke, RevokedPage, SendAnswer, SendItem, SyncCall,
 };
 use crate::task::NotificationTask;
 use protocol::record::{KickoutTask, MessageTask, RetryTask, Task, Work};
@@ -933,9 +934,9 @@ pub(crate) fn mail_page_request() -> impl Strategy<Value = MailPageRequest> {
     )
 }
 
-pub(crate) fn mail_page() -> impl Strategy<Value = MailPage> {
-    let mail = (message_id(), bytes()).prop_map(|(id, frame)| MailItem { id, frame });
-    (vec(mail, 0..4), mail_cursor()).prop_map(|(mails, next)| MailPage { mails, next })
+pub(crate) fn mail_page() -> impl Strategy<Value = Page> {
+    let mail = (message_id(), bytes()).prop_map(|(id, frame)| PageItem { id, frame });
+    (vec(mail, 0..4), mail_cursor()).prop_map(|(mails, next)| Page { mails, next })
 }
 
 pub(crate) fn mail_ack() -> impl Strategy<Value = MailAck> {

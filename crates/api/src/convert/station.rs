@@ -6,6 +6,7 @@ use bytes::Bytes;
 use protocol::frame::Accepted;
 use protocol::mailbox::{MailCursor, ReassertAnswer};
 use protocol::revocation::{PageStart, UserRevocation};
+use protocol::session::{Page, PageItem};
 use protocol::ticket::{ResumeTicket, Ticket};
 use protocol::{Code, DeviceId, GroupId, MessageId, Refusal, SessionId, Timestamp, UserId};
 
@@ -13,9 +14,9 @@ use super::{by_value, field, invalid, life, list, message_ids, optional_platform
 use super::{optional_time, optional_user, platform, platform_number, present};
 use super::{resume_bytes, resume_ticket, shown_resume_ticket, token};
 use crate::station::{
-    Admission, Connect, Disconnect, Kickout, MailAck, MailItem, MailPage, MailPageRequest,
-    OnlineMembers, OnlineSession, OnlineUser, Reassert, ReassertOutcome, Reasserted, ReceiptItem,
-    RefreshToken, Refreshment, ResumeSession, Revoke, RevokedPage, SendAnswer, SendItem, SyncCall,
+    Admission, Connect, Disconnect, Kickout, MailAck, MailPageRequest, OnlineMembers,
+    OnlineSession, OnlineUser, Reassert, ReassertOutcome, Reasserted, ReceiptItem, RefreshToken,
+    Refreshment, ResumeSession, Revoke, RevokedPage, SendAnswer, SendItem, SyncCall,
 };
 use crate::v1;
 use crate::v1::connect_response::Result as ConnectResult;
@@ -494,7 +495,7 @@ impl From<MailPageRequest> for v1::MailPageRequest {
     }
 }
 
-impl TryFrom<v1::MailPageResponse> for MailPage {
+impl TryFrom<v1::MailPageResponse> for Page {
     type Error = Refusal;
 
     fn try_from(wire: v1::MailPageResponse) -> Result<Self, Refusal> {
@@ -506,15 +507,15 @@ impl TryFrom<v1::MailPageResponse> for MailPage {
             let text = "mail_page says that there is more, but not where it goes on";
             return Err(Refusal::new(Code::Malformed, text));
         }
-        Ok(MailPage {
+        Ok(Page {
             mails: list("mail_page.mails", wire.mails, usize::MAX)?,
             next,
         })
     }
 }
 
-impl From<MailPage> for v1::MailPageResponse {
-    fn from(page: MailPage) -> Self {
+impl From<Page> for v1::MailPageResponse {
+    fn from(page: Page) -> Self {
         let (next_ms, next_id) = cursor_fields(page.next);
         v1::MailPageResponse {
             mails: page.mails.into_iter().map(v1::MailItem::from).collect(),
@@ -525,19 +526,19 @@ impl From<MailPage> for v1::MailPageResponse {
     }
 }
 
-impl TryFrom<v1::MailItem> for MailItem {
+impl TryFrom<v1::MailItem> for PageItem {
     type Error = Refusal;
 
     fn try_from(wire: v1::MailItem) -> Result<Self, Refusal> {
-        Ok(MailItem {
+        Ok(PageItem {
             id: field("mail.msg_id", MessageId::new(wire.msg_id))?,
             frame: wire.frame,
         })
     }
 }
 
-impl From<MailItem> for v1::MailItem {
-    fn from(item: MailItem) -> Self {
+impl From<PageItem> for v1::MailItem {
+    fn from(item: PageItem) -> Self {
         v1::MailItem {
             msg_id: item.id.get(),
             frame: item.frame,

@@ -5,14 +5,15 @@ use protocol::frame::{ClientFrame, HistoryRange, Send, ServerFrame};
 use protocol::group::GroupRow;
 use protocol::history::{PrivateRow, Version};
 use protocol::revocation::PageStart;
+use protocol::session::Page;
 use protocol::{Message, Placed, Recipient};
 
 use super::*;
 use crate::boat::{DeliverBatch, DrainCommand, DrainProgress, NoticeBatch, Outcome};
 use crate::station::{
-    Admission, Connect, Disconnect, Kickout, MailAck, MailPage, MailPageRequest, OnlineMembers,
-    OnlineUser, Reassert, Reasserted, ReceiptItem, RefreshToken, Refreshment, ResumeSession,
-    Revoke, RevokedPage, SendAnswer, SendItem, SyncCall,
+    Admission, Connect, Disconnect, Kickout, MailAck, MailPageRequest, OnlineMembers, OnlineUser,
+    Reassert, Reasserted, ReceiptItem, RefreshToken, Refreshment, ResumeSession, Revoke,
+    RevokedPage, SendAnswer, SendItem, SyncCall,
 };
 
 /// Converts to the wire's type, to bytes, and back.
@@ -59,7 +60,7 @@ round_trips! {
     send_answers: send_answer, SendAnswer, v1::SendAnswer;
     receipt_items: receipt_item, ReceiptItem, v1::ReceiptItem;
     mail_page_requests: mail_page_request, MailPageRequest, v1::MailPageRequest;
-    mail_pages: mail_page, MailPage, v1::MailPageResponse;
+    mail_pages: mail_page, Page, v1::MailPageResponse;
     mail_acks: mail_ack, MailAck, v1::MailAckItem;
     sync_calls: sync_call, SyncCall, v1::SyncCall;
     online_members: online_members, OnlineMembers, v1::OnlineMembersRequest;

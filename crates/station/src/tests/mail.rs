@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use api::codec::encode_message;
-use api::station::{MailAck, MailPage, MailPageRequest};
+use api::station::{MailAck, MailPageRequest};
 use api::v1;
 use backend::embedded::Table;
 use protocol::ledger::LedgerEvent;
 use protocol::mailbox::{Mail, MailCursor, RouteRequest};
 use protocol::message::Target;
 use protocol::presence::DeniedBoats;
+use protocol::session::Page;
 use protocol::{MessageId, Placed, Platform, Recipient};
 use tonic::Status;
 
@@ -41,11 +42,11 @@ impl World {
         assert_eq!(stored.stored, [PHONE]);
     }
 
-    async fn mail(&self, after: Option<MailCursor>, limit: u32) -> MailPage {
+    async fn mail(&self, after: Option<MailCursor>, limit: u32) -> Page {
         self.try_mail(after, limit).await.expect("answered")
     }
 
-    async fn try_mail(&self, after: Option<MailCursor>, limit: u32) -> Result<MailPage, Status> {
+    async fn try_mail(&self, after: Option<MailCursor>, limit: u32) -> Result<Page, Status> {
         let request = MailPageRequest {
             user: user(2),
             platform: PHONE,
@@ -85,7 +86,7 @@ impl World {
     }
 }
 
-fn ids(page: &MailPage) -> Vec<MessageId> {
+fn ids(page: &Page) -> Vec<MessageId> {
     page.mails.iter().map(|mail| mail.id).collect()
 }
 
