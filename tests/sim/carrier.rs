@@ -457,15 +457,8 @@ impl World {
 
     fn delivery_action(&mut self, action: Action) {
         match action {
-            Action::Route(route) => {
-                let request = RouteRequest {
-                    user: route.user,
-                    platforms: route.platforms,
-                    forced: route.forced,
-                    mail: route.mail,
-                    denied: self.carrier.denied.clone(),
-                    now: self.now,
-                };
+            Action::Route(mut route) => {
+                route.stamp(self.now, &self.carrier.denied);
                 if self.sabotage == Some(Sabotage::ForgottenLate) {
                     let (life, late) = (self.carrier.life, self.up_to(Duration::from_secs(10)));
                     let outdated = route.outdated;
@@ -476,7 +469,7 @@ impl World {
                 }
                 self.mailbox_later(Step::Route {
                     token: route.token,
-                    request,
+                    request: route.request,
                 });
             }
             Action::Forget(key) => self.mailbox_later(Step::Forget(key)),

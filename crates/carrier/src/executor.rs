@@ -27,7 +27,7 @@ use crate::kickout::KickoutSender;
 use crate::metrics::Gauges;
 use crate::offsets::AllOffsets;
 use crate::records::Records;
-use crate::routes::RouteQueue;
+use crate::router::RouteQueue;
 use crate::settler::Settler;
 use crate::spans::record_deliveries;
 

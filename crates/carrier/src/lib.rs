@@ -34,7 +34,6 @@ mod platforms;
 mod records;
 mod retry_consumer;
 mod router;
-mod routes;
 mod settler;
 mod spans;
 mod start;

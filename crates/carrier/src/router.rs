@@ -1,73 +1,149 @@
-//! Routes deliveries. First invalidates the cache entries that a record made stale, then asks the
-//! mailbox for each recipient's live sessions.
+//! Step 5 of a message's way: questions to the mailbox, queued by server. Each server has at most
+//! one call under way, so that a slow one delays only its own users.
+//!
+//! A call first invalidates the cache entries that a record made stale, then asks for each
+//! recipient's live sessions.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::trace;
 use backend::cache::Cache;
-use backend::mailbox::MailboxStore;
+use backend::mailbox::{MailboxStore, ServerId};
 use backend::{Error, Kind};
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
 use protocol::cache::Invalidation;
 use protocol::delivery::{Route, RouteFailure, RouteToken};
-use protocol::mailbox::{RouteAnswer, RouteRequest};
+use protocol::mailbox::RouteAnswer;
 use protocol::presence::{DeniedBoats, SessionKey};
 use protocol::{Timestamp, TraceContext};
 
 use crate::deadline::StoreDeadline;
 
+/// Users routed in one call.
+const ROUTES: usize = 1024;
+/// Bytes of bodies in one call, unless one route has more. A call is a few pipelines, which a
+/// server answers well within its deadline.
+const BYTES: usize = 4 << 20;
 /// Longest wait of a record for its cache entries to be invalidated. After that, whoever reads a
 /// stale entry learns what it lacks from a later list, which is better than delivering to nobody.
 const COPIES_WAIT: Duration = Duration::from_secs(60);
 
-/// A question to the mailbox, and the cache entries to invalidate before it is asked.
-pub(crate) struct RouteQuery {
-    token: RouteToken,
-    trace: Option<TraceContext>,
-    outdated: Vec<Invalidation>,
-    /// Stale cache entries no longer put the question off.
-    is_late: bool,
-    request: RouteRequest,
+pub(crate) type RouteResults = Vec<(RouteToken, Result<RouteAnswer, RouteFailure>)>;
+
+pub(crate) struct RouteQueue {
+    mailbox: Arc<dyn MailboxStore>,
+    cache: Arc<dyn Cache>,
+    stores: StoreDeadline,
+    /// Servers are few, and called in their order.
+    servers: BTreeMap<ServerId, Waiting>,
+    calls: FuturesUnordered<BoxFuture<'static, (ServerId, RouteResults)>>,
 }
 
-impl RouteQuery {
-    pub(crate) fn of(route: Route, denied: DeniedBoats, now: Timestamp) -> RouteQuery {
-        RouteQuery {
-            token: route.token,
-            trace: route.trace,
-            is_late: (route.first_at).is_some_and(|first| now.since(first) > COPIES_WAIT),
-            outdated: route.outdated,
-            request: RouteRequest {
-                user: route.user,
-                platforms: route.platforms,
-                forced: route.forced,
-                mail: route.mail,
-                denied,
-                now,
-            },
+/// Questions that wait for a server's next call.
+#[derive(Default)]
+struct Waiting {
+    forgets: Vec<SessionKey>,
+    routes: VecDeque<Route>,
+    is_called: bool,
+}
+
+impl RouteQueue {
+    pub(crate) fn new(
+        mailbox: Arc<dyn MailboxStore>,
+        cache: Arc<dyn Cache>,
+        stores: StoreDeadline,
+    ) -> RouteQueue {
+        RouteQueue {
+            mailbox,
+            cache,
+            stores,
+            servers: BTreeMap::new(),
+            calls: FuturesUnordered::new(),
         }
+    }
+
+    pub(crate) fn ask(&mut self, route: Route) {
+        let server = self.mailbox.server(route.request.user);
+        let waiting = self.servers.entry(server).or_default();
+        waiting.routes.push_back(route);
+    }
+
+    pub(crate) fn forget(&mut self, key: SessionKey) {
+        let server = self.mailbox.server(key.user);
+        self.servers.entry(server).or_default().forgets.push(key);
+    }
+
+    /// Calls each server that has questions waiting and no call under way.
+    pub(crate) fn begin(&mut self, denied: &DeniedBoats, now: Timestamp) {
+        for (&server, waiting) in &mut self.servers {
+            if waiting.is_called || waiting.is_empty() {
+                continue;
+            }
+            waiting.is_called = true;
+            let forgets = std::mem::take(&mut waiting.forgets);
+            let mut routes = waiting.next_call();
+            routes.iter_mut().for_each(|route| route.stamp(now, denied));
+            let router = Router {
+                mailbox: self.mailbox.clone(),
+                cache: self.cache.clone(),
+                stores: self.stores,
+            };
+            let call = async move { (server, router.route(forgets, routes).await) };
+            self.calls.push(Box::pin(call));
+        }
+    }
+
+    /// Completes when a call ends; never if none is under way. Cancel safe.
+    pub(crate) async fn answered(&mut self) -> RouteResults {
+        let Some((server, routed)) = self.calls.next().await else {
+            return std::future::pending().await;
+        };
+        if let Some(waiting) = self.servers.get_mut(&server) {
+            waiting.is_called = false;
+            // Servers come and go; one without questions is not remembered.
+            if waiting.is_empty() {
+                self.servers.remove(&server);
+            }
+        }
+        routed
     }
 }
 
-pub(crate) type RouteResults = Vec<(RouteToken, Result<RouteAnswer, RouteFailure>)>;
+impl Waiting {
+    fn is_empty(&self) -> bool {
+        self.forgets.is_empty() && self.routes.is_empty()
+    }
+
+    fn next_call(&mut self) -> Vec<Route> {
+        let mut bytes = 0;
+        let fits = |&route: &&Route| {
+            let mail = route.request.mail.as_ref();
+            bytes += mail.map_or(0, |mail| mail.body.len());
+            bytes <= BYTES
+        };
+        let count = self.routes.iter().take(ROUTES).take_while(fits).count();
+        self.routes
+            .drain(..count.max(1).min(self.routes.len()))
+            .collect()
+    }
+}
 
 /// Asks the mailbox.
-pub(crate) struct Router {
-    pub(crate) mailbox: Arc<dyn MailboxStore>,
-    pub(crate) cache: Arc<dyn Cache>,
-    pub(crate) stores: StoreDeadline,
+struct Router {
+    mailbox: Arc<dyn MailboxStore>,
+    cache: Arc<dyn Cache>,
+    stores: StoreDeadline,
 }
 
 impl Router {
     /// Forgets ended sessions and invalidates cache entries before it asks. A forgotten session is
     /// not named again, and a user who signs in after the question finds in the list whatever was
     /// not delivered to them.
-    pub(crate) async fn route(
-        self,
-        forgets: Vec<SessionKey>,
-        questions: Vec<RouteQuery>,
-    ) -> RouteResults {
+    async fn route(self, forgets: Vec<SessionKey>, routes: Vec<Route>) -> RouteResults {
         if !forgets.is_empty() {
             let count = forgets.len();
             let answers = self.stores.each(count, self.mailbox.disconnect(forgets));
@@ -76,15 +152,15 @@ impl Router {
                 tracing::debug!(%error, "the registration of an ended session stays for now");
             }
         }
-        let outdated = questions.iter().flat_map(|question| &question.outdated);
+        let outdated = routes.iter().flat_map(|route| &route.outdated);
         let unforgotten = self.forget(outdated.copied().collect()).await;
-        let is_ready = |question: &RouteQuery| {
-            let mut outdated = question.outdated.iter();
-            question.is_late || outdated.all(|outdated| !unforgotten.contains(outdated))
+        let is_ready = |route: &Route| {
+            let mut outdated = route.outdated.iter();
+            is_late(route) || outdated.all(|outdated| !unforgotten.contains(outdated))
         };
-        let (ready, put_off): (Vec<_>, Vec<_>) = questions.into_iter().partition(is_ready);
+        let (ready, put_off): (Vec<_>, Vec<_>) = routes.into_iter().partition(is_ready);
         let put_off = put_off.into_iter();
-        let put_off = put_off.map(|question| (question.token, Err(RouteFailure::Unavailable)));
+        let put_off = put_off.map(|route| (route.token, Err(RouteFailure::Unavailable)));
         let mut routed: RouteResults = put_off.collect();
         routed.extend(self.ask(ready).await);
         routed
@@ -107,13 +183,13 @@ impl Router {
         failed.collect()
     }
 
-    async fn ask(&self, questions: Vec<RouteQuery>) -> RouteResults {
-        if questions.is_empty() {
+    async fn ask(&self, routes: Vec<Route>) -> RouteResults {
+        if routes.is_empty() {
             return Vec::new();
         }
-        let questions = questions.into_iter();
-        let (tokens, requests): (Vec<_>, Vec<_>) = questions
-            .map(|question| ((question.token, question.trace), question.request))
+        let routes = routes.into_iter();
+        let (tokens, requests): (Vec<_>, Vec<_>) = routes
+            .map(|route| ((route.token, route.trace), route.request))
             .unzip();
         let answers = self.mailbox.route_or_store(requests);
         let answers = self.stores.each(tokens.len(), answers).await;
@@ -122,6 +198,12 @@ impl Router {
             .map(|((token, trace), answer)| (token, answer.map_err(|error| failure(&error, trace))))
             .collect()
     }
+}
+
+/// True if stale cache entries no longer put the question off.
+fn is_late(route: &Route) -> bool {
+    let (now, first_at) = (route.request.now, route.first_at);
+    first_at.is_some_and(|first_at| now.since(first_at) > COPIES_WAIT)
 }
 
 fn failure(error: &Error, trace: Option<TraceContext>) -> RouteFailure {

@@ -29,7 +29,7 @@ use crate::offsets::{AllOffsets, PartitionOffsets};
 use crate::partition_consumer::PartitionConsumer;
 use crate::records::Records;
 use crate::retry_consumer::{Present, RetryConsumer};
-use crate::routes::RouteQueue;
+use crate::router::RouteQueue;
 use crate::settler::Settler;
 use crate::writer::Writer;
 

@@ -41,8 +41,9 @@ use crate::{ConversationId, DeviceId, MessageId, Platform, SendId, Timestamp, Us
 /// Retention of the position up to which a user has received.
 pub const RECEIVED_KEEP: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// A message on its way to one user, for [`route_or_store`](RouteRequest).
-#[derive(Clone, Debug)]
+/// A question about one user: which sessions live; with a message, store it on platforms without
+/// one.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteRequest {
     pub user: UserId,
     /// Platforms owed the message. The answer lists sessions on other platforms, too.

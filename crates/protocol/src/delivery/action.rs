@@ -7,10 +7,10 @@ use super::{DeliveryTask, Obligation, Source};
 use crate::cache::Invalidation;
 use crate::frame::PlacedEcho;
 use crate::ledger::{DeadReason, FailureCause, LedgerEntry};
-use crate::mailbox::Mail;
+use crate::mailbox::RouteRequest;
 use crate::notify::Notification;
-use crate::presence::{BoatLife, SessionKey};
-use crate::{MessageId, Platform, Refusal, SendId, SessionId, Timestamp, TraceContext, UserId};
+use crate::presence::{BoatLife, DeniedBoats, SessionKey};
+use crate::{MessageId, Refusal, SendId, SessionId, Timestamp, TraceContext};
 
 /// Names an open [`Route`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,22 +48,26 @@ pub enum Action {
     Settled(Box<Settlement>),
 }
 
-/// A question to the mailbox: which sessions live; with mail, store it on platforms without one.
+/// A question to the mailbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     pub token: RouteToken,
-    pub user: UserId,
-    pub platforms: Vec<Platform>,
-    /// Platforms to store for even if a session lives.
-    pub forced: Vec<Platform>,
-    /// Mail to store; `None`: only look.
-    pub mail: Option<Mail>,
+    /// The question itself, still to be [stamped](Route::stamp).
+    pub request: RouteRequest,
     /// Cache entries to invalidate before the look for sessions: see [`crate::cache`].
     pub outdated: Vec<Invalidation>,
     /// On a retry, the time of the record's first attempt.
     pub first_at: Option<Timestamp>,
     /// Trace of the message.
     pub trace: Option<TraceContext>,
+}
+
+impl Route {
+    /// Dates the question as it is asked: now, while these boats are known to have ended.
+    pub fn stamp(&mut self, now: Timestamp, denied: &DeniedBoats) {
+        self.request.now = now;
+        self.request.denied = denied.clone();
+    }
 }
 
 /// A frame for one session.

@@ -23,9 +23,9 @@ use crate::cache;
 use crate::frame::PlacedEcho;
 use crate::keys::Topic;
 use crate::ledger::{FailureCause, LedgerEvent};
-use crate::mailbox::{Mail, RouteAnswer};
+use crate::mailbox::{Mail, RouteAnswer, RouteRequest};
 use crate::message::Target;
-use crate::presence::{BoatLife, SessionKey};
+use crate::presence::{BoatLife, DeniedBoats, SessionKey};
 use crate::{Moment, Options, Platform, Timestamp, UserId};
 
 /// All deliveries in flight. Tasks go in, actions come out; every task ends in exactly one
@@ -46,6 +46,8 @@ pub struct Delivery {
     /// front.
     deadlines: VecDeque<(Timestamp, Key)>,
     actions: VecDeque<Action>,
+    /// Empty, shared by all routes until they are stamped.
+    denied: DeniedBoats,
 }
 
 #[derive(Clone, Debug)]
@@ -94,6 +96,7 @@ impl Delivery {
             audiences: Audiences::default(),
             deadlines: VecDeque::new(),
             actions: VecDeque::new(),
+            denied: DeniedBoats::default(),
         }
     }
 
@@ -365,12 +368,17 @@ impl Delivery {
             outdated = cache::outdated(&task.placed, task.rev, user);
         }
         let token = RouteToken(self.routes.insert(OpenRoute { record, kind }));
-        self.actions.push_back(Action::Route(Route {
-            token,
+        let request = RouteRequest {
             user,
             platforms,
             forced,
             mail,
+            denied: self.denied.clone(),
+            now: Timestamp::ZERO,
+        };
+        self.actions.push_back(Action::Route(Route {
+            token,
+            request,
             outdated,
             first_at,
             trace,

@@ -206,15 +206,16 @@ impl World {
         if let Some(failure) = self.mailbox_fails {
             return Err(failure);
         }
-        let live = self.live.get(&route.user).cloned().unwrap_or_default();
+        let request = &route.request;
+        let live = self.live.get(&request.user).cloned().unwrap_or_default();
         let mut stored = Vec::new();
-        for platform in &route.platforms {
+        for platform in &request.platforms {
             let lives = live.iter().any(|entry| entry.platform == *platform);
-            if let Some(mail) = &route.mail
-                && (!lives || route.forced.contains(platform))
+            if let Some(mail) = &request.mail
+                && (!lives || request.forced.contains(platform))
             {
                 let target = Target {
-                    user: route.user,
+                    user: request.user,
                     platform: *platform,
                 };
                 self.stored.insert((target, mail.id));

@@ -114,7 +114,7 @@ impl Asked {
     fn answer(&mut self, live: impl Fn(UserId) -> Vec<SessionEntry>) -> UserId {
         let route = self.routes.pop_front().expect("a route");
         let answer = RouteAnswer {
-            live: live(route.user),
+            live: live(route.request.user),
             stored: Vec::new(),
             acknowledged: Vec::new(),
             dropped: 0,
@@ -122,7 +122,7 @@ impl Asked {
         let now = Timestamp::from_millis(1);
         self.delivery.handle_routed(now, route.token, Ok(answer));
         self.drain();
-        route.user
+        route.request.user
     }
 }
 
@@ -142,7 +142,10 @@ fn each_member_is_asked_for_once_and_few_at_a_time() {
             asked.routes.len()
         );
         assert!(
-            asked.routes.iter().all(|route| route.mail.is_none()),
+            asked
+                .routes
+                .iter()
+                .all(|route| route.request.mail.is_none()),
             "no body for nobody"
         );
         *times.entry(asked.answer(|_| Vec::new())).or_default() += 1;
@@ -174,7 +177,7 @@ fn a_private_message_waits_behind_one_call_at_most() {
     let before = asked
         .routes
         .iter()
-        .position(|route| !route.platforms.is_empty());
+        .position(|route| !route.request.platforms.is_empty());
     let senders = 512;
     assert!(before.expect("it is asked for") <= ROUTES_MAX + senders);
 }
