@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use protocol::delivery::Push;
 use protocol::frame::{ClientFrame, ServerFrame};
 use protocol::presence::BoatLife;
-use protocol::session::{Action, Outgoing, Push, Session, SessionLimits, Token};
+use protocol::session::{Action, Outgoing, Session, SessionLimits, Token};
 use protocol::{BoatId, Code, Incarnation, Refusal, SessionId, Timestamp};
 
 use crate::carrier::CarrierEvent;
@@ -51,14 +52,14 @@ pub(crate) enum BoatEvent {
     Push {
         boat: usize,
         life: BoatLife,
-        session: SessionId,
+        source: u32,
         push: Push,
     },
     /// Planted bug: expect the acknowledgement only now.
     LatePush {
         boat: usize,
         life: u64,
-        session: SessionId,
+        source: u32,
         push: Push,
     },
     Notice {
@@ -149,17 +150,18 @@ impl World {
             BoatEvent::Push {
                 boat,
                 life,
-                session,
+                source,
                 push,
-            } => self.pushed(boat, life, session, push),
+            } => self.pushed(boat, life, source, push),
             BoatEvent::LatePush {
                 boat,
                 life,
-                session,
+                source,
                 push,
             } => {
                 if self.boats[boat].life == life {
-                    self.with_session(boat, session, |s| s.push(push, now), false);
+                    let session = push.session;
+                    self.with_session(boat, session, |s| s.push(source, push, now), false);
                 }
             }
             BoatEvent::Notice {
@@ -394,17 +396,18 @@ impl World {
         }
     }
 
-    fn pushed(&mut self, boat: usize, life: BoatLife, session: SessionId, push: Push) {
-        let now = self.now;
+    fn pushed(&mut self, boat: usize, life: BoatLife, source: u32, push: Push) {
+        let (now, session) = (self.now, push.session);
+        let token = Token::of(source, push.token);
         if self.boats[boat].silent_until > now {
             return;
         }
         if !self.boats[boat].up || self.boats[boat].life() != life {
-            return self.answer_push(push.token, None);
+            return self.answer_push(token, None);
         }
         let known = self.boats[boat].sessions.contains_key(&session);
         if !known {
-            return self.answer_push(push.token, Some(protocol::session::Outcome::NoSession));
+            return self.answer_push(token, Some(protocol::session::Outcome::NoSession));
         }
         if self.sabotage == Some(Sabotage::AckAfterWrite)
             && self.boats[boat]
@@ -422,12 +425,12 @@ impl World {
                 Event::Boat(BoatEvent::LatePush {
                     boat,
                     life,
-                    session,
+                    source,
                     push,
                 }),
             );
         }
-        self.with_session(boat, session, |s| s.push(push, now), true);
+        self.with_session(boat, session, |s| s.push(source, push, now), true);
     }
 
     fn answer_push(&mut self, token: Option<Token>, outcome: Option<protocol::session::Outcome>) {

@@ -17,7 +17,7 @@ use protocol::mailbox::RouteRequest;
 use protocol::presence::{BoatLife, DeniedBoats};
 use protocol::record::retry as retry_task;
 use protocol::record::{Task, Work};
-use protocol::session::{Push, Token};
+use protocol::session::Token;
 use protocol::writer::{self, Facts};
 use protocol::{ConversationId, Timestamp};
 use rand::Rng;
@@ -473,35 +473,24 @@ impl World {
                 });
             }
             Action::Forget(key) => self.mailbox_later(Step::Forget(key)),
-            Action::Push(push) => {
-                let token = Token {
-                    source: self.carrier.life,
-                    number: push.token.number(),
-                };
-                let boat = self
-                    .boats
-                    .iter()
-                    .position(|boat| boat.life().boat == push.life.boat);
+            Action::Push { push, life, .. } => {
+                let source = self.carrier.life;
+                let token = Token::of(source, push.token).expect("never 0");
+                let mut boats = self.boats.iter();
+                let boat = boats.position(|boat| boat.life().boat == life.boat);
                 self.witness.pushed(token, push.message);
                 let hop = self.hop();
                 let lost = self.rng.random_bool(self.plan.call_loss / 2.0);
                 let (Some(boat), false) = (boat, lost) else {
                     return;
                 };
-                let frame = Push {
-                    token: Some(token),
-                    id: push.message,
-                    frame: push.frame,
-                    needs_ack: push.needs_ack,
-                };
-                let (life, session) = (push.life, push.session);
                 self.after(
                     hop,
                     Event::Boat(BoatEvent::Push {
                         boat,
                         life,
-                        session,
-                        push: frame,
+                        source,
+                        push,
                     }),
                 );
             }

@@ -3,32 +3,18 @@
 use std::num::NonZeroU32;
 
 use bytes::Bytes;
+use protocol::delivery::Push;
 use protocol::drain::BoatState;
 use protocol::presence::BoatLife;
-use protocol::{MessageId, Refusal, SessionId, TraceContext};
+use protocol::{Refusal, SessionId};
 
 /// One batch on the long-lived `Deliver` stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeliverBatch {
     /// Life that is meant; another life answers [`OutcomeKind::NoSession`] to all.
     pub life: BoatLife,
-    pub deliveries: Vec<Delivery>,
+    pub pushes: Vec<Push>,
     pub notices: Vec<Notice>,
-}
-
-/// A frame for one session.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Delivery {
-    /// Token for the outcome; 0 asks for none.
-    pub token: u64,
-    pub session: SessionId,
-    pub id: MessageId,
-    /// Encoded `ServerFrame`, shared by all its recipients.
-    pub frame: Bytes,
-    /// False: done once it is written.
-    pub needs_ack: bool,
-    /// Trace context of this delivery.
-    pub trace: Option<TraceContext>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

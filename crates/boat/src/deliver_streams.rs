@@ -85,11 +85,9 @@ impl DeliverStreams {
 }
 
 impl DeliverStream {
-    pub(crate) fn token(&self, number: u64) -> Option<Token> {
-        (number != 0).then_some(Token {
-            source: self.id,
-            number,
-        })
+    /// Source of the pushes of this stream.
+    pub(crate) fn id(&self) -> u32 {
+        self.id
     }
 
     /// Records the span of this push once its outcome is known.

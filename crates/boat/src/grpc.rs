@@ -12,8 +12,9 @@ use api::status::from_refusal;
 use api::v1;
 use api::v1::boat_service_server::{BoatService, BoatServiceServer};
 use futures_util::Stream;
-use protocol::session::{Outcome, Push};
-use protocol::{Code, Refusal, SessionId};
+use protocol::delivery::Push;
+use protocol::session::Outcome;
+use protocol::{Code, Refusal};
 use tokio::time::timeout;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
@@ -144,23 +145,24 @@ impl Boat {
         })
     }
 
-    fn push(&self, session: SessionId, push: Push) -> Result<(), Push> {
-        let Some(connection) = self.connections.get(session) else {
-            return Err(push);
+    /// False: no such session here.
+    fn push(&self, source: u32, push: Push) -> bool {
+        let Some(connection) = self.connections.get(push.session) else {
+            return false;
         };
         let room = self.limits.outgoing_bytes_max as usize / 2;
         connection.update(|session| {
             // The loop has polled the last outcomes: a push accepted now would never get one.
             if session.is_closed() {
-                return Err(push);
+                return false;
             }
             // Under memory shortage half of the usual limit is enough.
             if self.is_short_of(Shortage::Memory) && session.outgoing() >= room {
-                session.refuse_push(push);
+                session.refuse_push(source, &push);
             } else {
-                session.push(push, self.now());
+                session.push(source, push, self.now());
             }
-            Ok(())
+            true
         })
     }
 }
@@ -197,20 +199,15 @@ impl DeliverService {
             from_refusal(&refusal)
         })?;
         let mine = self.boat.is_mine(&batch.life);
-        for delivery in batch.deliveries {
-            if let Some(trace) = self.boat.tracer.spans().sampled(delivery.trace) {
-                self.source.trace(delivery.token, trace, delivery.id);
+        for push in batch.pushes {
+            let number = push.token.number();
+            if let Some(trace) = self.boat.tracer.spans().sampled(push.trace) {
+                self.source.trace(number, trace, push.message);
             }
-            let push = Push {
-                token: self.source.token(delivery.token),
-                id: delivery.id,
-                frame: delivery.frame,
-                needs_ack: delivery.needs_ack,
-            };
-            if !mine || self.boat.push(delivery.session, push).is_err() {
+            if !mine || !self.boat.push(self.source.id(), push) {
                 let outcome = Outcome::NoSession;
                 self.boat.metrics.outcome(outcome).increment(1);
-                self.source.resolve(delivery.token, outcome);
+                self.source.resolve(number, outcome);
             }
         }
         if mine {

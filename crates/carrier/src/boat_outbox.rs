@@ -5,19 +5,20 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use api::boat;
+use api::boat::Notice;
 use api::v1;
 use futures_util::Stream;
 use parking_lot::Mutex;
+use protocol::delivery::Push;
 use protocol::presence::BoatLife;
 use tokio::time::Instant;
 
 /// Bytes of frames in one batch, roughly.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Filled by the shard's executor, emptied by the currently open stream. Deliveries are bounded by
-/// the executor's records in flight, as those that it has given up are dropped. Notices have a
-/// limit of their own.
+/// Filled by the shard's executor, emptied by the currently open stream. Pushes are bounded by the
+/// executor's records in flight, as those that it has given up are dropped. Notices have a limit of
+/// their own.
 #[derive(Debug)]
 pub(crate) struct BoatOutbox {
     life: v1::BoatLife,
@@ -30,8 +31,8 @@ pub(crate) struct BoatOutbox {
 struct State {
     /// Each with the time until which the executor waits for it. All wait equally long, so the
     /// first to expire is in front.
-    deliveries: VecDeque<(Instant, boat::Delivery)>,
-    notices: VecDeque<boat::Notice>,
+    pushes: VecDeque<(Instant, Push)>,
+    notices: VecDeque<Notice>,
     reader: Option<Waker>,
     /// Number of the stream that may read. An older stream that the boat still holds may not.
     stream: u64,
@@ -47,15 +48,11 @@ impl BoatOutbox {
         }
     }
 
-    /// Adds the deliveries and notices of one turn, and wakes the stream once.
-    pub(crate) fn fill(
-        &self,
-        deliveries: &mut Vec<(Instant, boat::Delivery)>,
-        notices: &mut Vec<boat::Notice>,
-    ) {
+    /// Adds the pushes and notices of one turn, and wakes the stream once.
+    pub(crate) fn fill(&self, pushes: &mut Vec<(Instant, Push)>, notices: &mut Vec<Notice>) {
         let mut state = self.state.lock();
         state.drop_expired();
-        state.deliveries.extend(deliveries.drain(..));
+        state.pushes.extend(pushes.drain(..));
         let room = self.notices_max.saturating_sub(state.notices.len());
         let dropped = notices.len().saturating_sub(room);
         if dropped > 0 {
@@ -73,7 +70,7 @@ impl BoatOutbox {
     /// otherwise.
     pub(crate) fn clear(&self) {
         let mut state = self.state.lock();
-        state.deliveries.clear();
+        state.pushes.clear();
         state.notices.clear();
     }
 
@@ -92,12 +89,12 @@ impl BoatOutbox {
 }
 
 impl State {
-    /// Drops deliveries that the delivery machine has given up and handles otherwise.
+    /// Drops pushes that the delivery machine has given up and handles otherwise.
     fn drop_expired(&mut self) {
         let now = Instant::now();
-        let expired = self.deliveries.partition_point(|(until, _)| *until <= now);
+        let expired = self.pushes.partition_point(|(until, _)| *until <= now);
         if expired > 0 {
-            self.deliveries.drain(..expired);
+            self.pushes.drain(..expired);
             metrics::counter!("carrier_pushes_expired_total").increment(expired as u64);
         }
     }
@@ -105,13 +102,13 @@ impl State {
     fn next_batch(&mut self, life: &v1::BoatLife, batch_max: usize) -> v1::DeliverBatch {
         let mut bytes = 0;
         let mut deliveries = Vec::new();
-        while let Some((_, delivery)) = self.deliveries.front()
+        while let Some((_, push)) = self.pushes.front()
             && deliveries.len() < batch_max
-            && (bytes == 0 || bytes + delivery.frame.len() <= BATCH_BYTES)
+            && (bytes == 0 || bytes + push.frame.len() <= BATCH_BYTES)
         {
-            bytes += delivery.frame.len();
-            let next = self.deliveries.pop_front();
-            deliveries.extend(next.map(|(_, delivery)| v1::Delivery::from(delivery)));
+            bytes += push.frame.len();
+            let next = self.pushes.pop_front();
+            deliveries.extend(next.map(|(_, push)| v1::Delivery::from(push)));
         }
         let notices = self.notices.len().min(batch_max);
         v1::DeliverBatch {
@@ -143,7 +140,7 @@ impl Stream for OutboxBatches {
             return Poll::Ready(None);
         }
         state.drop_expired();
-        if state.deliveries.is_empty() && state.notices.is_empty() {
+        if state.pushes.is_empty() && state.notices.is_empty() {
             state.reader = Some(cx.waker().clone());
             return Poll::Pending;
         }
@@ -154,21 +151,22 @@ impl Stream for OutboxBatches {
 #[cfg(test)]
 mod tests {
     use futures_util::{FutureExt, StreamExt};
+    use protocol::delivery::PushToken;
     use protocol::{BoatId, Incarnation, MessageId, SessionId};
     use std::time::Duration;
 
     use super::*;
 
-    fn delivery(number: i64) -> (Instant, boat::Delivery) {
-        let delivery = boat::Delivery {
-            token: number as u64,
+    fn push(number: i64) -> (Instant, Push) {
+        let push = Push {
+            token: PushToken::from_number(number as u64),
             session: SessionId::new(1).expect("positive"),
-            id: MessageId::new(number).expect("positive"),
+            message: MessageId::new(number).expect("positive"),
             frame: bytes::Bytes::from_static(b"frame"),
             needs_ack: true,
             trace: None,
         };
-        (Instant::now() + Duration::from_secs(3), delivery)
+        (Instant::now() + Duration::from_secs(3), push)
     }
 
     // A boat that takes nothing for a long time neither fills memory nor gets stale deliveries.
@@ -180,10 +178,10 @@ mod tests {
         };
         let outbox = Arc::new(BoatOutbox::new(&life, 10, 10));
         for number in 1..100 {
-            outbox.fill(&mut vec![delivery(number)], &mut Vec::new());
+            outbox.fill(&mut vec![push(number)], &mut Vec::new());
             tokio::time::advance(Duration::from_secs(1)).await;
         }
-        assert_eq!(outbox.state.lock().deliveries.len(), 3);
+        assert_eq!(outbox.state.lock().pushes.len(), 3);
         tokio::time::advance(Duration::from_secs(1)).await;
         let mut batches = outbox.open();
         let batch = batches.next().now_or_never().flatten();
@@ -191,7 +189,7 @@ mod tests {
             .map(|delivery| delivery.token)
             .collect();
         assert_eq!(tokens, [99]);
-        outbox.fill(&mut vec![delivery(100)], &mut Vec::new());
+        outbox.fill(&mut vec![push(100)], &mut Vec::new());
         tokio::time::advance(Duration::from_secs(3)).await;
         assert!(batches.next().now_or_never().is_none());
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::boat;
 use api::transport::Connector;
@@ -9,7 +10,6 @@ use api::v1;
 use api::v1::boat_service_client::BoatServiceClient;
 use api::v1::outcome::Kind;
 use backend::clock::Entropy;
-use protocol::Timestamp;
 use protocol::access::Role;
 use protocol::delivery::{Notice, Push, PushOutcome, PushToken, SessionEvent};
 use protocol::frame::ServerFrame;
@@ -44,8 +44,8 @@ pub(crate) struct BoatStreams {
 
 struct Boat {
     outbox: Arc<BoatOutbox>,
-    /// Deliveries of this turn, until [`BoatStreams::flush`].
-    deliveries: Vec<(Instant, boat::Delivery)>,
+    /// Pushes of this turn, until [`BoatStreams::flush`].
+    pushes: Vec<(Instant, Push)>,
     notices: Vec<boat::Notice>,
     _ends_stream: DropGuard,
 }
@@ -70,21 +70,13 @@ impl BoatStreams {
         }
     }
 
-    /// Queues a delivery. Returns false if no address of the boat is known.
-    pub(crate) fn push(&mut self, push: Push, now: Timestamp) -> bool {
-        let Some(boat) = self.boat(&push.life) else {
+    /// Queues a push, which its machine waits for so long. Returns false if no address of the boat
+    /// is known.
+    pub(crate) fn push(&mut self, life: &BoatLife, push: Push, wait: Duration) -> bool {
+        let Some(boat) = self.boat(life) else {
             return false;
         };
-        let until = Instant::now() + push.deadline.since(now);
-        let delivery = boat::Delivery {
-            token: push.token.number(),
-            session: push.session,
-            id: push.message,
-            frame: push.frame,
-            needs_ack: push.needs_ack,
-            trace: push.trace,
-        };
-        boat.deliveries.push((until, delivery));
+        boat.pushes.push((Instant::now() + wait, push));
         true
     }
 
@@ -110,11 +102,11 @@ impl BoatStreams {
         }
     }
 
-    /// Moves this turn's deliveries and notices to the outboxes.
+    /// Moves this turn's pushes and notices to the outboxes.
     pub(crate) fn flush(&mut self) {
         for boat in self.boats.values_mut() {
-            if !boat.deliveries.is_empty() || !boat.notices.is_empty() {
-                boat.outbox.fill(&mut boat.deliveries, &mut boat.notices);
+            if !boat.pushes.is_empty() || !boat.notices.is_empty() {
+                boat.outbox.fill(&mut boat.pushes, &mut boat.notices);
             }
         }
     }
@@ -123,7 +115,7 @@ impl BoatStreams {
     pub(crate) fn clear(&mut self, life: &BoatLife) {
         if let Some(boat) = self.boats.get_mut(life) {
             boat.outbox.clear();
-            boat.deliveries.clear();
+            boat.pushes.clear();
             boat.notices.clear();
         }
     }
@@ -176,7 +168,7 @@ impl BoatStreams {
         });
         Boat {
             outbox,
-            deliveries: Vec::new(),
+            pushes: Vec::new(),
             notices: Vec::new(),
             _ends_stream: stop.drop_guard(),
         }

@@ -196,9 +196,14 @@ impl Executor {
                 match action {
                     Action::Route(route) => self.routes.ask(route),
                     Action::Forget(key) => self.routes.forget(key),
-                    Action::Push(push) => {
+                    Action::Push {
+                        push,
+                        life,
+                        deadline,
+                    } => {
                         let token = push.token;
-                        if !self.fleet.push(push, now.timer) {
+                        let wait = deadline.since(now.timer);
+                        if !self.fleet.push(&life, push, wait) {
                             unreachable.push(token);
                         }
                     }

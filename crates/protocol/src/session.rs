@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use action::{Action, Admission, Bound, Outcome, Outgoing, Page, PageItem, Push, Token};
+pub use action::{Action, Admission, Bound, Outcome, Outgoing, Page, PageItem, Token};
 pub use limits::SessionLimits;
 
 use crate::frame::ServerFrame;

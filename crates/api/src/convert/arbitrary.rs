@@ -13,6 +13,7 @@ use protocol::change::{
     Authorship, ChangeKind, ChangeOf, ChangeRequest, ListArrangement, MessageChange, MessageMarks,
     OrderedChange, Reaction,
 };
+use protocol::delivery::{Push, PushToken};
 use protocol::drain::BoatState;
 use protocol::frame::{
     Accepted, Ack, AckItem, Acked, ChangePage, ClientFrame, CountSince, Hello, HiddenPage,
@@ -39,8 +40,8 @@ use protocol::{
 };
 
 use crate::boat::{
-    DeliverBatch, Delivery, DrainCommand, DrainOrder, DrainProgress, Notice, NoticeBatch,
-    NoticeKind, Outcome, OutcomeKind,
+    DeliverBatch, DrainCommand, DrainOrder, DrainProgress, Notice, NoticeBatch, NoticeKind,
+    Outcome, OutcomeKind,
 };
 use crate::dead_letter::{DeadLetter, LetterOrigin};
 use crate::station::{
@@ -686,17 +687,16 @@ pub(crate) fn server_frame() -> impl Strategy<Value = ServerFrame> {
     ]
 }
 
-fn delivery() -> impl Strategy<Value = Delivery> {
+fn push() -> impl Strategy<Value = Push> {
     let flags = (any::<(u64, bool)>(), option::of(trace()));
-    (session(), message_id(), bytes(), flags).prop_map(|(session, id, frame, (flags, trace))| {
-        Delivery {
-            token: flags.0,
-            session,
-            id,
-            frame,
-            needs_ack: flags.1,
-            trace,
-        }
+    let to = (session(), message_id());
+    (to, bytes(), flags).prop_map(|((session, message), frame, (flags, trace))| Push {
+        token: PushToken::from_number(flags.0),
+        session,
+        message,
+        frame,
+        needs_ack: flags.1,
+        trace,
     })
 }
 
@@ -710,12 +710,11 @@ fn notice() -> impl Strategy<Value = Notice> {
 }
 
 pub(crate) fn deliver_batch() -> impl Strategy<Value = DeliverBatch> {
-    (life(), vec(delivery(), 0..4), vec(notice(), 0..4)).prop_map(|(life, deliveries, notices)| {
-        DeliverBatch {
-            life,
-            deliveries,
-            notices,
-        }
+    let batch = (life(), vec(push(), 0..4), vec(notice(), 0..4));
+    batch.prop_map(|(life, pushes, notices)| DeliverBatch {
+        life,
+        pushes,
+        notices,
     })
 }
 

@@ -2,13 +2,14 @@
 
 use std::num::NonZeroU32;
 
+use protocol::delivery::{Push, PushToken};
 use protocol::drain::BoatState;
 use protocol::{MessageId, Refusal, SessionId, TraceContext};
 
 use super::{by_value, field, invalid, life, list, present};
 use crate::boat::{
-    DeliverBatch, Delivery, DrainCommand, DrainOrder, DrainProgress, Notice, NoticeBatch,
-    NoticeKind, Outcome, OutcomeKind,
+    DeliverBatch, DrainCommand, DrainOrder, DrainProgress, Notice, NoticeBatch, NoticeKind,
+    Outcome, OutcomeKind,
 };
 use crate::trace::trace_text;
 use crate::v1;
@@ -22,7 +23,7 @@ impl TryFrom<v1::DeliverBatch> for DeliverBatch {
     fn try_from(wire: v1::DeliverBatch) -> Result<Self, Refusal> {
         Ok(DeliverBatch {
             life: life(wire.life)?,
-            deliveries: list("deliveries", wire.deliveries, usize::MAX)?,
+            pushes: list("deliveries", wire.deliveries, usize::MAX)?,
             notices: list("notices", wire.notices, usize::MAX)?,
         })
     }
@@ -32,20 +33,20 @@ impl From<&DeliverBatch> for v1::DeliverBatch {
     fn from(batch: &DeliverBatch) -> Self {
         v1::DeliverBatch {
             life: Some((&batch.life).into()),
-            deliveries: batch.deliveries.iter().map(v1::Delivery::from).collect(),
+            deliveries: batch.pushes.iter().map(v1::Delivery::from).collect(),
             notices: batch.notices.iter().map(v1::Notice::from).collect(),
         }
     }
 }
 
-impl TryFrom<v1::Delivery> for Delivery {
+impl TryFrom<v1::Delivery> for Push {
     type Error = Refusal;
 
     fn try_from(wire: v1::Delivery) -> Result<Self, Refusal> {
-        Ok(Delivery {
-            token: wire.token,
+        Ok(Push {
+            token: PushToken::from_number(wire.token),
             session: field("delivery.session", SessionId::new(wire.session))?,
-            id: field("delivery.msg_id", MessageId::new(wire.msg_id))?,
+            message: field("delivery.msg_id", MessageId::new(wire.msg_id))?,
             frame: wire.frame,
             needs_ack: wire.needs_ack,
             trace: TraceContext::parse(&wire.traceparent),
@@ -53,15 +54,15 @@ impl TryFrom<v1::Delivery> for Delivery {
     }
 }
 
-impl From<&Delivery> for v1::Delivery {
-    fn from(delivery: &Delivery) -> Self {
+impl From<&Push> for v1::Delivery {
+    fn from(push: &Push) -> Self {
         v1::Delivery {
-            token: delivery.token,
-            session: delivery.session.get(),
-            msg_id: delivery.id.get(),
-            frame: delivery.frame.clone(),
-            needs_ack: delivery.needs_ack,
-            traceparent: trace_text(delivery.trace),
+            token: push.token.number(),
+            session: push.session.get(),
+            msg_id: push.message.get(),
+            frame: push.frame.clone(),
+            needs_ack: push.needs_ack,
+            traceparent: trace_text(push.trace),
         }
     }
 }
@@ -153,7 +154,7 @@ impl From<&NoticeBatch> for v1::NoticeRequest {
 
 by_value! {
     DeliverBatch => v1::DeliverBatch,
-    Delivery => v1::Delivery,
+    Push => v1::Delivery,
     DrainCommand => v1::DrainRequest,
     Notice => v1::Notice,
     NoticeBatch => v1::NoticeRequest,

@@ -25,7 +25,8 @@ impl PushToken {
         self.0.number()
     }
 
-    /// Any number is accepted: an answer to a push that does not exist is ignored.
+    /// Any number is accepted: 0 asks for no outcome, and an answer to a push that does not exist is
+    /// ignored.
     pub fn from_number(number: u64) -> PushToken {
         PushToken(Key::from_number(number))
     }
@@ -37,8 +38,14 @@ pub enum Action {
     /// Ask the mailbox, and answer by `handle_routed`; routes of one user keep the order in which
     /// they were handed out.
     Route(Route),
-    /// Write to a session, and answer by `handle_outcome`. Pushes to one session keep their order.
-    Push(Push),
+    /// Write to a session of this life, and answer by `handle_outcome`. Pushes to one session keep
+    /// their order.
+    Push {
+        push: Push,
+        life: BoatLife,
+        /// Time at which the machine gives up by itself; the boat answers well before.
+        deadline: Timestamp,
+    },
     /// Compare and delete this registration: its boat does not know the session. Takes effect
     /// before any `Route` that is handed out after it.
     Forget(SessionKey),
@@ -70,19 +77,17 @@ impl Route {
     }
 }
 
-/// A frame for one session.
+/// A message for one session: from this machine to the [`Session`](crate::session::Session).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Push {
     pub token: PushToken,
-    pub life: BoatLife,
     pub session: SessionId,
     pub message: MessageId,
+    /// The complete frame, shared by all its recipients.
     pub frame: Bytes,
     /// False: the push is done once written.
     pub needs_ack: bool,
-    /// Time at which the machine gives up by itself; the boat answers well before.
-    pub deadline: Timestamp,
-    /// Trace of this delivery.
+    /// Trace context of this delivery.
     pub trace: Option<TraceContext>,
 }
 

@@ -189,7 +189,7 @@ impl World {
                     self.routes.push(route.clone());
                     self.delivery.handle_routed(self.now, route.token, answer);
                 }
-                Action::Push(push) => self.pushes.push(push),
+                Action::Push { push, .. } => self.pushes.push(push),
                 Action::Forget(key) => {
                     if let Some(sessions) = self.live.get_mut(&key.user) {
                         sessions.retain(|entry| entry.session != key.session);

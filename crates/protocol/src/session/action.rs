@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::delivery::PushToken;
 use crate::frame::{Ack, Hello, Refresh, Send, ServerFrame, SyncRequest};
 use crate::mailbox::MailCursor;
 use crate::{MessageId, Refusal, Timestamp, UserId};
@@ -86,16 +87,12 @@ pub struct Token {
     pub number: u64,
 }
 
-/// A message for the client.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Push {
-    /// `None` if nobody waits for the outcome.
-    pub token: Option<Token>,
-    pub id: MessageId,
-    /// The complete frame.
-    pub frame: Bytes,
-    /// False if the push is done once written.
-    pub needs_ack: bool,
+impl Token {
+    /// Name of a push of this source; `None` for the number 0, whose outcome nobody waits for.
+    pub fn of(source: u32, push: PushToken) -> Option<Token> {
+        let number = push.number();
+        (number != 0).then_some(Token { source, number })
+    }
 }
 
 /// Outcome of a push.

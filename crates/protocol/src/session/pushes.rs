@@ -1,9 +1,54 @@
 //! Messages on their way to the client, until it acknowledges them.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use super::{Action, Outcome, Push, SessionLimits, Token};
+use super::{Action, Outcome, Outgoing, Phase, Session, SessionLimits, Token};
+use crate::delivery::Push;
 use crate::{MessageId, Timestamp};
+
+impl Session {
+    /// Delivers a message on behalf of this source. The outcome is resolved exactly once, now or
+    /// later, unless nobody waits for it.
+    pub fn push(&mut self, source: u32, push: Push, now: Timestamp) {
+        let token = Token::of(source, push.token);
+        let limits = Arc::clone(&self.limits);
+        let admitting = match self.phase {
+            Phase::Opened | Phase::Draining(_) | Phase::Closed { .. } => {
+                return self.resolve(token, Outcome::NoSession);
+            }
+            Phase::Admitting => true,
+            Phase::Open => false,
+        };
+        let pushes = self.pushes.get_or_insert_default();
+        let (window, window_bytes) = (limits.push_window, limits.push_window_bytes);
+        if !pushes.has_room(push.frame.len(), window as usize, window_bytes as usize) {
+            self.resolve(token, Outcome::Full);
+        } else if admitting {
+            pushes.hold_early(source, push);
+        } else if push.needs_ack {
+            let (id, bytes) = (push.message, push.frame.len());
+            // Expected before it is handed out, so that no acknowledgement can come too early.
+            if pushes.expect(id, bytes, token, false, self.transmitted) {
+                self.transmit_any(Outgoing::Encoded(push.frame), now);
+            }
+        } else {
+            self.transmit_any(Outgoing::Encoded(push.frame), now);
+            if let Some(token) = token {
+                self.expect_written(token);
+            }
+        }
+    }
+
+    /// Refuses a message for lack of room, as if the window were full.
+    pub fn refuse_push(&mut self, source: u32, push: &Push) {
+        let outcome = match self.phase {
+            Phase::Opened | Phase::Draining(_) | Phase::Closed { .. } => Outcome::NoSession,
+            Phase::Admitting | Phase::Open => Outcome::Full,
+        };
+        self.resolve(Token::of(source, push.token), outcome);
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Pushes {
@@ -18,8 +63,8 @@ pub(super) struct Pushes {
     arrived: u64,
     /// Tokens that are done once the outgoing stream is written up to this position.
     unwritten: VecDeque<(u64, Token)>,
-    /// Pushes from before the client's admission.
-    early: Vec<Push>,
+    /// Pushes from before the client's admission, with their sources.
+    early: Vec<(u32, Push)>,
 }
 
 #[derive(Debug)]
@@ -51,21 +96,28 @@ impl Pushes {
         waiting == 0 || (waiting < window && self.bytes + bytes <= window_bytes)
     }
 
-    /// Expects an acknowledgement of `id`, whose frame follows the `transmitted` bytes before it.
-    /// Returns true if it must be written: false if the client is about to acknowledge an earlier
-    /// copy.
-    pub(super) fn expect(&mut self, push: &Push, mail: bool, transmitted: u64) -> bool {
-        if mail && self.mark_as_mail(push.id) {
+    /// Expects an acknowledgement of `id`, whose frame of this many bytes follows the `transmitted`
+    /// bytes before it. Returns true if it must be written: false if the client is about to
+    /// acknowledge an earlier copy.
+    pub(super) fn expect(
+        &mut self,
+        id: MessageId,
+        bytes: usize,
+        token: Option<Token>,
+        mail: bool,
+        transmitted: u64,
+    ) -> bool {
+        if mail && self.mark_as_mail(id) {
             return false;
         }
-        let repeat = self.is_outstanding(push.id);
+        let repeat = self.is_outstanding(id);
         self.repeats += usize::from(repeat);
         self.mail += usize::from(mail);
-        let bytes = if repeat { 0 } else { push.frame.len() };
+        let bytes = if repeat { 0 } else { bytes };
         self.bytes += bytes;
         self.outstanding.push_back(Outstanding {
-            id: push.id,
-            token: push.token,
+            id,
+            token,
             position: transmitted + bytes as u64,
             written_at: None,
             travelling: 0,
@@ -80,14 +132,15 @@ impl Pushes {
         self.unwritten.push_back((position, token));
     }
 
-    pub(super) fn hold_early(&mut self, push: Push) {
+    fn hold_early(&mut self, source: u32, push: Push) {
         self.bytes += push.frame.len();
-        self.early.push(push);
+        self.early.push((source, push));
     }
 
-    pub(super) fn take_early(&mut self) -> Vec<Push> {
+    pub(super) fn take_early(&mut self) -> Vec<(u32, Push)> {
         let early = std::mem::take(&mut self.early);
-        self.bytes -= early.iter().map(|push| push.frame.len()).sum::<usize>();
+        let bytes = early.iter().map(|(_, push)| push.frame.len());
+        self.bytes -= bytes.sum::<usize>();
         early
     }
 
@@ -161,8 +214,8 @@ impl Pushes {
         for (_, token) in self.unwritten {
             resolve(Some(token), Outcome::NoAck, actions);
         }
-        for push in self.early {
-            resolve(push.token, Outcome::NoSession, actions);
+        for (source, push) in self.early {
+            resolve(Token::of(source, push.token), Outcome::NoSession, actions);
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::sends::earlier_failed;
-use super::{Action, Admission, Outgoing, Page, Phase, Push, Session, rate_limited};
+use super::{Action, Admission, Outgoing, Page, Phase, Session, rate_limited};
 use crate::frame::{Accepted, Acked, ServerFrame, Welcome};
 use crate::{Code, Recipient, Refusal, SendId, Timestamp};
 
@@ -157,8 +157,8 @@ impl Session {
         };
         self.transmit(ServerFrame::Welcome(welcome), now);
         let early = self.pushes.as_mut().map(|pushes| pushes.take_early());
-        for push in early.unwrap_or_default() {
-            self.push(push, now);
+        for (source, push) in early.unwrap_or_default() {
+            self.push(source, push, now);
         }
         if admission.mail_waits {
             self.hint();
@@ -198,14 +198,8 @@ impl Session {
             if !room {
                 return mail.put_back(item);
             }
-            let push = Push {
-                token: None,
-                id: item.id,
-                frame: item.frame,
-                needs_ack: true,
-            };
-            if pushes.expect(&push, true, self.transmitted) {
-                self.transmit_any(Outgoing::Encoded(push.frame), now);
+            if pushes.expect(item.id, item.frame.len(), None, true, self.transmitted) {
+                self.transmit_any(Outgoing::Encoded(item.frame), now);
             }
         }
     }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::*;
+use crate::delivery::{Push, PushToken};
 use crate::frame::{
     Accepted, Ack, AckItem, Acked, ClientFrame, Hello, Send, SyncQuery, SyncRequest, VERSION,
 };
@@ -106,16 +107,23 @@ fn received(ids: &[i64]) -> ClientFrame {
     ack(ReceiptKind::Received, ids)
 }
 
+const SOURCE: u32 = 3;
+
 fn token(number: u64) -> Token {
-    Token { source: 3, number }
+    Token {
+        source: SOURCE,
+        number,
+    }
 }
 
 fn push(id: i64) -> Push {
     Push {
-        token: Some(token(id as u64)),
-        id: message(id),
+        token: PushToken::from_number(id as u64),
+        session: SessionId::new(42).expect("positive"),
+        message: message(id),
         frame: frame_of(id),
         needs_ack: true,
+        trace: None,
     }
 }
 

@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use api::codec::{decode_server, encode_message};
 use protocol::change::{ChangeKind, ChangeOf, MessageMarks, OrderedChange};
+use protocol::delivery::{Push, PushToken};
 use protocol::frame::{
     Ack, AckItem, Acked, ClientFrame, ListEvent, PlacedEcho, Send, ServerFrame, Summary, SyncPage,
 };
 use protocol::message::Content;
 use protocol::receipt::{Receipt, ReceiptKind, ReceiptStatus};
-use protocol::session::{self, Admission, Outcome, Outgoing, Page, PageItem, Push, Session, Token};
+use protocol::session::{self, Admission, Outcome, Outgoing, Page, PageItem, Session, Token};
 use protocol::{
     Code, ConversationId, DeviceId, MessageId, Placed, Platform, Recipient, Refusal, SendId, Seq,
     SessionId, Timestamp, UserId,

@@ -84,16 +84,19 @@ impl Delivery {
                 sent_at: now.timer,
             });
             self.deadlines.push_back((deadline, push));
-            self.actions.push_back(Action::Push(Push {
+            let push = Push {
                 token: PushToken(push),
-                life: entry.life.clone(),
                 session: entry.session,
                 message: message.id,
                 frame: record.task.frame_for(target.user).clone(),
                 needs_ack: message.options.has(Options::NEEDS_ACK),
-                deadline,
                 trace,
-            }));
+            };
+            self.actions.push_back(Action::Push {
+                push,
+                life: entry.life.clone(),
+                deadline,
+            });
             record.ledger.push(LedgerEntry {
                 message: message.id,
                 at: now.wall,

@@ -106,7 +106,7 @@ impl Asked {
                     self.settled += 1;
                     self.ledger += settlement.ledger.len();
                 }
-                Action::Forget(_) | Action::Push(_) | Action::Notice(_) => {}
+                Action::Forget(_) | Action::Push { .. } | Action::Notice(_) => {}
             }
         }
     }

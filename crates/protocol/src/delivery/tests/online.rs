@@ -148,7 +148,7 @@ fn a_store_that_keeps_naming_a_dead_session_ends_in_a_retry_not_in_a_loop() {
                     let answer = world.route(&route);
                     world.delivery.handle_routed(world.now, route.token, answer);
                 }
-                Action::Push(push) => world.pushes.push(push),
+                Action::Push { push, .. } => world.pushes.push(push),
                 Action::Settled(settlement) => world.settled.push(*settlement),
                 Action::Forget(_) | Action::Notice(_) => {}
             }

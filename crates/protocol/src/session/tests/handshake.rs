@@ -94,11 +94,11 @@ fn pushes_that_come_before_the_welcome_are_written_after_it() {
         push_window: 2,
         ..SessionLimits::default()
     });
-    session.push(push(9), START);
+    session.push(SOURCE, push(9), START);
     assert_eq!(drained(&mut session), [resolved(9, Outcome::NoSession)]);
     session.handle_frame(ClientFrame::Hello(hello()), START);
     for id in [1, 2, 3] {
-        session.push(push(id), START);
+        session.push(SOURCE, push(id), START);
     }
     let actions = drained(&mut session);
     assert_eq!(
@@ -115,7 +115,7 @@ fn pushes_that_come_before_the_welcome_are_written_after_it() {
 fn pushes_before_a_refused_hello_find_no_session() {
     let mut session = opened_with(SessionLimits::default());
     session.handle_frame(ClientFrame::Hello(hello()), START);
-    session.push(push(1), START);
+    session.push(SOURCE, push(1), START);
     session.handle_admitted(Err(unavailable()), START);
     assert!(drained(&mut session).contains(&resolved(1, Outcome::NoSession)));
 }

@@ -70,7 +70,7 @@ fn who_does_not_read_is_closed_and_nothing_is_lost() {
         outgoing_bytes_max: 1000,
         ..SessionLimits::default()
     });
-    session.push(push(1), START);
+    session.push(SOURCE, push(1), START);
     session.notice(Bytes::from(vec![0; 1000]), START);
     assert_eq!(
         closed(&drained(&mut session)),
@@ -109,7 +109,7 @@ fn who_reads_nothing_is_closed_after_a_while() {
         link_bytes_min: 1000,
         ..SessionLimits::default()
     });
-    session.push(push(1), after(1000));
+    session.push(SOURCE, push(1), after(1000));
     session.notice(Bytes::from(vec![0; 3000]), after(2000));
     drained(&mut session);
     // 20 s for the socket to begin, and 3 s for the rest to go.
@@ -184,14 +184,14 @@ fn a_displaced_session_is_told_why_and_leaves_once() {
 fn a_drain_finishes_what_is_under_way() {
     let mut session = open();
     session.handle_frame(send_to(2, 1), START);
-    session.push(push(1), START);
+    session.push(SOURCE, push(1), START);
     drained(&mut session);
     let leaving =
         Refusal::new(Code::Draining, "this boat leaves").retry_after(Duration::from_millis(700));
     let resume = Some(ResumeTicket::from_bytes([7; RESUME_TICKET_BYTES]));
     session.drain(leaving.clone(), resume, START);
     session.handle_frame(send_to(2, 2), START);
-    session.push(push(2), START);
+    session.push(SOURCE, push(2), START);
     let actions = drained(&mut session);
     assert_eq!(refusals(&actions), [(send_id(2), Code::Draining)]);
     assert!(actions.contains(&resolved(2, Outcome::NoSession)));
@@ -301,7 +301,7 @@ fn an_idle_session_is_small_and_holds_nothing() {
     assert!(size_of::<Session>() <= 224, "{}", size_of::<Session>());
     let mut session = open();
     session.handle_frame(send_to(2, 1), START);
-    session.push(push(1), START);
+    session.push(SOURCE, push(1), START);
     session.hint();
     session.handle_frame(received(&[1]), START);
     drained(&mut session);

@@ -70,7 +70,7 @@ fn a_hint_during_a_drain_reads_once_more_without_repeating() {
 #[test]
 fn a_message_that_is_pushed_and_waits_is_written_once_and_removed() {
     let mut session = open();
-    session.push(push(1), START);
+    session.push(SOURCE, push(1), START);
     session.hint();
     drained(&mut session);
     session.handle_page(mails(&[1], None), START);
@@ -116,7 +116,7 @@ fn pages_go_on_when_what_needs_no_acknowledgement_is_written() {
         needs_ack: false,
         ..push(9)
     };
-    session.push(silent, START);
+    session.push(SOURCE, silent, START);
     session.hint();
     drained(&mut session);
     session.handle_page(mails(&[1], None), START);

@@ -4,7 +4,7 @@ use super::*;
 #[test]
 fn a_push_is_done_when_it_is_acknowledged() {
     let mut session = open();
-    session.push(push(1), START);
+    session.push(SOURCE, push(1), START);
     assert_eq!(pushed(&drained(&mut session)), [frame_of(1)]);
     session.handle_frame(received(&[1]), after(20));
     let actions = drained(&mut session);
@@ -23,7 +23,7 @@ fn a_push_is_done_when_it_is_acknowledged() {
 #[test]
 fn an_acknowledgement_faster_than_the_write_counts() {
     let mut session = open();
-    session.push(push(1), START);
+    session.push(SOURCE, push(1), START);
     session.handle_frame(received(&[1]), START);
     let actions = drained(&mut session);
     assert!(actions.contains(&resolved(1, Outcome::Done)), "{actions:?}");
@@ -45,10 +45,10 @@ fn waited_for_until(session: &Session, millis: u64) -> Timestamp {
 #[test]
 fn a_missing_acknowledgement_ends_the_session() {
     let mut session = open();
-    session.push(push(1), START);
+    session.push(SOURCE, push(1), START);
     drained(&mut session);
     write_all(&mut session, START);
-    session.push(push(2), after(1500));
+    session.push(SOURCE, push(2), after(1500));
     drained(&mut session);
     let due = waited_for_until(&session, 2000);
     session.handle_timeout(after(1999));
@@ -64,7 +64,7 @@ fn a_missing_acknowledgement_ends_the_session() {
     // R9: the late acknowledgement has no effect.
     session.handle_frame(received(&[1]), after(2001));
     assert_eq!(drained(&mut session), []);
-    session.push(push(3), after(2002));
+    session.push(SOURCE, push(3), after(2002));
     assert_eq!(drained(&mut session), [resolved(3, Outcome::NoSession)]);
 }
 
@@ -75,8 +75,8 @@ fn the_time_to_acknowledge_begins_when_the_frame_is_written() {
         link_bytes_min: u32::MAX,
         ..SessionLimits::default()
     });
-    session.push(push(1), START);
-    session.push(push(2), START);
+    session.push(SOURCE, push(1), START);
+    session.push(SOURCE, push(2), START);
     drained(&mut session);
     session.handle_timeout(after(5000));
     assert_eq!(drained(&mut session), []);
@@ -91,7 +91,7 @@ fn the_time_to_acknowledge_begins_when_the_frame_is_written() {
     session.handle_timeout(after(11_000));
     assert_eq!(drained(&mut session), [], "the second is not written");
     session.handle_written(first, after(12_000));
-    session.push(push(2), after(13_000));
+    session.push(SOURCE, push(2), after(13_000));
     assert_eq!(drained(&mut session), [], "a repeat changes nothing");
     assert_eq!(session.poll_timeout(), Some(after(14_000)));
     session.handle_timeout(after(14_000));
@@ -109,8 +109,8 @@ fn a_large_message_is_given_the_time_that_a_slow_link_needs() {
         frame: Bytes::from(vec![0; 60_000]),
         ..push(id)
     };
-    session.push(large(1), START);
-    session.push(large(2), START);
+    session.push(SOURCE, large(1), START);
+    session.push(SOURCE, large(2), START);
     drained(&mut session);
     write_all(&mut session, START);
     waited_for_until(&session, 8000);
@@ -131,17 +131,17 @@ fn a_message_behind_a_page_is_given_the_time_of_both() {
     let page = || Outgoing::Encoded(Bytes::from(vec![0; 90_000]));
     let mut session = open_with(limits);
     session.handle_answer(1, Ok(page()), START);
-    session.push(push(1), START);
+    session.push(SOURCE, push(1), START);
     drained(&mut session);
     write_all(&mut session, START);
     waited_for_until(&session, 11_000);
     // An acknowledgement proves the arrival of everything before it.
     session.handle_answer(2, Ok(page()), after(100));
-    session.push(push(2), after(100));
+    session.push(SOURCE, push(2), after(100));
     drained(&mut session);
     write_all(&mut session, after(100));
     session.handle_frame(received(&[2]), after(200));
-    session.push(push(3), after(200));
+    session.push(SOURCE, push(3), after(200));
     drained(&mut session);
     write_all(&mut session, after(200));
     session.handle_frame(received(&[1]), after(200));
@@ -154,7 +154,7 @@ fn a_message_behind_a_page_is_given_the_time_of_both() {
 #[test]
 fn a_connection_that_ends_leaves_its_pushes_undone() {
     let mut session = open();
-    session.push(push(1), START);
+    session.push(SOURCE, push(1), START);
     for action in drained(&mut session) {
         if let Action::Transmit(outgoing) = action {
             session.handle_written(outgoing.weight(), START);
@@ -181,14 +181,14 @@ fn the_window_counts_messages_and_bytes() {
         frame: Bytes::from(vec![0; 30]),
         ..push(id)
     };
-    session.push(large(1), START);
-    session.push(push(2), START);
+    session.push(SOURCE, large(1), START);
+    session.push(SOURCE, push(2), START);
     let actions = drained(&mut session);
     assert_eq!(pushed(&actions).len(), 1, "a single large one passes");
     assert_eq!(actions[1], resolved(2, Outcome::Full));
     session.handle_frame(received(&[1]), START);
     for id in [3, 4, 5] {
-        session.push(push(id), START);
+        session.push(SOURCE, push(id), START);
     }
     let actions = drained(&mut session);
     assert_eq!(pushed(&actions), [frame_of(3), frame_of(4)]);
@@ -199,6 +199,7 @@ fn the_window_counts_messages_and_bytes() {
 fn without_acknowledgement_a_push_is_done_when_it_is_written() {
     let mut session = open();
     session.push(
+        SOURCE,
         Push {
             needs_ack: false,
             ..push(1)
@@ -206,6 +207,7 @@ fn without_acknowledgement_a_push_is_done_when_it_is_written() {
         START,
     );
     session.push(
+        SOURCE,
         Push {
             needs_ack: false,
             ..push(2)
@@ -225,10 +227,11 @@ fn without_acknowledgement_a_push_is_done_when_it_is_written() {
 #[test]
 fn a_message_pushed_again_is_written_once_and_done_for_all() {
     let mut session = open();
-    session.push(push(1), START);
+    session.push(SOURCE, push(1), START);
     session.push(
+        SOURCE,
         Push {
-            token: Some(token(77)),
+            token: PushToken::from_number(77),
             ..push(1)
         },
         START,
@@ -240,6 +243,6 @@ fn a_message_pushed_again_is_written_once_and_done_for_all() {
         actions[..2],
         [resolved(1, Outcome::Done), resolved(77, Outcome::Done)]
     );
-    session.push(push(1), START);
+    session.push(SOURCE, push(1), START);
     assert_eq!(pushed(&drained(&mut session)), [frame_of(1)]);
 }

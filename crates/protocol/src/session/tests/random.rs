@@ -136,14 +136,13 @@ impl World {
             }
             Event::Push { id, needs_ack } => {
                 self.next_token += 1;
-                let token = token(self.next_token);
-                self.owed.insert(token);
+                self.owed.insert(token(self.next_token));
                 let push = Push {
-                    token: Some(token),
+                    token: PushToken::from_number(self.next_token),
                     needs_ack,
                     ..push(id)
                 };
-                self.session.push(push, now);
+                self.session.push(SOURCE, push, now);
             }
             Event::Ack(id) if self.session.is_open() => {
                 self.acked_ids.insert(message(id));

@@ -324,16 +324,16 @@ impl World {
                     .insert(message.id, placed.clone());
             }
             for index in open {
+                let session = &mut self.wires[index].session;
                 let push = Push {
-                    token: Some(Token {
-                        source: u32::from(is_other_own),
-                        number: message.id.get() as u64,
-                    }),
-                    id: message.id,
+                    token: PushToken::from_number(message.id.get() as u64),
+                    session: session.id(),
+                    message: message.id,
                     frame: encode_message(placed),
                     needs_ack: true,
+                    trace: None,
                 };
-                self.wires[index].session.push(push, self.now);
+                session.push(u32::from(is_other_own), push, self.now);
                 self.drain_session(index);
             }
         }
