@@ -6,32 +6,22 @@ use bytes::Bytes;
 use protocol::delivery::Push;
 use protocol::drain::BoatState;
 use protocol::presence::BoatLife;
-use protocol::{Refusal, SessionId};
+use protocol::{Refusal, SessionId, session};
 
 /// One batch on the long-lived `Deliver` stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeliverBatch {
-    /// Life that is meant; another life answers [`OutcomeKind::NoSession`] to all.
+    /// Life that is meant; another life answers [`NoSession`](session::Outcome::NoSession) to all.
     pub life: BoatLife,
     pub pushes: Vec<Push>,
     pub notices: Vec<Notice>,
 }
 
+/// Outcome of the push with this token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub token: u64,
-    pub kind: OutcomeKind,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum OutcomeKind {
-    /// The client acknowledged, or no acknowledgement was asked for and the frame is written.
-    Done,
-    /// Not acknowledged in time, or the connection ended before.
-    NoAck,
-    NoSession,
-    /// A limit of the session is reached.
-    Full,
+    pub kind: session::Outcome,
 }
 
 /// Notice to one session, without an outcome.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use api::boat::{Outcome, OutcomeKind};
+use api::boat::Outcome;
 use api::trace::Spans;
 use parking_lot::{Mutex, RwLock};
 use protocol::session::{self, Token};
@@ -117,14 +117,11 @@ impl DeliverStream {
 
 impl OutcomeSender {
     fn push(&self, token: u64, outcome: session::Outcome) {
-        let kind = match outcome {
-            session::Outcome::Done => OutcomeKind::Done,
-            session::Outcome::NoAck => OutcomeKind::NoAck,
-            session::Outcome::NoSession => OutcomeKind::NoSession,
-            session::Outcome::Full => OutcomeKind::Full,
-        };
         let mut waiting = self.waiting.lock();
-        waiting.outcomes.push(Outcome { token, kind });
+        waiting.outcomes.push(Outcome {
+            token,
+            kind: outcome,
+        });
         let waker = waiting.reader.take();
         let traced = match waiting.traced.is_empty() {
             true => None,

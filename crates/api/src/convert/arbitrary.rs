@@ -31,7 +31,7 @@ use protocol::notify::Notification;
 use protocol::presence::{BoatLife, SessionKey};
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::revocation::{PageStart, UserRevocation};
-use protocol::session::{Page, PageItem};
+use protocol::session::{self, Page, PageItem};
 use protocol::ticket::{RESUME_TICKET_BYTES, ResumeTicket, TICKET_BYTES, Ticket};
 use protocol::{
     BoatId, Code, ConversationId, DeviceId, GroupId, Incarnation, Message, MessageId, Options,
@@ -40,8 +40,7 @@ use protocol::{
 };
 
 use crate::boat::{
-    DeliverBatch, DrainCommand, DrainOrder, DrainProgress, Notice, NoticeBatch, NoticeKind,
-    Outcome, OutcomeKind,
+    DeliverBatch, DrainCommand, DrainOrder, DrainProgress, Notice, NoticeBatch, NoticeKind, Outcome,
 };
 use crate::dead_letter::{DeadLetter, LetterOrigin};
 use crate::station::{
@@ -747,10 +746,10 @@ pub(crate) fn notice_batch() -> impl Strategy<Value = NoticeBatch> {
 
 pub(crate) fn outcome() -> impl Strategy<Value = Outcome> {
     let kinds = [
-        OutcomeKind::Done,
-        OutcomeKind::NoAck,
-        OutcomeKind::NoSession,
-        OutcomeKind::Full,
+        session::Outcome::Done,
+        session::Outcome::NoAck,
+        session::Outcome::NoSession,
+        session::Outcome::Full,
     ];
     (any::<u64>(), proptest::sample::select(kinds.to_vec()))
         .prop_map(|(token, kind)| Outcome { token, kind })

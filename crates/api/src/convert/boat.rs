@@ -4,12 +4,11 @@ use std::num::NonZeroU32;
 
 use protocol::delivery::{Push, PushToken};
 use protocol::drain::BoatState;
-use protocol::{MessageId, Refusal, SessionId, TraceContext};
+use protocol::{MessageId, Refusal, SessionId, TraceContext, session};
 
 use super::{by_value, field, invalid, life, list, present};
 use crate::boat::{
-    DeliverBatch, DrainCommand, DrainOrder, DrainProgress, Notice, NoticeBatch, NoticeKind,
-    Outcome, OutcomeKind,
+    DeliverBatch, DrainCommand, DrainOrder, DrainProgress, Notice, NoticeBatch, NoticeKind, Outcome,
 };
 use crate::trace::trace_text;
 use crate::v1;
@@ -72,10 +71,10 @@ impl TryFrom<v1::Outcome> for Outcome {
 
     fn try_from(wire: v1::Outcome) -> Result<Self, Refusal> {
         let kind = match Kind::try_from(wire.kind) {
-            Ok(Kind::Done) => OutcomeKind::Done,
-            Ok(Kind::NoAck) => OutcomeKind::NoAck,
-            Ok(Kind::NoSession) => OutcomeKind::NoSession,
-            Ok(Kind::Full) => OutcomeKind::Full,
+            Ok(Kind::Done) => session::Outcome::Done,
+            Ok(Kind::NoAck) => session::Outcome::NoAck,
+            Ok(Kind::NoSession) => session::Outcome::NoSession,
+            Ok(Kind::Full) => session::Outcome::Full,
             Ok(Kind::Unspecified) | Err(_) => {
                 return Err(invalid(format!("outcome {} is unknown", wire.kind)));
             }
@@ -90,10 +89,10 @@ impl TryFrom<v1::Outcome> for Outcome {
 impl From<Outcome> for v1::Outcome {
     fn from(outcome: Outcome) -> Self {
         let kind = match outcome.kind {
-            OutcomeKind::Done => Kind::Done,
-            OutcomeKind::NoAck => Kind::NoAck,
-            OutcomeKind::NoSession => Kind::NoSession,
-            OutcomeKind::Full => Kind::Full,
+            session::Outcome::Done => Kind::Done,
+            session::Outcome::NoAck => Kind::NoAck,
+            session::Outcome::NoSession => Kind::NoSession,
+            session::Outcome::Full => Kind::Full,
         };
         v1::Outcome {
             token: outcome.token,
