@@ -385,7 +385,10 @@ impl World {
             }
             Action::Count(_) => {}
             Action::Admit(hello) => self.call(boat, id, Call::Admit(hello)),
-            Action::Submit(sends) => self.call(boat, id, Call::Submit(sends)),
+            Action::Submit(batch) => {
+                let sends = batch.into_iter().map(|submit| submit.send).collect();
+                self.call(boat, id, Call::Submit(sends));
+            }
             Action::Receipts(ack) => self.call(boat, id, Call::Receipts(ack)),
             Action::FetchMail { after, limit } => {
                 self.call(boat, id, Call::FetchMail { after, limit })

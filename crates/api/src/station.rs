@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use protocol::frame::{Accepted, Ack, Send, ServerFrame, SyncRequest};
+use protocol::frame::{Accepted, Ack, ServerFrame, SyncRequest};
 use protocol::mailbox::{MailCursor, ReassertAnswer};
 use protocol::presence::{BoatLife, SessionKey};
 use protocol::revocation::UserRevocation;
@@ -158,18 +158,7 @@ impl From<ReassertOutcome> for Reasserted {
     }
 }
 
-/// One message of a batch of sends.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SendItem {
-    pub session: SessionId,
-    pub user: UserId,
-    pub device: DeviceId,
-    pub platform: Platform,
-    pub send: Send,
-    pub ticket: Option<Ticket>,
-}
-
-/// msg:A, yes or no.
+/// Answer to a [`Submit`](protocol::session::Submit): msg:A, yes or no.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendAnswer {
     Accepted(Accepted),

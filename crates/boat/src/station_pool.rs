@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use api::station::{
     Connect, Disconnect, MailAck, MailPageRequest, Reassert, Reasserted, ReceiptItem, RefreshToken,
-    Refreshment, ResumeSession, RevokedPage, SendAnswer, SendItem, SyncCall,
+    Refreshment, ResumeSession, RevokedPage, SendAnswer, SyncCall,
 };
 use api::status::{carries_refusal, to_refusal};
 use api::transport::{Channel, Connector};
@@ -29,7 +29,7 @@ use protocol::access::Role;
 use protocol::frame::{Accepted, Acked};
 use protocol::presence::BoatLife;
 use protocol::revocation::PageStart;
-use protocol::session::{Admission, Page};
+use protocol::session::{Admission, Page, Submit};
 use protocol::ticket::{ResumeTicket, Ticket};
 use protocol::{Code, Refusal, SessionId, Timestamp};
 use tokio::sync::watch;
@@ -150,7 +150,7 @@ impl StationPool {
         &self,
         lane: usize,
         life: &BoatLife,
-        items: &[SendItem],
+        items: &[Submit],
     ) -> Result<Vec<Result<Accepted, Refusal>>, Refusal> {
         let request = v1::SendBatchRequest {
             life: Some(life.into()),

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::station::{Disconnect, MailAck, ReceiptItem, SendItem};
+use api::station::{Disconnect, MailAck, ReceiptItem};
 use api::trace;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use protocol::session::Session;
+use protocol::session::{Session, Submit};
 use protocol::{Code, Refusal, TraceContext};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::warn;
@@ -30,7 +30,7 @@ pub(crate) struct StationQueue {
 /// The sends of one session that wait for their answers.
 pub(crate) struct Submission {
     pub(crate) connection: Arc<Connection>,
-    pub(crate) items: Vec<SendItem>,
+    pub(crate) items: Vec<Submit>,
 }
 
 /// Acknowledgement of one session.
@@ -149,7 +149,7 @@ async fn carry_batch(boat: &Boat, lane: usize, batch: Vec<Submission>) {
             )
         })
         .unzip();
-    let items = items.concat();
+    let items: Vec<Submit> = items.into_iter().flatten().collect();
     boat.metrics.sends.increment(items.len() as u64);
     let answers = match boat.life() {
         Some(life) => {
@@ -169,7 +169,7 @@ async fn carry_batch(boat: &Boat, lane: usize, batch: Vec<Submission>) {
 }
 
 /// The trace of a call made for one message alone.
-fn trace_of(items: &[SendItem]) -> Option<TraceContext> {
+fn trace_of(items: &[Submit]) -> Option<TraceContext> {
     match items {
         [only] => only.send.trace,
         _ => None,

@@ -31,6 +31,7 @@ use std::time::Duration;
 
 pub use action::{Action, Admission, Bound, Outcome, Outgoing, Page, PageItem, Token};
 pub use limits::SessionLimits;
+pub use sends::Submit;
 
 use crate::frame::ServerFrame;
 use crate::ticket::ResumeTicket;
@@ -272,15 +273,6 @@ impl Session {
         if let Some(mail) = &mut self.mail {
             mail.handle_timeout(now);
         }
-    }
-
-    fn next_submit(&mut self) -> Option<Action> {
-        if self.is_closed() {
-            return None;
-        }
-        let bytes_max = self.limits.submit_bytes_max as usize;
-        let batch = self.sends.as_mut()?.next_batch(bytes_max)?;
-        Some(Action::Submit(batch))
     }
 
     fn next_receipts(&mut self) -> Option<Action> {

@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::station::SendItem;
 use api::trace::{self, Spans};
 use backend::clock::Clock;
 use backend::mailbox::MailboxStore;
@@ -24,6 +23,7 @@ use protocol::delivery::Origin;
 use protocol::frame::{Accepted, Send};
 use protocol::mailbox::{DedupeAnswer, DedupeKey, FirstSend};
 use protocol::presence::BoatLife;
+use protocol::session::Submit;
 use protocol::trace::{Span, Step};
 use protocol::{Code, ConversationId, MessageId, Refusal, TraceContext, UserId};
 use tokio::sync::Semaphore;
@@ -93,7 +93,7 @@ impl SendAcceptor {
     /// Accepts a batch; returns one outcome per send, in order. Each session's sends enter the log
     /// in their order. Sends of users of different mailbox servers do not wait for each other, and
     /// none waits for the stores that judge the changes of others.
-    pub(crate) async fn accept(&self, life: &BoatLife, batch: Vec<SendItem>) -> Vec<SendOutcome> {
+    pub(crate) async fn accept(&self, life: &BoatLife, batch: Vec<Submit>) -> Vec<SendOutcome> {
         let changing: BTreeSet<UserId> = batch
             .iter()
             .filter(|item| is_change(&item.send))
@@ -102,13 +102,13 @@ impl SendAcceptor {
         // Asked once per user: servers may change places in between, and a session's sends stay
         // together.
         let mut waits_for = BTreeMap::new();
-        for SendItem { user, .. } in &batch {
+        for Submit { user, .. } in &batch {
             let server = || (self.mailbox.server(*user), changing.contains(user));
             waits_for.entry(*user).or_insert_with(server);
         }
-        let mut batch: Vec<(usize, SendItem)> = batch.into_iter().enumerate().collect();
+        let mut batch: Vec<(usize, Submit)> = batch.into_iter().enumerate().collect();
         batch.sort_by_key(|(place, item)| (waits_for[&item.user], *place));
-        let (places, batch): (Vec<usize>, Vec<SendItem>) = batch.into_iter().unzip();
+        let (places, batch): (Vec<usize>, Vec<Submit>) = batch.into_iter().unzip();
         let parts = batch.chunk_by(|one, next| waits_for[&one.user] == waits_for[&next.user]);
         let outcomes = join_all(parts.map(|part| self.accept_part(life, part))).await;
         let mut outcomes: Vec<(usize, SendOutcome)> = places
@@ -119,7 +119,7 @@ impl SendAcceptor {
         outcomes.into_iter().map(|(_, outcome)| outcome).collect()
     }
 
-    async fn accept_part(&self, life: &BoatLife, batch: &[SendItem]) -> Vec<SendOutcome> {
+    async fn accept_part(&self, life: &BoatLife, batch: &[Submit]) -> Vec<SendOutcome> {
         let began = Instant::now();
         let outcomes = self.decide_and_publish(life, batch).await;
         self.metrics.record(&outcomes, began.elapsed());
@@ -127,7 +127,7 @@ impl SendAcceptor {
         outcomes
     }
 
-    fn record_spans(&self, batch: &[SendItem], outcomes: &[SendOutcome], took: Duration) {
+    fn record_spans(&self, batch: &[Submit], outcomes: &[SendOutcome], took: Duration) {
         for (item, outcome) in batch.iter().zip(outcomes) {
             let Some(parent) = self.spans.sampled(item.send.trace) else {
                 continue;
@@ -148,7 +148,7 @@ impl SendAcceptor {
         }
     }
 
-    async fn decide_and_publish(&self, life: &BoatLife, batch: &[SendItem]) -> Vec<SendOutcome> {
+    async fn decide_and_publish(&self, life: &BoatLife, batch: &[Submit]) -> Vec<SendOutcome> {
         let count = u32::try_from(batch.len()).unwrap_or(u32::MAX);
         let Ok(_room) = self.room.try_acquire_many(count) else {
             let busy = Refusal::new(Code::Unavailable, "too many sends are on their way")
@@ -179,7 +179,7 @@ impl SendAcceptor {
     }
 
     /// Makes the decisions that need only the send itself and its sender's rate.
-    fn admit_all(&self, batch: &[SendItem], outcomes: &mut Outcomes<'_>) -> Vec<Admitted> {
+    fn admit_all(&self, batch: &[Submit], outcomes: &mut Outcomes<'_>) -> Vec<Admitted> {
         let mut admitted = Vec::with_capacity(batch.len());
         for (index, item) in batch.iter().enumerate() {
             let conversation = match admit(item.user, &item.send, &self.limits) {
@@ -207,7 +207,7 @@ impl SendAcceptor {
     /// without it.
     async fn ask_dedupe(
         &self,
-        batch: &[SendItem],
+        batch: &[Submit],
         admitted: &[Admitted],
         offered: &[FirstSend],
     ) -> Vec<Option<DedupeAnswer>> {
@@ -230,7 +230,7 @@ impl SendAcceptor {
     /// Keeps sends that are for no group, may have been published before, or come from a member.
     async fn judge_members(
         &self,
-        batch: &[SendItem],
+        batch: &[Submit],
         pending: Vec<PendingSend>,
         outcomes: &mut Outcomes<'_>,
     ) -> Vec<PendingSend> {
@@ -258,7 +258,7 @@ impl SendAcceptor {
     /// change not judged in time is left to the writer.
     async fn judge_changes(
         &self,
-        batch: &[SendItem],
+        batch: &[Submit],
         pending: Vec<PendingSend>,
         outcomes: &mut Outcomes<'_>,
     ) -> Vec<PendingSend> {
@@ -284,7 +284,7 @@ impl SendAcceptor {
 
     async fn judge_change(
         &self,
-        batch: &[SendItem],
+        batch: &[Submit],
         send: &PendingSend,
         until: Instant,
     ) -> Option<Refusal> {
@@ -302,7 +302,7 @@ impl SendAcceptor {
     /// send.
     async fn pace(
         &self,
-        batch: &[SendItem],
+        batch: &[Submit],
         pending: Vec<PendingSend>,
         outcomes: &mut Outcomes<'_>,
     ) -> Vec<PendingSend> {
@@ -344,7 +344,7 @@ impl SendAcceptor {
     async fn publish_all(
         &self,
         life: &BoatLife,
-        batch: &[SendItem],
+        batch: &[Submit],
         pending: &[PendingSend],
         outcomes: &mut Outcomes<'_>,
     ) {
@@ -389,7 +389,7 @@ impl SendAcceptor {
         }
     }
 
-    fn note_seen(&self, item: &SendItem, conversation: ConversationId) {
+    fn note_seen(&self, item: &Submit, conversation: ConversationId) {
         if let Some(seq) = item.send.seen_seq {
             self.seen.offer(ReadMarker {
                 user: item.user,
@@ -399,7 +399,7 @@ impl SendAcceptor {
         }
     }
 
-    fn record_of(&self, life: &BoatLife, item: &SendItem, pending: &PendingSend) -> NewRecord {
+    fn record_of(&self, life: &BoatLife, item: &Submit, pending: &PendingSend) -> NewRecord {
         let message = message_of(item.user, item.device.clone(), &item.send, pending.id);
         let origin = Origin {
             session: item.session,
@@ -430,7 +430,7 @@ fn offer(admitted: &[Admitted], ids: Vec<MessageId>) -> Vec<FirstSend> {
 /// Judges each admitted send by its key. Answers the sends that the log has already, and those
 /// whose send_id belongs to another message.
 fn judge_all(
-    batch: &[SendItem],
+    batch: &[Submit],
     admitted: &[Admitted],
     offered: &[FirstSend],
     known: &[Option<DedupeAnswer>],
@@ -470,13 +470,13 @@ fn judge_all(
 /// Outcomes of a batch, and the order of its sends: after one that may be retried, later ones of its
 /// session to its conversation wait for it.
 struct Outcomes<'a> {
-    batch: &'a [SendItem],
+    batch: &'a [Submit],
     outcomes: Vec<Option<SendOutcome>>,
     order: SendOrder,
 }
 
 impl<'a> Outcomes<'a> {
-    fn of(batch: &'a [SendItem]) -> Self {
+    fn of(batch: &'a [Submit]) -> Self {
         Outcomes {
             batch,
             outcomes: vec![None; batch.len()],
@@ -515,14 +515,14 @@ impl<'a> Outcomes<'a> {
     }
 }
 
-fn key_of(item: &SendItem) -> DedupeKey {
+fn key_of(item: &Submit) -> DedupeKey {
     DedupeKey {
         from: item.user,
         send_id: item.send.send_id,
     }
 }
 
-fn accepted(item: &SendItem, id: MessageId) -> Accepted {
+fn accepted(item: &Submit, id: MessageId) -> Accepted {
     Accepted {
         send_id: item.send.send_id,
         id,

@@ -8,13 +8,14 @@ use api::station::{
     Connect, Disconnect, Kickout, MailAck, MailPageRequest, OnlineMembers, Reassert, ReceiptItem,
     RefreshToken, ResumeSession, Revoke,
 };
-use api::station::{SendAnswer, SendItem, SyncCall};
+use api::station::{SendAnswer, SyncCall};
 use api::status::{from_refusal, from_refusal_as};
 use api::v1;
 use api::v1::station_service_server::StationService;
 use protocol::access::Caller;
 use protocol::presence::BoatLife;
 use protocol::revocation::PageStart;
+use protocol::session::Submit;
 use protocol::ticket::TicketError;
 use protocol::{Code, Refusal, UserId};
 use tokio_util::task::TaskTracker;
@@ -127,7 +128,7 @@ impl StationService for StationGrpc {
         self.within(request.items.len())?;
         let life = request.life.ok_or_else(|| missing("life"))?;
         let life: BoatLife = answer(life.try_into())?;
-        let check = |item: &SendItem| self.0.tickets.check(item, boat.as_ref());
+        let check = |item: &Submit| self.0.tickets.check(item, boat.as_ref());
         let (items, answers) = sort(request.items, check, refusing_send)?;
         let send_ids: Vec<protocol::SendId> = items.iter().map(|item| item.send.send_id).collect();
         let outcomes = self.0.accept.accept(&life, items).await;

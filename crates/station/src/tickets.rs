@@ -6,15 +6,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::station::{
-    MailAck, MailPageRequest, ReceiptItem, RefreshToken, ResumeSession, SendItem, SyncCall,
-};
+use api::station::{MailAck, MailPageRequest, ReceiptItem, RefreshToken, ResumeSession, SyncCall};
 use arc_swap::ArcSwap;
 use backend::clock::{Clock, Entropy};
 use backend::files::{Reload, digest, reread};
 use metrics::counter;
 use parking_lot::Mutex;
 use protocol::access::Caller;
+use protocol::session::Submit;
 use protocol::settings::Problems;
 use protocol::ticket::{
     Claim, KEY_BYTES, KeyFile, KeyFileError, Renewal, ResumeTicket, SignIn, Ticket, TicketError,
@@ -252,7 +251,7 @@ macro_rules! proofs {
 }
 
 proofs! {
-    SendItem: of => of.user, Some(of.session), Some(of.platform);
+    Submit: of => of.user, Some(of.session), Some(of.platform);
     ReceiptItem: of => of.user, Some(of.session), None;
     MailPageRequest: of => of.user, of.session, Some(of.platform);
     MailAck: of => of.user, Some(of.session), Some(of.platform);

@@ -31,7 +31,7 @@ use protocol::notify::Notification;
 use protocol::presence::{BoatLife, SessionKey};
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::revocation::{PageStart, UserRevocation};
-use protocol::session::{self, Page, PageItem};
+use protocol::session::{self, Page, PageItem, Submit};
 use protocol::ticket::{RESUME_TICKET_BYTES, ResumeTicket, TICKET_BYTES, Ticket};
 use protocol::{
     BoatId, Code, ConversationId, DeviceId, GroupId, Incarnation, Message, MessageId, Options,
@@ -46,7 +46,7 @@ use crate::dead_letter::{DeadLetter, LetterOrigin};
 use crate::station::{
     Admission, Connect, Disconnect, Kickout, MailAck, MailPageRequest, OnlineMembers,
     OnlineSession, OnlineUser, Reassert, ReassertOutcome, Reasserted, ReceiptItem, RefreshToken,
-    Refreshment, ResumeSession, Revoke, RevokedPage, SendAnswer, SendItem, SyncCall,
+    Refreshment, ResumeSession, Revoke, RevokedPage, SendAnswer, SyncCall,
 };
 use crate::task::NotificationTask;
 use protocol::record::{KickoutTask, MessageTask, RetryTask, Task, Work};
@@ -882,9 +882,9 @@ pub(crate) fn reasserted() -> impl Strategy<Value = Reasserted> {
     (outcome, ticket()).prop_map(|(outcome, ticket)| Reasserted { outcome, ticket })
 }
 
-pub(crate) fn send_item() -> impl Strategy<Value = SendItem> {
+pub(crate) fn submit() -> impl Strategy<Value = Submit> {
     (session(), user(), device(), platform(), send(), ticket()).prop_map(
-        |(session, user, device, platform, send, ticket)| SendItem {
+        |(session, user, device, platform, send, ticket)| Submit {
             session,
             user,
             device,

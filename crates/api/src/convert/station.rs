@@ -6,7 +6,7 @@ use bytes::Bytes;
 use protocol::frame::Accepted;
 use protocol::mailbox::{MailCursor, ReassertAnswer};
 use protocol::revocation::{PageStart, UserRevocation};
-use protocol::session::{Page, PageItem};
+use protocol::session::{Page, PageItem, Submit};
 use protocol::ticket::{ResumeTicket, Ticket};
 use protocol::{Code, DeviceId, GroupId, MessageId, Refusal, SessionId, Timestamp, UserId};
 
@@ -16,7 +16,7 @@ use super::{resume_bytes, resume_ticket, shown_resume_ticket, token};
 use crate::station::{
     Admission, Connect, Disconnect, Kickout, MailAck, MailPageRequest, OnlineMembers,
     OnlineSession, OnlineUser, Reassert, ReassertOutcome, Reasserted, ReceiptItem, RefreshToken,
-    Refreshment, ResumeSession, Revoke, RevokedPage, SendAnswer, SendItem, SyncCall,
+    Refreshment, ResumeSession, Revoke, RevokedPage, SendAnswer, SyncCall,
 };
 use crate::v1;
 use crate::v1::connect_response::Result as ConnectResult;
@@ -363,11 +363,11 @@ impl From<Reasserted> for v1::ReassertResult {
     }
 }
 
-impl TryFrom<v1::SendItem> for SendItem {
+impl TryFrom<v1::SendItem> for Submit {
     type Error = Refusal;
 
     fn try_from(wire: v1::SendItem) -> Result<Self, Refusal> {
-        Ok(SendItem {
+        Ok(Submit {
             session: field("send_item.session", SessionId::new(wire.session))?,
             user: field("send_item.user", UserId::new(wire.user))?,
             device: field("send_item.device", DeviceId::new(&wire.device))?,
@@ -378,15 +378,15 @@ impl TryFrom<v1::SendItem> for SendItem {
     }
 }
 
-impl From<&SendItem> for v1::SendItem {
-    fn from(item: &SendItem) -> Self {
+impl From<&Submit> for v1::SendItem {
+    fn from(submit: &Submit) -> Self {
         v1::SendItem {
-            session: item.session.get(),
-            user: item.user.get(),
-            device: item.device.as_str().to_owned(),
-            platform: platform_number(item.platform),
-            send: Some((&item.send).into()),
-            ticket: ticket_bytes(item.ticket.as_ref()),
+            session: submit.session.get(),
+            user: submit.user.get(),
+            device: submit.device.as_str().to_owned(),
+            platform: platform_number(submit.platform),
+            send: Some((&submit.send).into()),
+            ticket: ticket_bytes(submit.ticket.as_ref()),
         }
     }
 }
@@ -783,7 +783,7 @@ by_value! {
     Reassert => v1::ReassertSession,
     RefreshToken => v1::RefreshRequest,
     ResumeSession => v1::ResumeSession,
-    SendItem => v1::SendItem,
+    Submit => v1::SendItem,
     ReceiptItem => v1::ReceiptItem,
     MailAck => v1::MailAckItem,
     SyncCall => v1::SyncCall,

@@ -5,7 +5,7 @@ use protocol::frame::{ClientFrame, HistoryRange, Send, ServerFrame};
 use protocol::group::GroupRow;
 use protocol::history::{PrivateRow, Version};
 use protocol::revocation::PageStart;
-use protocol::session::Page;
+use protocol::session::{Page, Submit};
 use protocol::{Message, Placed, Recipient};
 
 use super::*;
@@ -13,7 +13,7 @@ use crate::boat::{DeliverBatch, DrainCommand, DrainProgress, NoticeBatch, Outcom
 use crate::station::{
     Admission, Connect, Disconnect, Kickout, MailAck, MailPageRequest, OnlineMembers, OnlineUser,
     Reassert, Reasserted, ReceiptItem, RefreshToken, Refreshment, ResumeSession, Revoke,
-    RevokedPage, SendAnswer, SendItem, SyncCall,
+    RevokedPage, SendAnswer, SyncCall,
 };
 
 /// Converts to the wire's type, to bytes, and back.
@@ -56,7 +56,7 @@ round_trips! {
     resume_tickets: resume_tickets, Vec<Option<ResumeTicket>>, v1::ResumeTicketsResponse;
     reasserts: reassert, Reassert, v1::ReassertSession;
     reassert_answers: reasserted, Reasserted, v1::ReassertResult;
-    send_items: send_item, SendItem, v1::SendItem;
+    submits: submit, Submit, v1::SendItem;
     send_answers: send_answer, SendAnswer, v1::SendAnswer;
     receipt_items: receipt_item, ReceiptItem, v1::ReceiptItem;
     mail_page_requests: mail_page_request, MailPageRequest, v1::MailPageRequest;

@@ -2,12 +2,9 @@
 
 use std::sync::Arc;
 
-use api::station::{
-    Disconnect, MailAck, MailPageRequest, ReceiptItem, RefreshToken, SendItem, SyncCall,
-};
-use protocol::frame::Send;
+use api::station::{Disconnect, MailAck, MailPageRequest, ReceiptItem, RefreshToken, SyncCall};
 use protocol::presence::SessionKey;
-use protocol::session::{Action, Session};
+use protocol::session::{Action, Session, Submit};
 use protocol::ticket::Ticket;
 use protocol::{SessionId, Timestamp, UserId};
 
@@ -34,7 +31,7 @@ impl ConnectionDriver {
         let (id, platform) = (session.id(), session.platform());
         let lane = boat.lanes.get(boat.stations.lane_of(id));
         match action {
-            Action::Submit(sends) => self.submit(sends, user, session, ticket),
+            Action::Submit(items) => self.submit(items, session, ticket),
             Action::Receipts(ack) => {
                 let receipt = Receipt {
                     connection: Arc::clone(connection),
@@ -105,30 +102,14 @@ impl ConnectionDriver {
         }
     }
 
-    fn submit(
-        &self,
-        sends: Vec<Send>,
-        user: UserId,
-        session: &mut Session,
-        ticket: Option<Ticket>,
-    ) {
-        let Some(device) = session.device().cloned() else {
-            return;
-        };
-        let (id, platform) = (session.id(), session.platform());
-        let item = |send| SendItem {
-            session: id,
-            user,
-            device: device.clone(),
-            platform,
-            send,
-            ticket,
-        };
+    fn submit(&self, mut items: Vec<Submit>, session: &mut Session, ticket: Option<Ticket>) {
+        items.iter_mut().for_each(|item| item.ticket = ticket);
         let submission = Submission {
             connection: Arc::clone(&self.connection),
-            items: sends.into_iter().map(item).collect(),
+            items,
         };
-        let lane = self.boat.lanes.get(self.boat.stations.lane_of(id));
+        let lane = self.boat.stations.lane_of(session.id());
+        let lane = self.boat.lanes.get(lane);
         if let Err(back) = lane.sends.push(submission) {
             refuse_submission(session, &self.boat, back.items.len());
         }

@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 
+use super::Submit;
 use crate::delivery::PushToken;
-use crate::frame::{Ack, Hello, Refresh, Send, ServerFrame, SyncRequest};
+use crate::frame::{Ack, Hello, Refresh, ServerFrame, SyncRequest};
 use crate::mailbox::MailCursor;
 use crate::{MessageId, Refusal, Timestamp, UserId};
 
@@ -17,7 +18,7 @@ pub enum Action {
     Admit(Hello),
     /// Ask the station to accept these sends, in this order; answer by `handle_submitted`. Never
     /// two at a time.
-    Submit(Vec<Send>),
+    Submit(Vec<Submit>),
     /// Pass acknowledgements to the station; answer by `handle_receipts`. Never two at a time.
     Receipts(Ack),
     /// Outcome of a push, exactly once for each token.

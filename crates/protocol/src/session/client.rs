@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use super::pushes::AckResult;
-use super::sends::SubmitResult;
 use super::{Action, Bound, Phase, Session, malformed, rate_limited};
-use crate::frame::{Ack, ClientFrame, Hello, Refresh, Send, ServerFrame, SyncRequest, VERSION};
+use crate::frame::{Ack, ClientFrame, Hello, Refresh, ServerFrame, SyncRequest, VERSION};
 use crate::receipt::ReceiptKind;
 use crate::ticket::REFRESH_PAUSE;
-use crate::{Code, Recipient, Refusal, SendId, Timestamp};
+use crate::{Code, Refusal, SendId, Timestamp};
 
 impl Session {
     /// Takes a frame.
@@ -121,41 +120,6 @@ impl Session {
         // The hello deadline is over; the token's end comes with the admission.
         self.expires_at = Timestamp::MAX;
         self.actions.push_back(Action::Admit(hello));
-    }
-
-    fn handle_send(&mut self, send: Send, now: Timestamp) {
-        let send_id = send.send_id;
-        if let Some(refusal) = self.refuse(&send) {
-            return self.transmit(ServerFrame::Refused { send_id, refusal }, now);
-        }
-        let window = self.limits.send_window as usize;
-        let sends = self.sends.get_or_insert_default();
-        match sends.arrive(send, window) {
-            SubmitResult::Waits | SubmitResult::Known => {}
-            SubmitResult::Refused(refusal) => {
-                self.transmit(ServerFrame::Refused { send_id, refusal }, now);
-                self.check_held();
-            }
-        }
-    }
-
-    /// Refusal of a send for its own sake, if any.
-    fn refuse(&mut self, send: &Send) -> Option<Refusal> {
-        if let Phase::Draining(farewell) = &self.phase {
-            return Some(farewell.refusal.clone());
-        }
-        if let Recipient::User(to) = send.to
-            && Some(to) == self.user
-        {
-            return Some(Refusal::new(Code::ToSelf, "a message to oneself"));
-        }
-        let (bytes, max) = (send.content.data.len(), self.limits.body_bytes_max);
-        if bytes <= max as usize {
-            return None;
-        }
-        self.count(Bound::BodyBytes);
-        let text = format!("data has {bytes} bytes, more than {max}");
-        Some(Refusal::new(Code::TooLarge, text))
     }
 
     fn handle_ack(&mut self, ack: Ack, now: Timestamp) {

@@ -3,12 +3,130 @@
 
 use std::collections::VecDeque;
 
+use super::{Action, Bound, Phase, Session, rate_limited};
 use crate::admission::send_id_taken;
-use crate::frame::Send;
-use crate::{Code, Recipient, Refusal, SendId};
+use crate::frame::{Accepted, Send, ServerFrame};
+use crate::ticket::Ticket;
+use crate::{Code, DeviceId, Platform, Recipient, Refusal, SendId, SessionId, Timestamp, UserId};
 
 /// Bytes of a send beside its data.
 const SEND_BYTES: usize = 128;
+
+/// A send for the station, with the session that it comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Submit {
+    pub session: SessionId,
+    pub user: UserId,
+    pub device: DeviceId,
+    pub platform: Platform,
+    pub send: Send,
+    /// Ticket of the session. The session has none: the boat adds it.
+    pub ticket: Option<Ticket>,
+}
+
+impl Session {
+    pub(super) fn handle_send(&mut self, send: Send, now: Timestamp) {
+        let send_id = send.send_id;
+        if let Some(refusal) = self.refuse(&send) {
+            return self.transmit(ServerFrame::Refused { send_id, refusal }, now);
+        }
+        let window = self.limits.send_window as usize;
+        let sends = self.sends.get_or_insert_default();
+        match sends.arrive(send, window) {
+            SubmitResult::Waits | SubmitResult::Known => {}
+            SubmitResult::Refused(refusal) => {
+                self.transmit(ServerFrame::Refused { send_id, refusal }, now);
+                self.check_held();
+            }
+        }
+    }
+
+    /// Refusal of a send for its own sake, if any.
+    fn refuse(&mut self, send: &Send) -> Option<Refusal> {
+        if let Phase::Draining(farewell) = &self.phase {
+            return Some(farewell.refusal.clone());
+        }
+        if let Recipient::User(to) = send.to
+            && Some(to) == self.user
+        {
+            return Some(Refusal::new(Code::ToSelf, "a message to oneself"));
+        }
+        let (bytes, max) = (send.content.data.len(), self.limits.body_bytes_max);
+        if bytes <= max as usize {
+            return None;
+        }
+        self.count(Bound::BodyBytes);
+        let text = format!("data has {bytes} bytes, more than {max}");
+        Some(Refusal::new(Code::TooLarge, text))
+    }
+
+    pub(super) fn next_submit(&mut self) -> Option<Action> {
+        if self.is_closed() {
+            return None;
+        }
+        let (session, platform) = (self.id, self.platform);
+        let (user, device) = (self.user?, self.device.as_ref()?);
+        let submit = |send| Submit {
+            session,
+            user,
+            device: device.clone(),
+            platform,
+            send,
+            ticket: None,
+        };
+        let bytes_max = self.limits.submit_bytes_max as usize;
+        let batch = self.sends.as_mut()?.next_batch(bytes_max, submit)?;
+        Some(Action::Submit(batch))
+    }
+
+    /// Takes the answers to `Submit`, one for each send, in order. A missing one counts as a
+    /// failure.
+    pub fn handle_submitted(&mut self, answers: Vec<Result<Accepted, Refusal>>, now: Timestamp) {
+        let Some(sends) = &mut self.sends else {
+            return;
+        };
+        let asked = sends.take_in_flight();
+        let missing = std::iter::repeat_with(|| {
+            Err(Refusal::new(
+                Code::Unavailable,
+                "the station gave no answer to this send; send it again",
+            ))
+        });
+        let mut failed: Vec<(SendId, Recipient)> = Vec::new();
+        let mut frames = Vec::with_capacity(asked.len());
+        for ((send_id, to), answer) in asked.into_iter().zip(answers.into_iter().chain(missing)) {
+            frames.push(match answer {
+                Ok(accepted) => ServerFrame::Accepted(Accepted {
+                    send_id,
+                    ..accepted
+                }),
+                Err(refusal) => {
+                    if refusal.code.retryable() {
+                        failed.push((send_id, to));
+                    }
+                    ServerFrame::Refused { send_id, refusal }
+                }
+            });
+        }
+        for send_id in sends.hold(&failed) {
+            let refusal = earlier_failed();
+            frames.push(ServerFrame::Refused { send_id, refusal });
+        }
+        for frame in frames {
+            self.transmit(frame, now);
+        }
+        self.check_held();
+    }
+
+    fn check_held(&mut self) {
+        let max = self.limits.held_max as usize;
+        if self.sends.as_ref().is_some_and(|sends| sends.held() > max) {
+            self.end(rate_limited(format!(
+                "more than {max} sends after failed ones; resend the failed ones first, or give them up"
+            )));
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Sends {
@@ -21,7 +139,7 @@ pub(super) struct Sends {
 
 /// Result for a send that just came.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum SubmitResult {
+enum SubmitResult {
     /// Queued for the next batch.
     Waits,
     /// Already under way; its answer will come.
@@ -30,7 +148,7 @@ pub(super) enum SubmitResult {
 }
 
 impl Sends {
-    pub(super) fn arrive(&mut self, send: Send, window: usize) -> SubmitResult {
+    fn arrive(&mut self, send: Send, window: usize) -> SubmitResult {
         match self.under_way(send.send_id) {
             Some(to) if to == send.to => return SubmitResult::Known,
             // The pending answer is not about this send.
@@ -61,7 +179,11 @@ impl Sends {
     }
 
     /// Next batch of waiting sends, within `bytes_max`, if nothing is under way.
-    pub(super) fn next_batch(&mut self, bytes_max: usize) -> Option<Vec<Send>> {
+    fn next_batch(
+        &mut self,
+        bytes_max: usize,
+        submit: impl Fn(Send) -> Submit,
+    ) -> Option<Vec<Submit>> {
         if !self.in_flight.is_empty() || self.waiting.is_empty() {
             return None;
         }
@@ -72,18 +194,19 @@ impl Sends {
             first || bytes <= bytes_max
         });
         let count = fits.count();
-        let batch: Vec<Send> = self.waiting.drain(..count).collect();
-        self.in_flight = batch.iter().map(|send| (send.send_id, send.to)).collect();
+        let batch: Vec<Submit> = self.waiting.drain(..count).map(submit).collect();
+        let sends = batch.iter().map(|submit| &submit.send);
+        self.in_flight = sends.map(|send| (send.send_id, send.to)).collect();
         Some(batch)
     }
 
-    pub(super) fn take_in_flight(&mut self) -> Vec<(SendId, Recipient)> {
+    fn take_in_flight(&mut self) -> Vec<(SendId, Recipient)> {
         std::mem::take(&mut self.in_flight)
     }
 
     /// Holds refused sends that may be resent. Takes back the sends that wait behind them in their
     /// conversations, and returns those, to refuse as well.
-    pub(super) fn hold(&mut self, failed: &[(SendId, Recipient)]) -> Vec<SendId> {
+    fn hold(&mut self, failed: &[(SendId, Recipient)]) -> Vec<SendId> {
         let blocked = |to: &Recipient| failed.iter().any(|(_, failed_to)| failed_to == to);
         let behind: Vec<(SendId, Recipient)> = (self.waiting.iter())
             .filter(|send| blocked(&send.to))
@@ -100,7 +223,7 @@ impl Sends {
         self.held.retain(|(held, _)| *held != send_id);
     }
 
-    pub(super) fn held(&self) -> usize {
+    fn held(&self) -> usize {
         self.held.len()
     }
 
@@ -127,7 +250,7 @@ impl Sends {
     }
 }
 
-pub(super) fn earlier_failed() -> Refusal {
+fn earlier_failed() -> Refusal {
     Refusal::new(
         Code::EarlierSendFailed,
         "an earlier send to this conversation failed; resend that one first, or give it up",

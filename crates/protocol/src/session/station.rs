@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::sends::earlier_failed;
 use super::{Action, Admission, Outgoing, Page, Phase, Session, rate_limited};
-use crate::frame::{Accepted, Acked, ServerFrame, Welcome};
-use crate::{Code, Recipient, Refusal, SendId, Timestamp};
+use crate::frame::{Acked, ServerFrame, Welcome};
+use crate::{Refusal, Timestamp};
 
 impl Session {
     /// Takes the answer to `Admit`.
@@ -28,45 +27,6 @@ impl Session {
             }
             (Phase::Opened | Phase::Open | Phase::Draining(_) | Phase::Closed { .. }, _) => {}
         }
-    }
-
-    /// Takes the answers to `Submit`, one for each send, in order. A missing one counts as a
-    /// failure.
-    pub fn handle_submitted(&mut self, answers: Vec<Result<Accepted, Refusal>>, now: Timestamp) {
-        let Some(sends) = &mut self.sends else {
-            return;
-        };
-        let asked = sends.take_in_flight();
-        let missing = std::iter::repeat_with(|| {
-            Err(Refusal::new(
-                Code::Unavailable,
-                "the station gave no answer to this send; send it again",
-            ))
-        });
-        let mut failed: Vec<(SendId, Recipient)> = Vec::new();
-        let mut frames = Vec::with_capacity(asked.len());
-        for ((send_id, to), answer) in asked.into_iter().zip(answers.into_iter().chain(missing)) {
-            frames.push(match answer {
-                Ok(accepted) => ServerFrame::Accepted(Accepted {
-                    send_id,
-                    ..accepted
-                }),
-                Err(refusal) => {
-                    if refusal.code.retryable() {
-                        failed.push((send_id, to));
-                    }
-                    ServerFrame::Refused { send_id, refusal }
-                }
-            });
-        }
-        for send_id in sends.hold(&failed) {
-            let refusal = earlier_failed();
-            frames.push(ServerFrame::Refused { send_id, refusal });
-        }
-        for frame in frames {
-            self.transmit(frame, now);
-        }
-        self.check_held();
     }
 
     /// Takes the answer to `Receipts`.
@@ -162,15 +122,6 @@ impl Session {
         }
         if admission.mail_waits {
             self.hint();
-        }
-    }
-
-    pub(super) fn check_held(&mut self) {
-        let max = self.limits.held_max as usize;
-        if self.sends.as_ref().is_some_and(|sends| sends.held() > max) {
-            self.end(rate_limited(format!(
-                "more than {max} sends after failed ones; resend the failed ones first, or give them up"
-            )));
         }
     }
 

@@ -228,7 +228,7 @@ fn refusals(actions: &[Action]) -> Vec<(SendId, Code)> {
 fn submitted(actions: &[Action]) -> Vec<SendId> {
     (actions.iter())
         .filter_map(|action| match action {
-            Action::Submit(sends) => Some(sends.iter().map(|send| send.send_id)),
+            Action::Submit(batch) => Some(batch.iter().map(|submit| submit.send.send_id)),
             _ => None,
         })
         .flatten()

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::station::{Admission, Connect, ResumeSession, SendItem};
+use api::station::{Admission, Connect, ResumeSession};
 use api::transport::{Connector, Identity};
 use api::v1;
 use api::v1::station_service_client::StationServiceClient;
@@ -15,6 +15,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use jsonwebtoken::crypto::verify;
 use jsonwebtoken::{DecodingKey, EncodingKey, Header};
 use protocol::access::{Caller, Role};
+use protocol::session::Submit;
 use protocol::ticket::{KeyFile, ResumeTicket, Ticket};
 use protocol::{Platform, Refusal, SendId};
 use rcgen::{
@@ -171,7 +172,7 @@ impl Bench {
                 number += 1;
                 let mut words = send(100, 0, "a message of some words, as people write them");
                 words.send_id = SendId::from_bytes(number.to_be_bytes());
-                let item = SendItem {
+                let item = Submit {
                     ticket: tickets[at % tickets.len()],
                     ..item(from, words)
                 };

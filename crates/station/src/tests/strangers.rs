@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use api::station::{
     Connect, Disconnect, MailAck, MailPageRequest, Reassert, ReassertOutcome, Reasserted,
-    RefreshToken, Refreshment, ResumeSession, SendItem, SyncCall,
+    RefreshToken, Refreshment, ResumeSession, SyncCall,
 };
 use api::status::carries_refusal;
 use api::v1;
@@ -21,6 +21,7 @@ use protocol::change::{ChangeKind, ChangeOf};
 use protocol::frame::{HistoryRange, Send, SyncQuery, SyncRequest};
 use protocol::presence::{DeniedBoats, SessionEntry};
 use protocol::receipt::ReceiptKind;
+use protocol::session::Submit;
 use protocol::ticket::{ResumeTicket, TICKET_BYTES, Ticket};
 use protocol::{Code, ConversationId, Placed, Platform, Recipient, Refusal, Seq, Timestamp};
 use tokio::time::sleep;
@@ -436,7 +437,7 @@ impl Scene {
     }
 
     async fn send(&self, client: &mut Client, as_: &Speaker, words: Send) -> Answer {
-        let item = SendItem {
+        let item = Submit {
             session: session(as_.session),
             platform: as_.platform,
             ticket: as_.ticket,

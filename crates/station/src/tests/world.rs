@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use api::station::{Admission, Connect, SendAnswer, SendItem};
+use api::station::{Admission, Connect, SendAnswer};
 use api::task::Value;
 use api::transport::{Channel, Connector, InProcess};
 use api::v1;
@@ -29,6 +29,7 @@ use protocol::keys::Topic;
 use protocol::message::Content;
 use protocol::presence::BoatLife;
 use protocol::record::{Task, Work};
+use protocol::session::Submit;
 use protocol::{
     Code, ConversationId, DeviceId, Message, MessageId, Options, Placed, Platform, Position,
     Recipient, Refusal, SendId, Seq, SessionId, Timestamp, UserId,
@@ -186,8 +187,8 @@ pub(super) fn again(send: Send, attempt: u32, age: Duration) -> Send {
 }
 
 /// A send from the session that bears the user's number.
-pub(super) fn item(from: i64, send: Send) -> SendItem {
-    SendItem {
+pub(super) fn item(from: i64, send: Send) -> Submit {
+    Submit {
         session: session(from),
         user: user(from),
         device: device("phone"),
@@ -237,7 +238,7 @@ impl World {
         self.door = Some(self.connector.serve_in_process("boat-1", routes));
     }
 
-    pub(super) async fn submit(&self, items: Vec<SendItem>) -> Vec<Told> {
+    pub(super) async fn submit(&self, items: Vec<Submit>) -> Vec<Told> {
         let wire = items.iter().map(v1::SendItem::from).collect();
         let answers = self.submit_wire(wire).await;
         assert_eq!(answers.len(), items.len());
@@ -259,7 +260,7 @@ impl World {
             .collect()
     }
 
-    pub(super) async fn submit_one(&self, item: SendItem) -> Told {
+    pub(super) async fn submit_one(&self, item: Submit) -> Told {
         self.submit(vec![item]).await.remove(0)
     }
 

@@ -60,7 +60,7 @@ struct World {
     sent: u8,
     next_token: u64,
     owed: BTreeSet<Token>,
-    under_way: Option<Vec<Send>>,
+    under_way: Option<Vec<Submit>>,
     receipts: bool,
     fetching: bool,
     mail_ids: BTreeSet<MessageId>,
@@ -201,8 +201,8 @@ impl World {
         };
         let mut failed = BTreeSet::new();
         let mut answers = Vec::new();
-        for (index, send) in batch.into_iter().enumerate() {
-            let number = send.send_id.as_bytes()[0];
+        for (index, submit) in batch.into_iter().enumerate() {
+            let number = submit.send.send_id.as_bytes()[0];
             let to = self.recipients[&number];
             if failures >> index & 1 == 1 || failed.contains(&to) {
                 failed.insert(to);
@@ -230,10 +230,10 @@ impl World {
                     }
                 }
                 Action::Admit(_) => self.admits += 1,
-                Action::Submit(sends) => {
+                Action::Submit(batch) => {
                     assert!(self.under_way.is_none(), "two batches under way");
-                    assert!(sends.len() <= self.limits.send_window as usize);
-                    self.under_way = Some(sends);
+                    assert!(batch.len() <= self.limits.send_window as usize);
+                    self.under_way = Some(batch);
                 }
                 Action::Receipts(_) => {
                     assert!(!self.receipts, "two calls under way");

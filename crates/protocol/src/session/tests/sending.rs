@@ -15,6 +15,24 @@ fn a_send_is_submitted_and_answered() {
 }
 
 #[test]
+fn a_send_is_submitted_for_the_session_that_it_came_from() {
+    let mut session = open();
+    session.handle_frame(send_to(2, 1), START);
+    let (actions, ClientFrame::Send(send)) = (drained(&mut session), send_to(2, 1)) else {
+        unreachable!()
+    };
+    let submit = Submit {
+        session: session.id(),
+        user: user(1),
+        device: hello().device,
+        platform: hello().platform,
+        send,
+        ticket: None,
+    };
+    assert_eq!(actions, [Action::Submit(vec![submit])]);
+}
+
+#[test]
 fn what_comes_while_a_batch_is_under_way_goes_with_the_next() {
     let mut session = open();
     session.handle_frame(send_to(2, 1), START);

@@ -51,7 +51,8 @@ impl World {
                 session::Action::Admit(hello) => {
                     self.later(index, 30, Answer::Admitted(hello.platform));
                 }
-                session::Action::Submit(sends) => {
+                session::Action::Submit(batch) => {
+                    let sends = batch.into_iter().map(|submit| submit.send).collect();
                     let trouble = match self.rng.random_range(0..2) {
                         _ if !self.chance(self.weather.refusals) => Trouble::None,
                         0 => Trouble::Refused,
