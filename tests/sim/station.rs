@@ -607,9 +607,9 @@ impl World {
             session: open.session,
             life: open.life.clone(),
         };
-        let work = Work::Message(task_of(message, origin, doubt, Bounds::default()));
+        let task = task_of(message, origin, doubt, Bounds::default(), wall);
         prepared.outcome = Ok((id, id.timestamp()));
-        prepared.task = Some(Arc::new(Task::new(work, wall)));
+        prepared.task = Some(Arc::new(task));
         prepared
     }
 

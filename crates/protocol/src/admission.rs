@@ -10,7 +10,7 @@ use crate::frame::Send;
 use crate::group::Role;
 use crate::history::Version;
 use crate::mailbox::{DedupeAnswer, FirstSend};
-use crate::record::MessageTask;
+use crate::record::{MessageTask, Task, Work};
 use crate::{
     Code, ConversationId, DeviceId, GroupId, Message, MessageId, Options, Placed, Recipient,
     Refusal, SessionId, Timestamp, UserId, change,
@@ -113,10 +113,16 @@ pub fn message_of(from: UserId, device: DeviceId, send: &Send, id: MessageId) ->
     }
 }
 
-/// The task of an admitted send; `bounds` are those of the station.
-pub fn task_of(message: Message, origin: Origin, doubt: Doubt, bounds: Bounds) -> MessageTask {
+/// The record of an admitted send, published at `at`; `bounds` are those of the station.
+pub fn task_of(
+    message: Message,
+    origin: Origin,
+    doubt: Doubt,
+    bounds: Bounds,
+    at: Timestamp,
+) -> Task {
     let age = doubt.age();
-    MessageTask {
+    let work = Work::Message(MessageTask {
         message,
         origin: Some(origin),
         maybe_repeat: doubt == Doubt::MaybeRepeat,
@@ -124,7 +130,8 @@ pub fn task_of(message: Message, origin: Origin, doubt: Doubt, bounds: Bounds) -
         age: age.unwrap_or_default(),
         letter: None,
         bounds,
-    }
+    });
+    Task::new(work, at)
 }
 
 /// Checks a change against the message that it is about, as a reader of the conversation has it, and

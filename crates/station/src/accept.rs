@@ -21,8 +21,10 @@ use protocol::admission::{
 use protocol::bounds::Bounds;
 use protocol::delivery::Origin;
 use protocol::frame::{Accepted, Send};
+use protocol::keys::record_key;
 use protocol::mailbox::{DedupeAnswer, DedupeKey, FirstSend};
 use protocol::presence::BoatLife;
+use protocol::record::Task;
 use protocol::session::Submit;
 use protocol::trace::{Span, Step};
 use protocol::{Code, ConversationId, MessageId, Refusal, TraceContext, UserId};
@@ -34,9 +36,8 @@ use crate::ids::MessageIds;
 use crate::limits::Limits;
 use crate::membership::Membership;
 use crate::metrics::AcceptMetrics;
-use crate::publisher::{Published, Publisher};
+use crate::publisher::{Published, Publisher, Records};
 use crate::read_markers::ReadMarker;
-use crate::records::Records;
 use crate::workers::WorkQueue;
 
 /// Outcome of one send.
@@ -405,10 +406,12 @@ impl SendAcceptor {
             session: item.session,
             life: life.clone(),
         };
-        let task = task_of(message, origin, pending.doubt, self.bounds);
-        let trace = item.send.trace.map(accepting);
-        self.records
-            .message(pending.conversation, task, trace, self.clock.now())
+        let now = self.clock.now();
+        let task = Task {
+            trace: item.send.trace.map(accepting),
+            ..task_of(message, origin, pending.doubt, self.bounds, now)
+        };
+        self.records.record(record_key(pending.conversation), &task)
     }
 }
 

@@ -9,12 +9,14 @@ use std::time::Duration;
 use backend::clock::Clock;
 use backend::queue::{NewRecord, Producer};
 use metrics::Counter;
+use protocol::keys::control_key;
 use protocol::mailbox::signed_in_again;
 use protocol::presence::SessionKey;
+use protocol::record::{KickoutTask, Task, Work};
 use protocol::{Code, Refusal, UserId};
 use tokio::time::sleep;
 
-use crate::records::Records;
+use crate::publisher::Records;
 
 /// Sessions of one user to be ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,9 +95,12 @@ impl KickoutQueue {
     }
 
     fn record(&self, kick: KickoutRequest) -> NewRecord {
-        let now = self.clock.now();
-        self.records
-            .kickout(kick.user, kick.sessions, kick.refusal, now)
+        let key = control_key(kick.user);
+        let work = Work::Kickout(KickoutTask {
+            sessions: kick.sessions,
+            refusal: kick.refusal,
+        });
+        self.records.record(key, &Task::new(work, self.clock.now()))
     }
 
     /// Returns the records that were not acknowledged. A kickout names exact sessions, so a second

@@ -27,7 +27,6 @@ mod read;
 mod read_markers;
 mod receipt_notifier;
 mod receipts;
-mod records;
 mod renewal;
 mod revocations;
 pub mod sessions;

@@ -1,18 +1,50 @@
-//! Publishes sends: each partition by itself, behind a breaker, so that an unavailable one delays
-//! no other.
+//! Publishes records of the topic `message`: each partition by itself, behind a breaker, so that an
+//! unavailable one delays no other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backend::queue::{NewRecord, Partition, Producer};
+use api::task::Value;
+use backend::queue::{NewRecord, Partition, Producer, Queue};
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use metrics::{Counter, counter};
 use parking_lot::Mutex;
 use protocol::Timestamp;
 use protocol::breaker::{Breakers, Passage, SILENCE};
+use protocol::keys::{Topic, partition_of};
+use protocol::record::Task;
 use tokio::time::{Instant, sleep_until};
+
+/// Makes records, each in the one partition that its key belongs to. Knows how many partitions
+/// there are, which never changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Records {
+    partitions: u32,
+}
+
+impl Records {
+    pub(crate) fn of(queue: &dyn Queue) -> Records {
+        Records {
+            partitions: queue.partitions(Topic::Message),
+        }
+    }
+
+    /// Record of a task under the key of its conversation, or of its user.
+    pub(crate) fn record(&self, key: [u8; 17], task: &Task) -> NewRecord {
+        NewRecord {
+            partition: Partition {
+                topic: Topic::Message,
+                number: partition_of(&key, self.partitions),
+            },
+            key: Bytes::copy_from_slice(&key),
+            headers: task.headers(),
+            value: task.encode(),
+        }
+    }
+}
 
 /// Answer of the log for a record.
 #[derive(Debug)]
