@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::event_frames::EventFrames;
+use api::codec::EventFrames;
 use protocol::cache::Invalidation;
 use protocol::conversation::Head;
 use protocol::delivery::{

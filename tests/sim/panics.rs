@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use api::event_frames::EventFrames;
+use api::codec::EventFrames;
 use bytes::Bytes;
 use protocol::event::{Encode, Event};
 use protocol::keys::Topic;

@@ -7,6 +7,7 @@ mod length;
 use bytes::{Bytes, BytesMut};
 use prost::Message as _;
 use prost::encoding::encoded_len_varint;
+use protocol::event::{Encode, Event};
 use protocol::frame::{ClientFrame, ServerFrame};
 use protocol::{Code, Placed, Recipient, Refusal, SendId, TraceContext, UserId};
 
@@ -48,7 +49,7 @@ pub fn encode_traced(placed: &Placed, trace: Option<TraceContext>) -> Bytes {
 }
 
 /// Encodes the copy of this user.
-pub fn encode_copy(placed: &Placed, owner: Option<UserId>, trace: Option<TraceContext>) -> Bytes {
+fn encode_copy(placed: &Placed, owner: Option<UserId>, trace: Option<TraceContext>) -> Bytes {
     let chat = v1::MsgChat {
         user_id: owner.map_or(0, UserId::get),
         traceparent: trace_text(trace),
@@ -58,6 +59,27 @@ pub fn encode_copy(placed: &Placed, owner: Option<UserId>, trace: Option<TraceCo
     let mut bytes = BytesMut::with_capacity(1 + encoded_len_varint(len as u64) + len);
     prost::encoding::message::encode(MESSAGE_TAG, &chat, &mut bytes);
     bytes.freeze()
+}
+
+/// Makes a complete `ServerFrame` of each event. Frames of messages carry the trace.
+#[derive(Clone, Copy, Debug)]
+pub struct EventFrames;
+
+impl Encode for EventFrames {
+    fn encode(&self, event: &Event<'_>, trace: Option<TraceContext>) -> Bytes {
+        match event {
+            Event::Message(placed) => encode_traced(placed, trace),
+            Event::SenderCopy(placed) => encode_copy(placed, Some(placed.message.from), trace),
+            Event::Changed {
+                conversation,
+                change,
+            } => encode_server(&ServerFrame::Changed {
+                conversation: *conversation,
+                changed: change.clone(),
+            }),
+            Event::List(event) => encode_server(&ServerFrame::Listed(*event)),
+        }
+    }
 }
 
 /// Reads a frame from a client. Bytes of the message are slices of `bytes`, not copies.

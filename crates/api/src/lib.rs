@@ -9,7 +9,6 @@ pub mod codec;
 pub mod convert;
 pub mod dead_letter;
 pub mod envelope;
-pub mod event_frames;
 mod hidden;
 pub mod station;
 pub mod status;

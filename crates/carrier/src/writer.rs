@@ -15,7 +15,7 @@ mod stamping;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::event_frames::EventFrames;
+use api::codec::EventFrames;
 use api::trace::{self, Spans};
 use backend::Backends;
 use backend::clock::Clock;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::event_frames::EventFrames;
+use api::codec::EventFrames;
 use backend::{Backends, Error, Kind};
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt, stream};
