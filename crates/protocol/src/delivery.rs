@@ -29,12 +29,9 @@ mod tests;
 
 use std::time::Duration;
 
-pub use action::{
-    Action, DeliveryLoad, FailedPart, Notice, Push, PushOutcome, PushToken, Retry, Route,
-    RouteFailure, RouteToken, SessionEvent, Settlement,
-};
+pub use action::{Action, DeliveryLoad, FailedPart, Notice, Retry, SessionEvent, Settlement};
 pub use backoff::{Tiers, retry_wait};
-pub use machine::Delivery;
+pub use machine::{Delivery, Push, PushOutcome, PushToken, Route, RouteFailure, RouteToken};
 pub use offsets::{OffsetTracker, PartitionKey};
 pub use plan::{PLATFORM_KNOWN_FOR, group_obligations, live_only, obligations};
 pub use task::{DeliveryTask, Obligation, Origin, Source};

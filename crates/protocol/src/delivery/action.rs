@@ -1,36 +1,11 @@
 //! Actions of the carrier, and the answers to them.
 
-use bytes::Bytes;
-
-use super::arena::Key;
-use super::{DeliveryTask, Obligation, Source};
-use crate::cache::Invalidation;
+use super::{DeliveryTask, Obligation, Push, Route, Source};
 use crate::frame::PlacedEcho;
 use crate::ledger::{DeadReason, FailureCause, LedgerEntry};
-use crate::mailbox::RouteRequest;
 use crate::notify::Notification;
-use crate::presence::{BoatLife, DeniedBoats, SessionKey};
-use crate::{MessageId, Refusal, SendId, SessionId, Timestamp, TraceContext};
-
-/// Names an open [`Route`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RouteToken(pub(super) Key);
-
-/// Names an open [`Push`]; on the wire it is [`PushToken::number`], which is never 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PushToken(pub(super) Key);
-
-impl PushToken {
-    pub fn number(self) -> u64 {
-        self.0.number()
-    }
-
-    /// Any number is accepted: 0 asks for no outcome, and an answer to a push that does not exist is
-    /// ignored.
-    pub fn from_number(number: u64) -> PushToken {
-        PushToken(Key::from_number(number))
-    }
-}
+use crate::presence::{BoatLife, SessionKey};
+use crate::{Refusal, SendId, SessionId, Timestamp};
 
 /// An action for the caller, from [`Delivery::poll_action`](super::Delivery::poll_action).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,42 +30,6 @@ pub enum Action {
     Settled(Box<Settlement>),
 }
 
-/// A question to the mailbox.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
-    pub token: RouteToken,
-    /// The question itself, still to be [stamped](Route::stamp).
-    pub request: RouteRequest,
-    /// Cache entries to invalidate before the look for sessions: see [`crate::cache`].
-    pub outdated: Vec<Invalidation>,
-    /// On a retry, the time of the record's first attempt.
-    pub first_at: Option<Timestamp>,
-    /// Trace of the message.
-    pub trace: Option<TraceContext>,
-}
-
-impl Route {
-    /// Dates the question as it is asked: now, while these boats are known to have ended.
-    pub fn stamp(&mut self, now: Timestamp, denied: &DeniedBoats) {
-        self.request.now = now;
-        self.request.denied = denied.clone();
-    }
-}
-
-/// A message for one session: from this machine to the [`Session`](crate::session::Session).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Push {
-    pub token: PushToken,
-    pub session: SessionId,
-    pub message: MessageId,
-    /// The complete frame, shared by all its recipients.
-    pub frame: Bytes,
-    /// False: the push is done once written.
-    pub needs_ack: bool,
-    /// Trace context of this delivery.
-    pub trace: Option<TraceContext>,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     pub life: BoatLife,
@@ -109,28 +48,6 @@ pub enum SessionEvent {
     Hint,
     /// Close the session, with this as its last frame.
     Close(Refusal),
-}
-
-/// Outcome of a push.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum PushOutcome {
-    /// Acknowledged, or written if no acknowledgement was requested.
-    Done,
-    NoAck,
-    NoSession,
-    /// The session's windows are full.
-    Full,
-    /// The boat was unreachable, or its answer did not come.
-    Unreachable,
-}
-
-/// Failure of a route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum RouteFailure {
-    /// The store did not answer: retried, and the attempt does not count.
-    Unavailable,
-    /// The store refused: the attempt counts.
-    Refused,
 }
 
 /// Everything that must be durable before a record counts as settled: publish the retries, the

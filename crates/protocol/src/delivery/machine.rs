@@ -1,5 +1,5 @@
-//! The machine: its open work, and the entry and end of tasks. `routing` has the mailbox's answers,
-//! `pushing` the boats'.
+//! The machine: its open work, and the entry and end of tasks. `routing` has the questions to the
+//! mailbox and its answers, `pushing` those of the boats.
 
 mod audiences;
 mod pushing;
@@ -10,23 +10,22 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use self::audiences::Audiences;
-use self::record::{Leg, Record, keeping_mail, mail, targets};
+pub use self::pushing::{Push, PushOutcome, PushToken};
+use self::record::{Leg, Record};
+pub use self::routing::{Route, RouteFailure, RouteToken};
 use super::arena::{Arena, Key};
 use super::budget::Budget;
 use super::lanes::{Lanes, LegKey};
 use super::{
-    Action, DeliveryLimits, DeliveryLoad, DeliveryTask, Notice, Obligation, PartitionKey,
-    PushOutcome, PushToken, Route, RouteFailure, RouteToken, SessionEvent, Settlement, Source,
-    settle,
+    Action, DeliveryLimits, DeliveryLoad, DeliveryTask, Notice, PartitionKey, SessionEvent,
+    Settlement, Source, settle,
 };
-use crate::cache;
 use crate::frame::PlacedEcho;
-use crate::keys::Topic;
 use crate::ledger::{FailureCause, LedgerEvent};
-use crate::mailbox::{Mail, RouteAnswer, RouteRequest};
+use crate::mailbox::RouteAnswer;
 use crate::message::Target;
 use crate::presence::{BoatLife, DeniedBoats, SessionKey};
-use crate::{Moment, Options, Platform, Timestamp, UserId};
+use crate::{Moment, Timestamp, UserId};
 
 /// All deliveries in flight. Tasks go in, actions come out; every task ends in exactly one
 /// [`Settlement`], unless its partition is revoked before.
@@ -316,73 +315,6 @@ impl Delivery {
                 }),
             }));
         }
-    }
-
-    fn begin_user(&mut self, now: Moment, record: Key, index: usize, offline: bool) {
-        let Some(task) = self.records.get(record).map(|record| &record.task) else {
-            return;
-        };
-        let Obligation {
-            user, platforms, ..
-        } = &task.owed[index];
-        let mirror = task.is_only_told(*user);
-        let stores = task.placed.message.options.has(Options::STORE_OFFLINE);
-        let keeping = || keeping_mail(platforms);
-        // Without a platform that keeps it the body would travel for nothing.
-        let mail = (stores && !mirror && !keeping().is_empty()).then(|| mail(task));
-        let (kind, platforms, forced) = match (mirror, offline) {
-            (true, true) => (RouteKind::Renew(index), Vec::new(), Vec::new()),
-            (true, false) => (RouteKind::First(index), Vec::new(), Vec::new()),
-            (false, false) => (RouteKind::First(index), keeping(), Vec::new()),
-            (false, true) if stores => (RouteKind::Offline(index), keeping(), keeping()),
-            (false, true) => {
-                let absent: Vec<Target> = targets(*user, platforms).collect();
-                if let Some(record) = self.records.get_mut(record) {
-                    absent
-                        .into_iter()
-                        .for_each(|target| record.note_absent(now, target));
-                }
-                return;
-            }
-        };
-        let user = *user;
-        self.route(record, kind, user, platforms, forced, mail);
-    }
-
-    fn route(
-        &mut self,
-        record: Key,
-        kind: RouteKind,
-        user: UserId,
-        platforms: Vec<Platform>,
-        forced: Vec<Platform>,
-        mail: Option<Mail>,
-    ) {
-        let (mut trace, mut outdated, mut first_at) = (None, Vec::new(), None);
-        if let Some(record) = self.records.get_mut(record) {
-            record.open += 1;
-            let task = &record.task;
-            trace = task.trace;
-            let is_retry = matches!(record.source.topic, Topic::Retry(_));
-            first_at = is_retry.then_some(task.first_at);
-            outdated = cache::outdated(&task.placed, task.rev, user);
-        }
-        let token = RouteToken(self.routes.insert(OpenRoute { record, kind }));
-        let request = RouteRequest {
-            user,
-            platforms,
-            forced,
-            mail,
-            denied: self.denied.clone(),
-            now: Timestamp::ZERO,
-        };
-        self.actions.push_back(Action::Route(Route {
-            token,
-            request,
-            outdated,
-            first_at,
-            trace,
-        }));
     }
 
     /// Fails the leg's attempt; the target may still be owed the message.

@@ -2,17 +2,62 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::record::{Leg, keeping_mail, mail};
 use super::{Delivery, OpenPush, RouteKind};
 use crate::code::{Code, Refusal};
 use crate::delivery::arena::Key;
 use crate::delivery::lanes::{LegKey, Waiting};
 use crate::delivery::settle::PartFailure;
-use crate::delivery::{Action, Notice, Push, PushOutcome, PushToken, SessionEvent};
+use crate::delivery::{Action, Notice, SessionEvent};
 use crate::ledger::{FailureCause, LedgerEntry, LedgerEvent};
 use crate::message::Target;
 use crate::presence::{BoatLife, SessionEntry};
-use crate::{Moment, Options, SessionId};
+use crate::{MessageId, Moment, Options, SessionId, TraceContext};
+
+/// Names an open [`Push`]; on the wire it is [`PushToken::number`], which is never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PushToken(pub(super) Key);
+
+impl PushToken {
+    pub fn number(self) -> u64 {
+        self.0.number()
+    }
+
+    /// Any number is accepted: 0 asks for no outcome, and an answer to a push that does not exist is
+    /// ignored.
+    pub fn from_number(number: u64) -> PushToken {
+        PushToken(Key::from_number(number))
+    }
+}
+
+/// A message for one session: from this machine to the [`Session`](crate::session::Session).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Push {
+    pub token: PushToken,
+    pub session: SessionId,
+    pub message: MessageId,
+    /// The complete frame, shared by all its recipients.
+    pub frame: Bytes,
+    /// False: the push is done once written.
+    pub needs_ack: bool,
+    /// Trace context of this delivery.
+    pub trace: Option<TraceContext>,
+}
+
+/// Outcome of a push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PushOutcome {
+    /// Acknowledged, or written if no acknowledgement was requested.
+    Done,
+    NoAck,
+    NoSession,
+    /// The session's windows are full.
+    Full,
+    /// The boat was unreachable, or its answer did not come.
+    Unreachable,
+}
 
 impl Delivery {
     pub(super) fn add_leg(

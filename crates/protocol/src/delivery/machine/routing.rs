@@ -1,19 +1,123 @@
-//! The mailbox's answers, and their consequences.
+//! Questions to the mailbox, its answers, and their consequences.
 
 use std::collections::BTreeSet;
 
-use super::record::{cause_of, targets};
-use super::{Delivery, pushing};
+use super::record::{cause_of, keeping_mail, mail, targets};
+use super::{Delivery, OpenRoute, RouteKind, pushing};
+use crate::cache::{self, Invalidation};
 use crate::delivery::arena::Key;
 use crate::delivery::lanes::LegKey;
-use crate::delivery::{Action, Notice, Obligation, RouteFailure, SessionEvent, live_only};
+use crate::delivery::{Action, Notice, Obligation, SessionEvent, live_only};
+use crate::keys::Topic;
 use crate::ledger::{FailureCause, LedgerEvent};
-use crate::mailbox::RouteAnswer;
+use crate::mailbox::{Mail, RouteAnswer, RouteRequest};
 use crate::message::Target;
-use crate::presence::SessionEntry;
-use crate::{Moment, Platform, UserId};
+use crate::presence::{DeniedBoats, SessionEntry};
+use crate::{Moment, Options, Platform, Timestamp, TraceContext, UserId};
+
+/// Names an open [`Route`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouteToken(pub(super) Key);
+
+/// A question to the mailbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    pub token: RouteToken,
+    /// The question itself, still to be [stamped](Route::stamp).
+    pub request: RouteRequest,
+    /// Cache entries to invalidate before the look for sessions: see [`crate::cache`].
+    pub outdated: Vec<Invalidation>,
+    /// On a retry, the time of the record's first attempt.
+    pub first_at: Option<Timestamp>,
+    /// Trace of the message.
+    pub trace: Option<TraceContext>,
+}
+
+impl Route {
+    /// Dates the question as it is asked: now, while these boats are known to have ended.
+    pub fn stamp(&mut self, now: Timestamp, denied: &DeniedBoats) {
+        self.request.now = now;
+        self.request.denied = denied.clone();
+    }
+}
+
+/// Failure of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RouteFailure {
+    /// The store did not answer: retried, and the attempt does not count.
+    Unavailable,
+    /// The store refused: the attempt counts.
+    Refused,
+}
 
 impl Delivery {
+    pub(super) fn begin_user(&mut self, now: Moment, record: Key, index: usize, offline: bool) {
+        let Some(task) = self.records.get(record).map(|record| &record.task) else {
+            return;
+        };
+        let Obligation {
+            user, platforms, ..
+        } = &task.owed[index];
+        let mirror = task.is_only_told(*user);
+        let stores = task.placed.message.options.has(Options::STORE_OFFLINE);
+        let keeping = || keeping_mail(platforms);
+        // Without a platform that keeps it the body would travel for nothing.
+        let mail = (stores && !mirror && !keeping().is_empty()).then(|| mail(task));
+        let (kind, platforms, forced) = match (mirror, offline) {
+            (true, true) => (RouteKind::Renew(index), Vec::new(), Vec::new()),
+            (true, false) => (RouteKind::First(index), Vec::new(), Vec::new()),
+            (false, false) => (RouteKind::First(index), keeping(), Vec::new()),
+            (false, true) if stores => (RouteKind::Offline(index), keeping(), keeping()),
+            (false, true) => {
+                let absent: Vec<Target> = targets(*user, platforms).collect();
+                if let Some(record) = self.records.get_mut(record) {
+                    absent
+                        .into_iter()
+                        .for_each(|target| record.note_absent(now, target));
+                }
+                return;
+            }
+        };
+        let user = *user;
+        self.route(record, kind, user, platforms, forced, mail);
+    }
+
+    pub(super) fn route(
+        &mut self,
+        record: Key,
+        kind: RouteKind,
+        user: UserId,
+        platforms: Vec<Platform>,
+        forced: Vec<Platform>,
+        mail: Option<Mail>,
+    ) {
+        let (mut trace, mut outdated, mut first_at) = (None, Vec::new(), None);
+        if let Some(record) = self.records.get_mut(record) {
+            record.open += 1;
+            let task = &record.task;
+            trace = task.trace;
+            let is_retry = matches!(record.source.topic, Topic::Retry(_));
+            first_at = is_retry.then_some(task.first_at);
+            outdated = cache::outdated(&task.placed, task.rev, user);
+        }
+        let token = RouteToken(self.routes.insert(OpenRoute { record, kind }));
+        let request = RouteRequest {
+            user,
+            platforms,
+            forced,
+            mail,
+            denied: self.denied.clone(),
+            now: Timestamp::ZERO,
+        };
+        self.actions.push_back(Action::Route(Route {
+            token,
+            request,
+            outdated,
+            first_at,
+            trace,
+        }));
+    }
+
     pub(super) fn routed_first(
         &mut self,
         now: Moment,
