@@ -1,16 +1,27 @@
-//! `Deliver` streams, one per pushing peer, and the outcomes it waits for.
+//! `Deliver` streams, one per pushing peer: batches in, and the outcomes it waits for.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use api::boat::Outcome;
+use api::boat::{DeliverBatch, Notice, NoticeKind, Outcome};
+use api::status::from_refusal;
 use api::trace::Spans;
+use api::v1;
+use futures_util::Stream;
 use parking_lot::{Mutex, RwLock};
+use protocol::delivery::Push;
 use protocol::session::{self, Token};
 use protocol::{MessageId, TraceContext};
+use tonic::{Status, Streaming};
+use tracing::warn;
 
+use crate::boat::{Boat, Shortage};
 use crate::traced::PushTrace;
+
+/// Batches taken from a stream before its outcomes get a turn.
+const BATCHES_A_TURN: usize = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct DeliverStreams {
@@ -85,11 +96,6 @@ impl DeliverStreams {
 }
 
 impl DeliverStream {
-    /// Source of the pushes of this stream.
-    pub(crate) fn id(&self) -> u32 {
-        self.id
-    }
-
     /// Records the span of this push once its outcome is known.
     pub(crate) fn trace(&self, number: u64, delivery: TraceContext, message: MessageId) {
         if number != 0 {
@@ -134,5 +140,131 @@ impl OutcomeSender {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+}
+
+impl Boat {
+    /// False: no such session here.
+    pub(crate) fn notify(&self, notice: Notice) -> bool {
+        let Some(connection) = self.connections.get(notice.session) else {
+            return false;
+        };
+        connection.update(|session| {
+            if session.is_closed() {
+                return false;
+            }
+            match notice.kind {
+                NoticeKind::Frame(frame) => session.notice(frame, self.now()),
+                NoticeKind::Hint => session.hint(),
+                NoticeKind::Close(refusal) => session.close(refusal, self.now()),
+            }
+            true
+        })
+    }
+
+    /// False: no such session here.
+    fn push(&self, source: u32, push: Push) -> bool {
+        let Some(connection) = self.connections.get(push.session) else {
+            return false;
+        };
+        let room = self.limits.outgoing_bytes_max as usize / 2;
+        connection.update(|session| {
+            // The loop has polled the last outcomes: a push accepted now would never get one.
+            if session.is_closed() {
+                return false;
+            }
+            // Under memory shortage half of the usual limit is enough.
+            if self.is_short_of(Shortage::Memory) && session.outgoing() >= room {
+                session.refuse_push(source, &push);
+            } else {
+                session.push(source, push, self.now());
+            }
+            true
+        })
+    }
+}
+
+/// Stream of a carrier: batches in, outcomes out. Its end loses nothing: pushes in flight still
+/// reach the clients, and the carrier's own deadlines decide.
+pub(crate) struct DeliverService {
+    boat: Arc<Boat>,
+    source: DeliverStream,
+    /// `None` once the carrier has closed its side.
+    batches: Option<Streaming<v1::DeliverBatch>>,
+}
+
+impl DeliverService {
+    pub(crate) fn new(boat: Arc<Boat>, batches: Streaming<v1::DeliverBatch>) -> DeliverService {
+        DeliverService {
+            source: boat.sources.open(),
+            boat,
+            batches: Some(batches),
+        }
+    }
+
+    /// Takes received batches; an error ends the stream.
+    fn poll_batches(&mut self, cx: &mut Context<'_>) -> Result<(), Status> {
+        for _ in 0..BATCHES_A_TURN {
+            let Some(batches) = &mut self.batches else {
+                return Ok(());
+            };
+            match Pin::new(batches).poll_next(cx) {
+                Poll::Ready(Some(Ok(batch))) => self.deliver(batch)?,
+                Poll::Ready(Some(Err(_)) | None) => self.batches = None,
+                Poll::Pending => return Ok(()),
+            }
+        }
+        cx.waker().wake_by_ref();
+        Ok(())
+    }
+
+    fn deliver(&self, batch: v1::DeliverBatch) -> Result<(), Status> {
+        let batch = DeliverBatch::try_from(batch).map_err(|refusal| {
+            warn!(text = %refusal.text, "a carrier's batch cannot be read");
+            from_refusal(&refusal)
+        })?;
+        let mine = self.boat.is_mine(&batch.life);
+        for push in batch.pushes {
+            let number = push.token.number();
+            if let Some(trace) = self.boat.tracer.spans().sampled(push.trace) {
+                self.source.trace(number, trace, push.message);
+            }
+            if !mine || !self.boat.push(self.source.id, push) {
+                let outcome = session::Outcome::NoSession;
+                self.boat.metrics.outcome(outcome).increment(1);
+                self.source.resolve(number, outcome);
+            }
+        }
+        if mine {
+            for notice in batch.notices {
+                self.boat.notify(notice);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Stream for DeliverService {
+    type Item = Result<v1::OutcomeBatch, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        if let Err(status) = this.poll_batches(cx) {
+            this.batches = None;
+            return Poll::Ready(Some(Err(status)));
+        }
+        match this.source.poll_outcomes(cx) {
+            Poll::Ready(outcomes) => Poll::Ready(Some(Ok(v1::OutcomeBatch {
+                outcomes: outcomes.into_iter().map(v1::Outcome::from).collect(),
+            }))),
+            Poll::Pending if this.batches.is_none() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for DeliverService {
+    fn drop(&mut self) {
+        self.boat.sources.close(&self.source);
     }
 }
