@@ -1,16 +1,14 @@
-//! Deliveries, outcomes and notices of a boat.
+//! Batches, outcomes and notices of a boat.
 
 use std::num::NonZeroU32;
 
-use protocol::delivery::{Push, PushToken};
 use protocol::drain::BoatState;
-use protocol::{MessageId, Refusal, SessionId, TraceContext, session};
+use protocol::{Refusal, SessionId, session};
 
 use super::{by_value, field, invalid, life, list, present};
 use crate::boat::{
     DeliverBatch, DrainCommand, DrainOrder, DrainProgress, Notice, NoticeBatch, NoticeKind, Outcome,
 };
-use crate::trace::trace_text;
 use crate::v1;
 use crate::v1::drain_request::Order as WireOrder;
 use crate::v1::drain_response::State as WireState;
@@ -34,34 +32,6 @@ impl From<&DeliverBatch> for v1::DeliverBatch {
             life: Some((&batch.life).into()),
             deliveries: batch.pushes.iter().map(v1::Delivery::from).collect(),
             notices: batch.notices.iter().map(v1::Notice::from).collect(),
-        }
-    }
-}
-
-impl TryFrom<v1::Delivery> for Push {
-    type Error = Refusal;
-
-    fn try_from(wire: v1::Delivery) -> Result<Self, Refusal> {
-        Ok(Push {
-            token: PushToken::from_number(wire.token),
-            session: field("delivery.session", SessionId::new(wire.session))?,
-            message: field("delivery.msg_id", MessageId::new(wire.msg_id))?,
-            frame: wire.frame,
-            needs_ack: wire.needs_ack,
-            trace: TraceContext::parse(&wire.traceparent),
-        })
-    }
-}
-
-impl From<&Push> for v1::Delivery {
-    fn from(push: &Push) -> Self {
-        v1::Delivery {
-            token: push.token.number(),
-            session: push.session.get(),
-            msg_id: push.message.get(),
-            frame: push.frame.clone(),
-            needs_ack: push.needs_ack,
-            traceparent: trace_text(push.trace),
         }
     }
 }
@@ -153,7 +123,6 @@ impl From<&NoticeBatch> for v1::NoticeRequest {
 
 by_value! {
     DeliverBatch => v1::DeliverBatch,
-    Push => v1::Delivery,
     DrainCommand => v1::DrainRequest,
     Notice => v1::Notice,
     NoticeBatch => v1::NoticeRequest,

@@ -1,16 +1,20 @@
 //! `MsgChat`, the one message of the wire, in its three stages: as a client sends it ([`Send`]), as
-//! the log has it ([`Message`]), and with its place ([`Placed`]).
+//! the log has it ([`Message`]), and with its place ([`Placed`]). Two items of batches carry it
+//! between services: a [`Submit`] to a station, and a [`Push`] to a boat.
 
 use std::time::Duration;
 
+use protocol::delivery::{Push, PushToken};
 use protocol::frame::Send;
 use protocol::message::{Content, Target};
+use protocol::session::Submit;
 use protocol::{
     Code, DeviceId, GroupId, Message, MessageId, Options, Placed, Position, Recipient, Refusal,
-    Seq, Timestamp, TraceContext, UserId,
+    Seq, SessionId, Timestamp, TraceContext, UserId,
 };
 
 use super::change::change;
+use super::station::{ticket, ticket_bytes};
 use super::{by_value, field, id_or_zero, invalid, millis, optional_message, platform};
 use super::{platform_number, present};
 use crate::trace::trace_text;
@@ -117,6 +121,34 @@ impl From<&Send> for v1::Send {
     }
 }
 
+impl TryFrom<v1::SendItem> for Submit {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::SendItem) -> Result<Self, Refusal> {
+        Ok(Submit {
+            session: field("send_item.session", SessionId::new(wire.session))?,
+            user: field("send_item.user", UserId::new(wire.user))?,
+            device: field("send_item.device", DeviceId::new(&wire.device))?,
+            platform: platform("send_item.platform", wire.platform)?,
+            send: present("send_item.send", wire.send)?.try_into()?,
+            ticket: ticket("send_item.ticket", &wire.ticket)?,
+        })
+    }
+}
+
+impl From<&Submit> for v1::SendItem {
+    fn from(submit: &Submit) -> Self {
+        v1::SendItem {
+            session: submit.session.get(),
+            user: submit.user.get(),
+            device: submit.device.as_str().to_owned(),
+            platform: platform_number(submit.platform),
+            send: Some((&submit.send).into()),
+            ticket: ticket_bytes(submit.ticket.as_ref()),
+        }
+    }
+}
+
 impl TryFrom<v1::MsgChat> for Message {
     type Error = Refusal;
 
@@ -181,6 +213,34 @@ impl From<&Placed> for v1::MsgChat {
     }
 }
 
+impl TryFrom<v1::Delivery> for Push {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::Delivery) -> Result<Self, Refusal> {
+        Ok(Push {
+            token: PushToken::from_number(wire.token),
+            session: field("delivery.session", SessionId::new(wire.session))?,
+            message: field("delivery.msg_id", MessageId::new(wire.msg_id))?,
+            frame: wire.frame,
+            needs_ack: wire.needs_ack,
+            trace: TraceContext::parse(&wire.traceparent),
+        })
+    }
+}
+
+impl From<&Push> for v1::Delivery {
+    fn from(push: &Push) -> Self {
+        v1::Delivery {
+            token: push.token.number(),
+            session: push.session.get(),
+            msg_id: push.message.get(),
+            frame: push.frame.clone(),
+            needs_ack: push.needs_ack,
+            traceparent: trace_text(push.trace),
+        }
+    }
+}
+
 impl TryFrom<v1::DeliverTarget> for Target {
     type Error = Refusal;
 
@@ -203,6 +263,8 @@ impl From<Target> for v1::DeliverTarget {
 
 by_value! {
     Send => v1::Send,
+    Submit => v1::SendItem,
     Message => v1::MsgChat,
     Placed => v1::MsgChat,
+    Push => v1::Delivery,
 }

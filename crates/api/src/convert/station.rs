@@ -6,7 +6,7 @@ use bytes::Bytes;
 use protocol::frame::Accepted;
 use protocol::mailbox::{MailCursor, ReassertAnswer};
 use protocol::revocation::{PageStart, UserRevocation};
-use protocol::session::{Page, PageItem, Submit};
+use protocol::session::{Page, PageItem};
 use protocol::ticket::{ResumeTicket, Ticket};
 use protocol::{Code, DeviceId, GroupId, MessageId, Refusal, SessionId, Timestamp, UserId};
 
@@ -118,7 +118,7 @@ impl From<Result<Admission, Refusal>> for v1::ConnectResponse {
 }
 
 /// Ticket; `None` for no bytes.
-fn ticket(name: &str, bytes: &[u8]) -> Result<Option<Ticket>, Refusal> {
+pub(super) fn ticket(name: &str, bytes: &[u8]) -> Result<Option<Ticket>, Refusal> {
     match bytes {
         [] => Ok(None),
         bytes => match bytes.try_into() {
@@ -128,7 +128,7 @@ fn ticket(name: &str, bytes: &[u8]) -> Result<Option<Ticket>, Refusal> {
     }
 }
 
-fn ticket_bytes(ticket: Option<&Ticket>) -> Bytes {
+pub(super) fn ticket_bytes(ticket: Option<&Ticket>) -> Bytes {
     ticket.map_or_else(Bytes::new, |ticket| {
         Bytes::copy_from_slice(ticket.as_bytes())
     })
@@ -359,34 +359,6 @@ impl From<Reasserted> for v1::ReassertResult {
             marker,
             mail_waits,
             ticket: ticket_bytes(reasserted.ticket.as_ref()),
-        }
-    }
-}
-
-impl TryFrom<v1::SendItem> for Submit {
-    type Error = Refusal;
-
-    fn try_from(wire: v1::SendItem) -> Result<Self, Refusal> {
-        Ok(Submit {
-            session: field("send_item.session", SessionId::new(wire.session))?,
-            user: field("send_item.user", UserId::new(wire.user))?,
-            device: field("send_item.device", DeviceId::new(&wire.device))?,
-            platform: platform("send_item.platform", wire.platform)?,
-            send: present("send_item.send", wire.send)?.try_into()?,
-            ticket: ticket("send_item.ticket", &wire.ticket)?,
-        })
-    }
-}
-
-impl From<&Submit> for v1::SendItem {
-    fn from(submit: &Submit) -> Self {
-        v1::SendItem {
-            session: submit.session.get(),
-            user: submit.user.get(),
-            device: submit.device.as_str().to_owned(),
-            platform: platform_number(submit.platform),
-            send: Some((&submit.send).into()),
-            ticket: ticket_bytes(submit.ticket.as_ref()),
         }
     }
 }
@@ -783,7 +755,6 @@ by_value! {
     Reassert => v1::ReassertSession,
     RefreshToken => v1::RefreshRequest,
     ResumeSession => v1::ResumeSession,
-    Submit => v1::SendItem,
     ReceiptItem => v1::ReceiptItem,
     MailAck => v1::MailAckItem,
     SyncCall => v1::SyncCall,
