@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use client::core::{
-    Action, CatchUp, Change, ConnectionState, Core, Limits, Reset, SendStatus, Settings, Shown,
-    Snapshot,
+    Action, CatchUp, Change, ConnectionState, Core, Event, Limits, Reset, SendStatus, Settings,
+    Shown, Snapshot,
 };
 use protocol::frame::ClientFrame;
 use protocol::message::Content;
@@ -224,48 +224,51 @@ impl CoreDevice {
                 Action::Disconnect(why) => return Some(Io::Disconnect(why)),
                 Action::Transmit(frame) => return Some(Io::Transmit(frame)),
                 Action::Store { batch, changes } => return Some(Io::Store { batch, changes }),
-                Action::Show(shown) => self.show(shown, now),
-                Action::Status { send_id, status } => self.status(send_id, status, now),
-                Action::Reset(Reset::ListAhead) if self.lists_may_be_ahead => {}
-                Action::Reset(reset) => {
-                    let finding = format!("{} was told to reset: {reset:?}", self.name);
-                    self.findings.push(finding);
-                }
-                Action::Gap {
-                    number,
-                    conversation,
-                    from,
-                    to,
-                } => {
-                    let wrong = self.app.skip(conversation, from, to);
-                    self.judge_shown(conversation, wrong);
-                    if let Some(number) = number {
-                        self.with(|core| core.handle_taken(number, now));
-                    }
-                }
-                Action::Changed {
-                    number,
-                    conversation,
-                    changed,
-                } => {
-                    let wrong = self.app.change(conversation, changed);
-                    self.judge_shown(conversation, wrong);
-                    self.with(|core| core.handle_taken(number, now));
-                }
-                Action::Hidden {
-                    number,
-                    conversation,
-                    seqs,
-                } => {
-                    self.app.hide(conversation, seqs);
-                    self.with(|core| core.handle_taken(number, now));
-                }
-                Action::Receipt(_)
-                | Action::Older { .. }
-                | Action::Asked { .. }
-                | Action::State(_)
-                | Action::Listed(_) => {}
+                Action::Event(event) => self.hear(event, now),
+                Action::Older { .. } | Action::Asked { .. } | Action::Listed(_) => {}
             }
+        }
+    }
+
+    fn hear(&mut self, event: Event, now: Timestamp) {
+        match event {
+            Event::Message(shown) => self.show(shown, now),
+            Event::Status { send_id, status } => self.status(send_id, status, now),
+            Event::Reset(Reset::ListAhead) if self.lists_may_be_ahead => {}
+            Event::Reset(reset) => {
+                let finding = format!("{} was told to reset: {reset:?}", self.name);
+                self.findings.push(finding);
+            }
+            Event::Gap {
+                number,
+                conversation,
+                from,
+                to,
+            } => {
+                let wrong = self.app.skip(conversation, from, to);
+                self.judge_shown(conversation, wrong);
+                if let Some(number) = number {
+                    self.with(|core| core.handle_taken(number, now));
+                }
+            }
+            Event::Changed {
+                number,
+                conversation,
+                changed,
+            } => {
+                let wrong = self.app.change(conversation, changed);
+                self.judge_shown(conversation, wrong);
+                self.with(|core| core.handle_taken(number, now));
+            }
+            Event::Hidden {
+                number,
+                conversation,
+                seqs,
+            } => {
+                self.app.hide(conversation, seqs);
+                self.with(|core| core.handle_taken(number, now));
+            }
+            Event::Receipt(_) | Event::State(_) => {}
         }
     }
 

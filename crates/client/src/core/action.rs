@@ -49,7 +49,7 @@ pub enum CatchUp {
     Everything,
     /// All messages after a short absence. In a group, on a fresh device, or after
     /// [`absence_max`](Limits::absence_max), only the newest so many of each conversation: older
-    /// ones are reported as a [`Gap`](Action::Gap) and loaded on demand. Zero: only messages from
+    /// ones are reported as a [`Gap`](Event::Gap) and loaded on demand. Zero: only messages from
     /// now on.
     Recent(u32),
 }
@@ -70,44 +70,11 @@ pub enum Action {
         batch: u64,
         changes: Vec<Change>,
     },
-    /// Message for the application; answer by `handle_taken` once the application has it.
-    Show(Shown),
-    /// Recall, edit or reaction on a shown message; answer by `handle_taken` once the application
-    /// has it. Comes in the order of the conversation's changes, and after its message.
-    Changed {
-        number: u64,
-        conversation: ConversationId,
-        changed: OrderedChange,
-    },
-    /// Messages the user hid, on whichever device: the application stops showing their content. Any
-    /// of them shown from now on comes without content and bears the mark. Answer by `handle_taken`
-    /// once the application has hidden them.
-    Hidden {
-        number: u64,
-        conversation: ConversationId,
-        seqs: Vec<Seq>,
-    },
+    /// News for the application; answer a numbered one by `handle_taken` once the application has
+    /// it.
+    Event(Event),
     /// New state of a row of the conversation list.
     Listed(Box<Summary>),
-    /// Progress of an own send. Moves only forward, except that a failed send may be retried.
-    Status {
-        send_id: SendId,
-        status: SendStatus,
-    },
-    /// Receipt for an own message that this device does not follow, or no longer does.
-    Receipt(Receipt),
-    /// Positions that are not shown on their own: they are older than what is caught up, or the
-    /// server no longer has them. `from` and `to` are both missing. Answer by `handle_taken` as for
-    /// a message: until then the gap is reported again after a restart. `None`: reported this once,
-    /// since only the newest are caught up, or too much waits to be taken.
-    Gap {
-        number: Option<u64>,
-        conversation: ConversationId,
-        from: Seq,
-        to: Seq,
-    },
-    /// Saved state of this device and the server's belong to different histories.
-    Reset(Reset),
     /// Answer to `load_older`.
     Older {
         request: u32,
@@ -118,7 +85,60 @@ pub enum Action {
         request: u32,
         answer: Result<SyncAnswer, Refusal>,
     },
+}
+
+/// Event for the application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A message, once, in the order of its conversation. The user's own come, too: see `origin`.
+    Message(Shown),
+    /// Recall, edit or reaction on a message shown before. Each once, in the order of the
+    /// conversation's changes.
+    Changed {
+        number: u64,
+        conversation: ConversationId,
+        changed: OrderedChange,
+    },
+    /// Messages the user hid, on whichever device: stop showing their content. Any of them shown
+    /// from now on comes without content and bears the mark.
+    Hidden {
+        number: u64,
+        conversation: ConversationId,
+        seqs: Vec<Seq>,
+    },
+    /// Progress of a send of this device. Moves only forward, except that a failed send may be
+    /// retried. Its ticket shows it as well.
+    Status {
+        send_id: SendId,
+        status: SendStatus,
+    },
+    /// Receipt for an own message that this device does not follow, or no longer does.
+    Receipt(Receipt),
+    /// Messages from `from` to `to`, both missing, are not shown on their own: they are older than
+    /// what is caught up, or the server no longer has them; `load_older` may have them. Like a
+    /// message, a gap is reported again after a restart until it is taken. Without a number, it is
+    /// reported this once, since only the newest are caught up, or too much waits to be taken.
+    Gap {
+        number: Option<u64>,
+        conversation: ConversationId,
+        from: Seq,
+        to: Seq,
+    },
+    /// Saved state of this device and the server's belong to different histories.
+    Reset(Reset),
     State(ConnectionState),
+}
+
+impl Event {
+    /// Number of an event that the application must take.
+    pub(crate) fn number(&self) -> Option<u64> {
+        match self {
+            Event::Message(shown) => Some(shown.number),
+            Event::Changed { number, .. } | Event::Hidden { number, .. } => Some(*number),
+            Event::Gap { number, .. } => *number,
+            Event::Status { .. } | Event::Receipt(_) | Event::Reset(_) | Event::State(_) => None,
+        }
+    }
 }
 
 /// Message as the application gets it: each once, in the order of its conversation.

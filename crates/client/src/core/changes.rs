@@ -12,7 +12,7 @@ use protocol::{ConversationId, Refusal, Seq, Timestamp};
 use super::list::base_of;
 use super::queries::Query;
 use super::timeline::ShownKind;
-use super::{Action, Core};
+use super::{Core, Event};
 
 /// Changes held per conversation; further ones are requested again.
 const HELD_MAX: usize = 256;
@@ -208,7 +208,7 @@ impl Core {
             self.veil_change(conversation, &mut changed);
             self.timeline
                 .untaken(conversation, ShownKind::Change { rev });
-            self.out.push(Action::Changed {
+            self.out.tell(Event::Changed {
                 number,
                 conversation,
                 changed,

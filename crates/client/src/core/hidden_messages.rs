@@ -14,7 +14,7 @@ use protocol::{ConversationId, Placed, Refusal, Seq, Timestamp};
 use super::queries::Query;
 use super::snapshot::Change as SavedChange;
 use super::timeline::{ShownKind, Track};
-use super::{Action, Core};
+use super::{Core, Event};
 
 /// Hidden messages of one conversation.
 #[derive(Debug, Default)]
@@ -198,7 +198,7 @@ impl Core {
         }
         let number = self.timeline.next_number();
         self.timeline.untaken(conversation, what);
-        self.out.push(Action::Hidden {
+        self.out.tell(Event::Hidden {
             number,
             conversation,
             seqs,

@@ -6,7 +6,7 @@ use protocol::frame::{ClientFrame, Welcome};
 use protocol::{Code, Refusal, Timestamp};
 
 use super::credentials::Credentials;
-use super::{Action, ConnectionState, Limits, Out};
+use super::{Action, ConnectionState, Event, Limits, Out};
 
 #[derive(Debug)]
 pub(super) struct Link {
@@ -272,7 +272,7 @@ impl Link {
     fn enter(&mut self, state: ConnectionState, out: &mut Out) {
         if self.state != state {
             self.state = state.clone();
-            out.push(Action::State(state));
+            out.tell(Event::State(state));
         }
     }
 }

@@ -39,7 +39,9 @@ use protocol::{
     Code, ConversationId, MessageId, Options, Recipient, Refusal, SendId, Seq, Timestamp,
 };
 
-pub use action::{Action, CatchUp, ConnectionState, Origin, Reset, SendStatus, Settings, Shown};
+pub use action::{
+    Action, CatchUp, ConnectionState, Event, Origin, Reset, SendStatus, Settings, Shown,
+};
 pub use limits::Limits;
 pub use link::reconnect_pause;
 pub use snapshot::{Account, Change, Cursor, FollowedRow, Kept, OutboxRow, Snapshot};
@@ -404,7 +406,7 @@ impl Core {
                 self.link.leave(why, &mut self.out);
                 return;
             }
-            self.out.push(Action::Reset(Reset::OtherAccount {
+            self.out.tell(Event::Reset(Reset::OtherAccount {
                 saved,
                 now: account,
             }));
@@ -585,8 +587,12 @@ impl Out {
         self.changes.push(change);
     }
 
+    fn tell(&mut self, event: Event) {
+        self.push(Action::Event(event));
+    }
+
     fn status(&mut self, send_id: SendId, status: SendStatus) {
-        self.push(Action::Status { send_id, status });
+        self.tell(Event::Status { send_id, status });
     }
 
     /// Store after which all changes so far are durable; `None`: they already are.

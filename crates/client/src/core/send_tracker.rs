@@ -9,7 +9,7 @@ use protocol::{
 };
 
 use super::snapshot::FollowedRow;
-use super::{Action, Change, Limits, Out, SendStatus};
+use super::{Change, Event, Limits, Out, SendStatus};
 
 /// Upper bound of statuses requested after a reconnect.
 const STATUSES_MAX: usize = 100;
@@ -170,7 +170,7 @@ impl Sent {
             }
         }
         if known.is_none() {
-            out.push(Action::Receipt(*receipt));
+            out.tell(Event::Receipt(*receipt));
         }
         is_unplaced
     }

@@ -12,7 +12,7 @@ use super::list::is_left;
 use super::queries::{ListPhase, Query};
 use super::snapshot::Cursor;
 use super::timeline::{ArrivalPath, ShownKind};
-use super::{Action, CatchUp, Change, Core, Reset};
+use super::{Action, CatchUp, Change, Core, Event, Reset};
 
 impl Core {
     /// Sends the queries that are due and that there is room for.
@@ -239,7 +239,7 @@ impl Core {
                 self.timeline
                     .untaken(conversation, ShownKind::Gap { cursor });
             }
-            self.out.push(Action::Gap {
+            self.out.tell(Event::Gap {
                 number,
                 conversation,
                 from,
@@ -363,7 +363,7 @@ impl Core {
                 id: newest.map(|newest| newest.message.id),
                 at: track.shown.at,
             };
-            self.out.push(Action::Reset(Reset::Behind {
+            self.out.tell(Event::Reset(Reset::Behind {
                 conversation,
                 ours,
                 theirs: page.last_seq,
@@ -451,7 +451,7 @@ impl Core {
             list.coming = None;
             list.phase = ListPhase::Due(Timestamp::ZERO);
             self.timeline.forget_names();
-            self.out.push(Action::Reset(Reset::ListAhead));
+            self.out.tell(Event::Reset(Reset::ListAhead));
         } else if refusal.code.retryable() {
             list.failures += 1;
             let pause = pause(list.failures, ask_again_max);

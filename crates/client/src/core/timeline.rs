@@ -15,7 +15,7 @@ use super::changes::ChangeCursors;
 use super::hidden_messages::Hidden;
 use super::queries::QueryQueue;
 use super::snapshot::{Change, Cursor, Kept};
-use super::{Action, CatchUp, Core, Origin, Reset, Shown};
+use super::{CatchUp, Core, Event, Origin, Reset, Shown};
 
 /// Upper bound of sends remembered to recognise one that was placed twice.
 const REPEATS_MAX: usize = 1024;
@@ -409,7 +409,7 @@ impl Core {
         } = placed;
         let shown = self.track(*conversation).shown;
         if shown.seq == position.seq && shown.id.is_some_and(|id| id != message.id) {
-            self.out.push(Action::Reset(Reset::OtherChain {
+            self.out.tell(Event::Reset(Reset::OtherChain {
                 conversation: *conversation,
                 seq: position.seq,
             }));
@@ -534,7 +534,7 @@ impl Core {
         let before = self.track(conversation).shown.id;
         if before.is_some() && placed.position.prev != before {
             self.out
-                .push(Action::Reset(Reset::OtherChain { conversation, seq }));
+                .tell(Event::Reset(Reset::OtherChain { conversation, seq }));
         }
         let cursor = Cursor {
             seq,
@@ -554,7 +554,7 @@ impl Core {
         self.note_shown(&placed, me);
         if is_new {
             self.veil(&mut placed, &mut marks);
-            self.out.push(Action::Show(Shown {
+            self.out.tell(Event::Message(Shown {
                 number: self.timeline.shown,
                 placed,
                 marks,

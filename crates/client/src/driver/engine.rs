@@ -22,8 +22,8 @@ use super::events::EventFeed;
 use super::route::Route;
 use super::store_worker::{StoreResult, StoreWorker};
 use super::token::{Fetch, fetch};
-use super::{ClientConfig, Command, ConversationList, Event, SendTicket};
-use crate::core::{Account, Action, ConnectionState, Core, Reset, SendStatus, Snapshot};
+use super::{ClientConfig, Command, ConversationList, SendTicket};
+use crate::core::{Account, Action, ConnectionState, Core, Event, Reset, SendStatus, Snapshot};
 use crate::store::Store;
 
 /// Time closing waits for the store and for the server's confirmations.
@@ -132,7 +132,7 @@ impl Engine {
         if let Some(cause) = failed {
             tracing::error!(%cause, "the client's state cannot be kept: it ends");
             let why = Refusal::new(Code::Unavailable, format!("cannot keep its state: {cause}"));
-            self.enter(ConnectionState::Closed(why));
+            self.tell(Event::State(ConnectionState::Closed(why)));
         }
         if let Some(connection) = self.connection.take() {
             connection.close().await;
@@ -229,56 +229,10 @@ impl Engine {
                     self.unflushed = true;
                 }
                 Action::Store { batch, changes } => self.shelf.write(batch, changes),
-                Action::Show(shown) => self.feed.push(self.epoch, Event::Message(shown)),
-                Action::Changed {
-                    number,
-                    conversation,
-                    changed,
-                } => {
-                    let event = Event::Changed {
-                        number,
-                        conversation,
-                        changed,
-                    };
-                    self.feed.push(self.epoch, event);
-                }
-                Action::Hidden {
-                    number,
-                    conversation,
-                    seqs,
-                } => {
-                    let event = Event::Hidden {
-                        number,
-                        conversation,
-                        seqs,
-                    };
-                    self.feed.push(self.epoch, event);
-                }
+                Action::Event(event) => self.tell(event),
                 Action::Listed(summary) => self.list.send_modify(|list| {
                     list.insert(summary.conversation, *summary);
                 }),
-                Action::Status { send_id, status } => self.tell(send_id, status),
-                Action::Receipt(receipt) => self.feed.push(self.epoch, Event::Receipt(receipt)),
-                Action::Gap {
-                    number,
-                    conversation,
-                    from,
-                    to,
-                } => {
-                    let event = Event::Gap {
-                        number,
-                        conversation,
-                        from,
-                        to,
-                    };
-                    self.feed.push(self.epoch, event);
-                }
-                Action::Reset(reset) => {
-                    if let Reset::OtherAccount { now, .. } = reset {
-                        self.switch_to = Some(now);
-                    }
-                    self.feed.push(self.epoch, Event::Reset(reset));
-                }
                 Action::Older { request, answer } => {
                     if let Some(reply) = self.older.remove(&request) {
                         // The caller may have stopped waiting.
@@ -290,7 +244,6 @@ impl Engine {
                         let _ = reply.send(answer);
                     }
                 }
-                Action::State(state) => self.enter(state),
             }
         }
         if self.shelf.is_idle()
@@ -370,23 +323,32 @@ impl Engine {
         }
     }
 
-    fn tell(&mut self, send_id: SendId, status: SendStatus) {
+    /// Hands an event to the application. Tickets and the watched state show theirs, too.
+    fn tell(&mut self, event: Event) {
+        match &event {
+            Event::Status { send_id, status } => self.update_ticket(*send_id, status),
+            Event::State(state) => _ = self.state.send_replace(state.clone()),
+            Event::Reset(Reset::OtherAccount { now, .. }) => self.switch_to = Some(*now),
+            Event::Message(_)
+            | Event::Changed { .. }
+            | Event::Hidden { .. }
+            | Event::Receipt(_)
+            | Event::Gap { .. }
+            | Event::Reset(_) => {}
+        }
+        let is_last = matches!(event, Event::State(ConnectionState::Closed(_)));
+        self.feed.push(self.epoch, event);
+        if is_last {
+            self.feed.end();
+        }
+    }
+
+    fn update_ticket(&mut self, send_id: SendId, status: &SendStatus) {
         if let Some(sender) = self.tickets.get(&send_id) {
             sender.send_replace(status.clone());
             if sender.is_closed() || matches!(status, SendStatus::Read { .. }) {
                 self.tickets.remove(&send_id);
             }
-        }
-        self.feed
-            .push(self.epoch, Event::Status { send_id, status });
-    }
-
-    fn enter(&mut self, state: ConnectionState) {
-        self.state.send_replace(state.clone());
-        let is_closed = matches!(state, ConnectionState::Closed(_));
-        self.feed.push(self.epoch, Event::State(state));
-        if is_closed {
-            self.feed.end();
         }
     }
 

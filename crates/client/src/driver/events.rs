@@ -1,50 +1,9 @@
 //! Events for the application, in a bounded queue.
 
-use protocol::change::OrderedChange;
-use protocol::receipt::Receipt;
-use protocol::{ConversationId, SendId, Seq};
 use tokio::sync::{mpsc, watch};
 
 use super::Handlers;
-use crate::core::{ConnectionState, Reset, SendStatus, Shown};
-
-/// Event for the application.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A message, once, in the order of its conversation. The user's own come, too: see `origin`.
-    Message(Shown),
-    /// Recall, edit or reaction on a message shown before. Each once, in order.
-    Changed {
-        number: u64,
-        conversation: ConversationId,
-        changed: OrderedChange,
-    },
-    /// Messages the user hid, on whichever device: stop showing their content.
-    Hidden {
-        number: u64,
-        conversation: ConversationId,
-        seqs: Vec<Seq>,
-    },
-    /// Progress of a send of this device. Its ticket shows it as well.
-    Status {
-        send_id: SendId,
-        status: SendStatus,
-    },
-    /// Receipt for an own message that this device does not follow.
-    Receipt(Receipt),
-    /// Messages from `from` to `to` are not shown on their own; `load_older` may have them. Like a
-    /// message, a gap is reported again after a restart until it is taken; without a number, only
-    /// once.
-    Gap {
-        number: Option<u64>,
-        conversation: ConversationId,
-        from: Seq,
-        to: Seq,
-    },
-    /// Saved state of this device and the server's belong to different histories.
-    Reset(Reset),
-    State(ConnectionState),
-}
+use crate::core::Event;
 
 /// Events other than messages that may wait; beyond, statuses, receipts and states are dropped:
 /// tickets and [`Client::state`](super::Client::state) still show statuses and states.
@@ -101,18 +60,6 @@ pub(super) fn channel(messages_max: usize, handlers: Handlers) -> (EventFeed, Ev
         last: None,
     };
     (feed, events)
-}
-
-impl Event {
-    /// Number of an event that the application must take.
-    fn number(&self) -> Option<u64> {
-        match self {
-            Event::Message(shown) => Some(shown.number),
-            Event::Changed { number, .. } | Event::Hidden { number, .. } => Some(*number),
-            Event::Gap { number, .. } => *number,
-            Event::Status { .. } | Event::Receipt(_) | Event::Reset(_) | Event::State(_) => None,
-        }
-    }
 }
 
 impl Events {

@@ -54,8 +54,9 @@ use rand::rngs::StdRng;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 
+pub use crate::core::Event;
 pub use address::{Address, AddressError};
-pub use events::{Event, Events};
+pub use events::Events;
 pub use handlers::Handlers;
 pub use route::{EdgeConfig, EdgeSource};
 pub use ticket::SendTicket;

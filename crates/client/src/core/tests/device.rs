@@ -17,7 +17,8 @@ use protocol::{
 
 use super::world::START;
 use crate::core::{
-    Action, CatchUp, Change, ConnectionState, Core, Limits, SendStatus, Settings, Shown, Snapshot,
+    Action, CatchUp, Change, ConnectionState, Core, Event, Limits, SendStatus, Settings, Shown,
+    Snapshot,
 };
 
 pub(super) fn user(number: i64) -> UserId {
@@ -394,53 +395,42 @@ impl Device {
                         self.store();
                     }
                 }
-                Action::Show(shown) => {
-                    let number = shown.number;
-                    self.shown.push(shown);
-                    if self.takes {
-                        self.core.handle_taken(number, self.now);
-                    }
-                }
-                Action::Status { send_id, status } => self.statuses.push((send_id, status)),
+                Action::Event(event) => self.hear_event(event),
                 Action::Disconnect(why) => {
                     self.told.push(Action::Disconnect(why.clone()));
                     self.core.handle_disconnected(why, self.now, 0);
                 }
                 Action::Listed(row) => self.rows.push(*row),
-                Action::State(_) => {}
-                Action::Changed {
-                    number,
-                    conversation,
-                    changed,
-                } => {
-                    self.changed.push((conversation, changed));
-                    if self.takes {
-                        self.core.handle_taken(number, self.now);
-                    }
-                }
-                Action::Hidden {
-                    number,
-                    conversation,
-                    seqs,
-                } => {
-                    self.hidden
-                        .extend(seqs.iter().map(|seq| (conversation, *seq)));
-                    if self.takes {
-                        self.core.handle_taken(number, self.now);
-                    }
-                }
-                Action::Gap { number, .. } => {
+                action @ (Action::FetchToken | Action::Asked { .. } | Action::Older { .. }) => {
                     self.told.push(action);
-                    if let Some(number) = number.filter(|_| self.takes) {
-                        self.core.handle_taken(number, self.now);
-                    }
                 }
-                action @ (Action::Receipt(_)
-                | Action::Reset(_)
-                | Action::FetchToken
-                | Action::Asked { .. }
-                | Action::Older { .. }) => self.told.push(action),
             }
+        }
+    }
+
+    fn hear_event(&mut self, event: Event) {
+        let number = event.number();
+        match event {
+            Event::Message(shown) => self.shown.push(shown),
+            Event::Status { send_id, status } => self.statuses.push((send_id, status)),
+            Event::State(_) => {}
+            Event::Changed {
+                conversation,
+                changed,
+                ..
+            } => self.changed.push((conversation, changed)),
+            Event::Hidden {
+                conversation, seqs, ..
+            } => {
+                let hidden = seqs.iter().map(|seq| (conversation, *seq));
+                self.hidden.extend(hidden);
+            }
+            Event::Gap { .. } | Event::Receipt(_) | Event::Reset(_) => {
+                self.told.push(Action::Event(event));
+            }
+        }
+        if let Some(number) = number.filter(|_| self.takes) {
+            self.core.handle_taken(number, self.now);
         }
     }
 }

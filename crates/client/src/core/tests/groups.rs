@@ -11,7 +11,7 @@ use protocol::receipt::ReceiptKind;
 use protocol::{ConversationId, GroupId, Placed, Recipient, Seq};
 
 use super::device::{Device, id, message_of, send_id, summary, user};
-use crate::core::{Action, CatchUp, Limits, SendStatus, Snapshot};
+use crate::core::{Action, CatchUp, Event, Limits, SendStatus, Snapshot};
 
 fn group() -> GroupId {
     GroupId::new(7).expect("positive")
@@ -188,7 +188,8 @@ fn a_row_that_comes_behind_a_list_is_asked_for_again() {
 fn a_gap_that_was_not_taken_before_the_end_is_told_again() {
     let gaps = |device: &Device| {
         let told = device.told.iter();
-        told.filter(|it| matches!(it, Action::Gap { .. })).count()
+        told.filter(|it| matches!(it, Action::Event(Event::Gap { .. })))
+            .count()
     };
     let mut device = Device::ready();
     device.takes = false;
@@ -214,13 +215,13 @@ fn what_was_before_is_a_gap() {
     let mut device = Device::ready();
     device.learn(row(40, 0, Some(Role::Member)));
     page(&mut device, vec![], 40);
-    let gap = Action::Gap {
+    let gap = Event::Gap {
         number: Some(1),
         conversation: of(),
         from: Seq(1),
         to: Seq(40),
     };
-    assert_eq!(device.told, [gap]);
+    assert_eq!(device.told, [Action::Event(gap)]);
     assert!(device.is_ready());
     device.push(said(2, 41));
     assert_eq!(device.take_shown(), [41]);

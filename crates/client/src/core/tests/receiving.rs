@@ -9,7 +9,9 @@ use protocol::{Code, Platform, Refusal, Seq};
 
 use super::device::{Device, id, message, message_of, summary, with};
 use super::world::START;
-use crate::core::{Action, CatchUp, Cursor, Kept, Limits, Origin, Reset, Settings, Snapshot};
+use crate::core::{
+    Action, CatchUp, Cursor, Event, Kept, Limits, Origin, Reset, Settings, Snapshot,
+};
 
 fn is_history(query: &SyncQuery) -> bool {
     matches!(query, SyncQuery::History { .. })
@@ -376,13 +378,13 @@ fn a_long_absence_is_caught_up_backward() {
     device.push(message(10));
     device.history(request, vec![message(9), message(8)], 9);
     assert_eq!(device.take_shown(), [8, 9, 10]);
-    let gap = Action::Gap {
+    let gap = Event::Gap {
         number: None,
         conversation: with(2),
         from: Seq(4),
         to: Seq(7),
     };
-    assert_eq!(device.told, [gap]);
+    assert_eq!(device.told, [Action::Event(gap)]);
 
     let request = device.core.load_older(with(2), Some(Seq(8)), 2, device.now);
     device.drain();
@@ -545,11 +547,11 @@ fn what_can_never_be_fetched_is_told_as_a_gap() {
     assert_eq!(device.take_shown(), [3]);
     assert!(matches!(
         device.told[..],
-        [Action::Gap {
+        [Action::Event(Event::Gap {
             from: Seq(1),
             to: Seq(2),
             ..
-        }]
+        })]
     ));
 }
 
@@ -571,7 +573,7 @@ fn a_server_behind_the_client_is_told_and_followed() {
         ours: Seq(8),
         theirs: Seq(5),
     };
-    assert_eq!(device.told, [Action::Reset(reset)]);
+    assert_eq!(device.told, [Action::Event(Event::Reset(reset))]);
     device.push(message(6));
     assert_eq!(device.take_shown(), [6]);
 }
@@ -639,7 +641,7 @@ fn another_installation_gets_nothing_of_what_is_kept() {
     }
     assert!(matches!(
         device.told[0],
-        Action::Reset(Reset::OtherAccount { .. })
+        Action::Event(Event::Reset(Reset::OtherAccount { .. }))
     ));
     assert!(matches!(device.told[1], Action::Disconnect(_)));
     assert!(device.take_sends().is_empty());

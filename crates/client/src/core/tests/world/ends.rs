@@ -1,6 +1,7 @@
 //! Behaviour of clients and their processes.
 
 use super::*;
+use crate::core::Event as CoreEvent;
 
 impl World {
     pub(super) fn send(&mut self, at: usize) {
@@ -267,30 +268,34 @@ impl World {
                     let when = self.soon(30);
                     self.ends[at].storing = Some((when, batch, changes));
                 }
-                Action::Show(shown) => self.take_soon(at, Taking::Message(shown)),
-                Action::Changed {
-                    number,
-                    conversation,
-                    changed,
-                } => self.take_soon(at, Taking::Change(number, conversation, changed)),
-                Action::Hidden {
-                    number,
-                    conversation,
-                    seqs,
-                } => self.take_soon(at, Taking::Hidden(number, conversation, seqs)),
+                Action::Event(event) => self.hear_event(at, event),
                 Action::Listed(summary) => {
                     let list = &mut self.ends[at].list;
                     list.insert(summary.conversation, *summary);
                 }
-                Action::Status { send_id, status } => self.status(at, send_id, status),
-                Action::State(ConnectionState::Closed(why)) => panic!("closed for good: {why}"),
-                Action::Reset(reset) => panic!("there is only one history: {reset:?}"),
-                Action::Gap { .. } => panic!("everything can be had"),
-                Action::Receipt(_)
-                | Action::State(_)
-                | Action::Older { .. }
-                | Action::Asked { .. } => {}
+                Action::Older { .. } | Action::Asked { .. } => {}
             }
+        }
+    }
+
+    fn hear_event(&mut self, at: usize, event: CoreEvent) {
+        match event {
+            CoreEvent::Message(shown) => self.take_soon(at, Taking::Message(shown)),
+            CoreEvent::Changed {
+                number,
+                conversation,
+                changed,
+            } => self.take_soon(at, Taking::Change(number, conversation, changed)),
+            CoreEvent::Hidden {
+                number,
+                conversation,
+                seqs,
+            } => self.take_soon(at, Taking::Hidden(number, conversation, seqs)),
+            CoreEvent::Status { send_id, status } => self.status(at, send_id, status),
+            CoreEvent::State(ConnectionState::Closed(why)) => panic!("closed for good: {why}"),
+            CoreEvent::Reset(reset) => panic!("there is only one history: {reset:?}"),
+            CoreEvent::Gap { .. } => panic!("everything can be had"),
+            CoreEvent::Receipt(_) | CoreEvent::State(_) => {}
         }
     }
 
