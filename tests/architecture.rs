@@ -206,6 +206,302 @@ fn branches_are_asked_in_the_order_in_which_they_are_written() {
     assert!(count > 50, "they are there: {count}");
 }
 
+/// Files and shapes that the walk of a message in docs/architecture.md has at most.
+const FILES_MAX: usize = 40;
+const SHAPES_MAX: usize = 15;
+
+/// Structs that hold a message, each in its file, and are not on that walk.
+const BESIDE: [(&str, &str); 16] = [
+    // Changes of a message that is there, and their ruling.
+    ("crates/protocol/src/change.rs", "ChangeRequest"),
+    ("crates/protocol/src/change.rs", "OrderedChange"),
+    ("crates/protocol/src/change.rs", "ChangeRow"),
+    ("crates/protocol/src/change/ruling.rs", "Known"),
+    ("crates/protocol/src/writer/draft.rs", "Changing"),
+    // A message of a group that was handled before: what pages show of it.
+    ("crates/protocol/src/writer/draft.rs", "Placing"),
+    // Pages, lists and waiting mail: read later, by whoever comes.
+    ("crates/protocol/src/writer/plan.rs", "TimelineEntry"),
+    ("crates/protocol/src/frame.rs", "Summary"),
+    ("crates/protocol/src/frame.rs", "SyncPage"),
+    ("crates/protocol/src/reading/needs.rs", "LatestMessages"),
+    ("crates/protocol/src/session/action.rs", "PageItem"),
+    // State of a delivery within its machine, and its end.
+    ("crates/protocol/src/delivery/machine/record.rs", "Record"),
+    ("crates/protocol/src/delivery/action.rs", "Settlement"),
+    // Retries and dead letters.
+    ("crates/protocol/src/record.rs", "RetryTask"),
+    ("crates/carrier/src/decoded_record.rs", "PoisonRecord"),
+    ("crates/carrier/src/settler/lane.rs", "Item"),
+];
+
+/// A shape of a message on its way.
+struct Shape {
+    name: String,
+    parts: Vec<String>,
+    file: String,
+}
+
+/// Rows of the table of shapes.
+fn shapes() -> Vec<Shape> {
+    let text = section("## The files and the shapes of that walk");
+    let rows = text.lines().filter(|line| line.starts_with("| `"));
+    let shape = |row: &str| {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').collect();
+        let [name, parts, file] = cells[..] else {
+            panic!("a shape, its parts, its file: {row}");
+        };
+        let only = |cell: &str| quoted(cell).next().expect("a name").to_owned();
+        Shape {
+            name: only(name),
+            parts: quoted(parts).map(str::to_owned).collect(),
+            file: only(file),
+        }
+    };
+    rows.map(shape).collect()
+}
+
+/// Files of the walk, in its order.
+fn walk_files() -> Vec<String> {
+    let text = section("## The files and the shapes of that walk");
+    let (_, list) = text.split_once("\n* ").expect("a list of files");
+    quoted(list).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_walk_of_a_message_names_few_files_and_no_others() {
+    let files = walk_files();
+    assert!(files.len() <= FILES_MAX, "{} files", files.len());
+    let once: BTreeSet<&String> = files.iter().collect();
+    assert_eq!(once.len(), files.len(), "a file is listed twice");
+    let is_gone = |file: &&String| !root().join(file).is_file();
+    let gone: Vec<_> = files.iter().filter(is_gone).collect();
+    assert!(gone.is_empty(), "{gone:?}");
+    let walk = section("## The walk of a message");
+    let (steps, _) = walk.split_once("\n\nIn one process").expect("its steps");
+    let named: Vec<&str> = quoted(steps).filter(|name| name.ends_with(".rs")).collect();
+    assert!(named.len() > 15, "the steps name files: {named:?}");
+    for name in named {
+        let ending = format!("/{name}");
+        let is_listed = files.iter().any(|file| file.ends_with(&ending));
+        assert!(is_listed, "{name} is a step, and not in the list");
+    }
+}
+
+// Each shape is made of an earlier one in a file of the walk, which names both.
+#[test]
+fn the_walk_of_a_message_has_few_shapes_each_made_of_an_earlier_one() {
+    let (files, shapes) = (walk_files(), shapes());
+    assert!(
+        (10..=SHAPES_MAX).contains(&shapes.len()),
+        "{}",
+        shapes.len()
+    );
+    let texts: Vec<String> = files.iter().map(|file| source(file)).collect();
+    let mut earlier: Vec<&str> = Vec::new();
+    for shape in &shapes {
+        let Shape { name, parts, file } = shape;
+        assert!(files.contains(file), "{file} of {name} is not in the list");
+        let text = source(file);
+        let words = match name.strip_prefix("v1::") {
+            Some(name) => vec![format!("message {name} {{")],
+            None => ["struct", "enum"]
+                .map(|kind| format!("{kind} {name} {{"))
+                .into(),
+        };
+        let is_defined = words.iter().any(|words| text.contains(words));
+        assert!(is_defined, "{name} is not defined in {file}");
+        let is_made =
+            |text: &String| names(text, name) && earlier.iter().any(|earlier| names(text, earlier));
+        let is_first = earlier.is_empty();
+        assert!(is_first || texts.iter().any(is_made), "{name} of what?");
+        earlier.extend(
+            [name.as_str()]
+                .into_iter()
+                .chain(parts.iter().map(String::as_str)),
+        );
+    }
+}
+
+// A new type that holds a message is one more thing for whoever follows it.
+#[test]
+fn whatever_holds_a_message_is_a_shape_of_its_walk_or_beside_it() {
+    let shapes = shapes();
+    let found = holders();
+    let parts: BTreeSet<&str> = shapes
+        .iter()
+        .flat_map(|shape| shape.parts.iter().map(String::as_str))
+        .filter(|part| !part.starts_with("v1::"))
+        .collect();
+    let is_shape = |file: &str, name: &str| {
+        let mut shapes = shapes.iter();
+        shapes.any(|shape| shape.file == file && shape.name == name)
+    };
+    let mut unnamed = Vec::new();
+    for (file, name) in &found {
+        let is_beside = BESIDE.contains(&(file.as_str(), name.as_str()));
+        if !is_beside && !is_shape(file, name) && !parts.contains(name.as_str()) {
+            unnamed.push(format!("{name} in {file}"));
+        }
+    }
+    assert!(unnamed.is_empty(), "they hold a message: {unnamed:#?}");
+    for (file, name) in BESIDE {
+        let entry = (file.to_owned(), name.to_owned());
+        assert!(found.contains(&entry), "{name} in {file} holds none");
+    }
+    for part in parts {
+        let is_found = found.iter().any(|(_, name)| name == part);
+        assert!(is_found, "{part} holds no message");
+    }
+}
+
+/// Fields of these names are the bytes of a message.
+const BODIES: [&str; 4] = ["body", "data", "frame", "value"];
+
+/// Structs that hold one message, or its bytes, themselves or in a part; with their files. Tests do
+/// not count, nor what holds many.
+fn holders() -> BTreeSet<(String, String)> {
+    let mut sources = Vec::new();
+    for name in ["protocol", "api", "boat", "station", "carrier"] {
+        sources.extend(files(&format!("crates/{name}/src"), &["rs"]));
+    }
+    for seam in ["queue", "mailbox"] {
+        let path = root().join(format!("crates/backend/src/{seam}/mod.rs"));
+        let text = fs::read_to_string(&path).expect("a seam");
+        sources.push((path, text));
+    }
+    sources.retain(|(path, _)| {
+        let path = path.strip_prefix(root()).expect("below the root");
+        let path = path.to_string_lossy();
+        let endings = [
+            "tests.rs",
+            "arbitrary.rs",
+            "interleavings.rs",
+            "simulation.rs",
+        ];
+        !path.contains("/tests/") && !endings.iter().any(|ending| path.ends_with(ending))
+    });
+    let defined: Vec<_> = sources
+        .iter()
+        .flat_map(|(path, text)| definitions(text).into_iter().map(move |of| (path, of)))
+        .collect();
+    assert!(defined.len() > 500, "they are there: {}", defined.len());
+    let (mut holders, mut known) = (BTreeSet::new(), BTreeSet::from(["Content"]));
+    loop {
+        let before = known.len();
+        for (path, definition) in &defined {
+            if definition.fields.iter().any(|field| is_held(field, &known)) {
+                known.insert(definition.name);
+                if definition.is_struct {
+                    let path = path.strip_prefix(root()).expect("below the root");
+                    let path = path.to_string_lossy().into_owned();
+                    holders.insert((path, definition.name.to_owned()));
+                }
+            }
+        }
+        if known.len() == before {
+            return holders;
+        }
+    }
+}
+
+/// True for a field that holds one of these types, or the bytes of a message.
+fn is_held((name, kind): &(&str, &str), known: &BTreeSet<&str>) -> bool {
+    let mut kind = *kind;
+    while let Some(inner) = without(kind, ["Option<", "Box<", "Arc<"]) {
+        kind = inner.trim_end_matches('>');
+    }
+    let kind = kind.split('<').next().unwrap_or_default();
+    let kind = kind.rsplit("::").next().unwrap_or_default();
+    known.contains(kind) || (kind == "Bytes" && BODIES.contains(name))
+}
+
+/// A struct or an enum, and the names and types of what it holds.
+struct Definition<'a> {
+    name: &'a str,
+    is_struct: bool,
+    fields: Vec<(&'a str, &'a str)>,
+}
+
+/// Definitions at the top level of a source, without its tests.
+fn definitions(text: &str) -> Vec<Definition<'_>> {
+    let text = text.split("\n#[cfg(test)]\nmod tests {").next();
+    let mut definitions: Vec<Definition<'_>> = Vec::new();
+    let mut is_open = false;
+    for line in text.unwrap_or_default().lines() {
+        if let Some(definition) = definitions.last_mut().filter(|_| is_open) {
+            is_open = line != "}";
+            definition.fields.extend(field(line));
+            continue;
+        }
+        let item = without(line, VISIBLE).unwrap_or(line);
+        let (is_struct, item) = match (item.strip_prefix("struct "), item.strip_prefix("enum ")) {
+            (Some(item), _) => (true, item),
+            (None, Some(item)) => (false, item),
+            (None, None) => continue,
+        };
+        let end = item.find(|c: char| !c.is_alphanumeric() && c != '_');
+        definitions.push(Definition {
+            name: &item[..end.unwrap_or(item.len())],
+            is_struct,
+            fields: field(item.trim_end_matches(';')).into_iter().collect(),
+        });
+        is_open = line.ends_with('{');
+    }
+    definitions
+}
+
+/// Name and type of a field, or of what a variant holds, in a line of a definition.
+fn field(line: &str) -> Option<(&str, &str)> {
+    let line = line.trim().trim_end_matches(',');
+    if line.starts_with("//") || line.starts_with('#') {
+        return None;
+    }
+    if let Some((name, kind)) = line.split_once(": ") {
+        return Some((name.rsplit(' ').next()?, kind));
+    }
+    let kind = line.split_once('(')?.1.strip_suffix(')')?;
+    Some(("", without(kind, VISIBLE).unwrap_or(kind)))
+}
+
+const VISIBLE: [&str; 3] = ["pub(crate) ", "pub(super) ", "pub "];
+
+/// Rest of a text that begins with one of these.
+fn without<'a>(text: &'a str, beginnings: [&str; 3]) -> Option<&'a str> {
+    let mut beginnings = beginnings.into_iter();
+    beginnings.find_map(|beginning| text.strip_prefix(beginning))
+}
+
+/// True if this word stands in a text, `v1::` and all.
+fn names(text: &str, word: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    text.match_indices(word).any(|(at, _)| {
+        let (before, after) = (&text[..at], &text[at + word.len()..]);
+        !before.ends_with(is_part) && !after.starts_with(is_part)
+    })
+}
+
+fn source(file: &str) -> String {
+    fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// Text under a heading of docs/architecture.md.
+fn section(heading: &str) -> String {
+    let page = source("docs/architecture.md");
+    let (_, rest) = page.split_once(heading).expect("the section");
+    rest.split("\n## ").next().unwrap_or_default().to_owned()
+}
+
+/// Text between backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+fn root() -> &'static Path {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tests.parent().expect("the workspace")
+}
+
 fn snake_case(name: &str) -> String {
     let mut snake = String::new();
     for letter in name.chars() {
@@ -220,10 +516,7 @@ fn snake_case(name: &str) -> String {
 /// Files below a folder of the repository with one of these endings, and their texts.
 fn files(below: &str, extensions: &[&str]) -> Vec<(PathBuf, String)> {
     // A path through this folder would count as a test.
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("the workspace");
-    let (mut folders, mut found) = (vec![root.join(below)], Vec::new());
+    let (mut folders, mut found) = (vec![root().join(below)], Vec::new());
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).expect("a folder") {
             let path = entry.expect("an entry").path();
