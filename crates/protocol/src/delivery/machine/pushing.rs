@@ -25,8 +25,8 @@ impl PushToken {
         self.0.number()
     }
 
-    /// Any number is accepted: 0 asks for no outcome, and an answer to a push that does not exist is
-    /// ignored.
+    /// Any number is accepted: 0 asks for no outcome, and an answer to a push that does not exist
+    /// is ignored.
     pub fn from_number(number: u64) -> PushToken {
         PushToken(Key::from_number(number))
     }
