@@ -18,7 +18,7 @@ use protocol::presence::{BoatLife, DeniedBoats};
 use protocol::record::retry as retry_task;
 use protocol::record::{Task, Work};
 use protocol::session::Token;
-use protocol::writer::{self, Facts};
+use protocol::writer::{self, Facts, RetryFailure};
 use protocol::{ConversationId, Timestamp};
 use rand::Rng;
 
@@ -435,7 +435,8 @@ impl World {
             let work = loop {
                 match writer::retry(&task, deliver, &facts, &EventFrames) {
                     Ok(work) => break work,
-                    Err(missing) => self.answer(&missing, &mut facts),
+                    Err(RetryFailure::Missing(missing)) => self.answer(&missing, &mut facts),
+                    Err(dead) => panic!("frames of retries are whole: {dead:?}"),
                 }
             };
             let now = self.carrier_moment();

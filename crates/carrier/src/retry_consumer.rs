@@ -13,12 +13,13 @@ use std::time::Duration;
 use backend::clock::{Clock, TimerClock};
 use backend::queue::{Partition, Polled, Record};
 use protocol::Timestamp;
-use protocol::delivery::{DeliveryTask, Source, retry_wait};
+use protocol::delivery::{Source, retry_wait};
 use protocol::ledger::DeadReason;
 use protocol::record::Work;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::present::Deliveries;
 pub(crate) use self::present::Present;
 use crate::backoff::Backoff;
 use crate::decoded_record::{self, DecodedRecord, PoisonRecord};
@@ -213,7 +214,7 @@ impl RetryConsumer {
     fn take(
         &mut self,
         due: &[(Timestamp, Source)],
-        mut deliveries: BTreeMap<Source, Result<DeliveryTask, String>>,
+        mut deliveries: Deliveries,
         now: Timestamp,
     ) -> ExecutorBatch {
         let mut batch = ExecutorBatch::default();
@@ -232,8 +233,8 @@ impl RetryConsumer {
                 continue;
             };
             match delivery {
-                Err(error) => {
-                    let dead = PoisonRecord::of(read, DeadReason::StoreRejected, error);
+                Err((reason, error)) => {
+                    let dead = PoisonRecord::of(read, reason, error);
                     batch.effects.push(dead_letter(&self.records, &dead, now));
                 }
                 Ok(task) => batch.deliver.push((read.source, task)),

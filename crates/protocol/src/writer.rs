@@ -46,7 +46,7 @@ pub use self::plan::{
     ChangedPlaces, DeadRecord, Effect, GroupChange, Handover, HeadMove, ListOp, ListOpKind, Plan,
     RecordOutcome, Repeat, Stage, TimelineEntry, stamp_holds,
 };
-pub use self::retry::retry;
+pub use self::retry::{RetryFailure, retry};
 use crate::event::Encode;
 use crate::ledger::DeadReason;
 use crate::record::TaskRecord;
@@ -101,6 +101,9 @@ pub fn decide(
         }
     }
 }
+
+/// Error of a dead letter whose handling panicked.
+const PANICKED: &str = "handling it panicked";
 
 /// The plan, or the indexes of records whose layout panics.
 fn laid_out(
@@ -160,7 +163,7 @@ fn ruled<'a>(
 
 impl DraftStep<'_> {
     fn panicked() -> Self {
-        DraftStep::Dead(DeadReason::HandlerPanic, "handling it panicked".to_owned())
+        DraftStep::Dead(DeadReason::HandlerPanic, PANICKED.to_owned())
     }
 }
 

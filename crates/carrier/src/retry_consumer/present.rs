@@ -7,8 +7,9 @@ use backend::{Backends, Error, Kind};
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt, stream};
 use protocol::delivery::{DeliveryTask, Source};
+use protocol::ledger::DeadReason;
 use protocol::record::{RetryTask, Task};
-use protocol::writer::{self, Facts, MessageRow, Missing, Owner};
+use protocol::writer::{self, Facts, MessageRow, Missing, Owner, RetryFailure};
 use protocol::{ConversationId, GroupId, MessageId, Seq, UserId};
 use tokio::time::Instant;
 
@@ -25,8 +26,8 @@ pub(crate) struct Present {
 /// A due retry.
 pub(super) type Due<'a> = (Source, &'a Task, &'a RetryTask);
 
-/// Delivery of each retry, or the error of a row that cannot be read.
-type Deliveries = BTreeMap<Source, Result<DeliveryTask, String>>;
+/// Delivery of each retry, or why its record is dead: a row that cannot be read, a panic.
+pub(super) type Deliveries = BTreeMap<Source, Result<DeliveryTask, (DeadReason, String)>>;
 
 /// Answers of a store to each question, in order; `None` if it failed, or time ran out.
 struct Answers<T> {
@@ -241,8 +242,14 @@ fn decided(due: &[Due<'_>], known: &Known, deliveries: &mut Deliveries) -> Missi
         }
         match writer::retry(task, retry, &known.facts, &EventFrames) {
             Ok(delivery) => _ = deliveries.insert(*source, Ok(delivery)),
-            Err(lacking) => match known.damage(&lacking) {
-                Some(error) => _ = deliveries.insert(*source, Err(error.clone())),
+            Err(RetryFailure::Dead(reason, error)) => {
+                _ = deliveries.insert(*source, Err((reason, error)));
+            }
+            Err(RetryFailure::Missing(lacking)) => match known.damage(&lacking) {
+                Some(error) => {
+                    let dead = (DeadReason::StoreRejected, error.clone());
+                    _ = deliveries.insert(*source, Err(dead));
+                }
                 None => {
                     missing.rows.extend(lacking.rows);
                     missing.overlays.extend(lacking.overlays);

@@ -1,30 +1,51 @@
 //! Retries of deliveries: the message goes out as it is now, edited or recalled meanwhile.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use super::PANICKED;
 use super::draft::known;
 use super::facts::{Facts, Lacking, MessageRow, Missing, Owner};
 use crate::delivery::DeliveryTask;
 use crate::event::{Encode, Event, GroupRoles, is_group_command, own_frames};
+use crate::ledger::DeadReason;
 use crate::record::{RetryTask, Task};
 use crate::{ConversationId, Placed, Recipient};
+
+/// A retry without a delivery.
+#[derive(Debug)]
+pub enum RetryFailure {
+    /// The keys to be read first: its row, then what became of the message there, and roles where it tells of a group
+    /// command.
+    Missing(Box<Missing>),
+    /// The record dies of this, alone.
+    Dead(DeadReason, String),
+}
 
 /// The delivery of a retry.
 ///
 /// # Errors
-/// The keys to be read first: its row, then what became of the message there, and roles where it tells of a group
-/// command.
+/// Facts that are missing; a panic, which would end its neighbours with it.
 pub fn retry(
     task: &Task,
     retry: &RetryTask,
     facts: &Facts,
     encode: &dyn Encode,
-) -> Result<DeliveryTask, Box<Missing>> {
-    let mut missing = Missing::default();
-    match refreshed(retry, facts, &mut missing) {
-        Ok((placed, roles)) => Ok(delivery(task, retry, placed, &roles, encode)),
-        Err(Lacking) => Err(Box::new(missing)),
-    }
+) -> Result<DeliveryTask, RetryFailure> {
+    let decide = || {
+        let mut missing = Missing::default();
+        match refreshed(retry, facts, &mut missing) {
+            Ok((placed, roles)) => Ok(delivery(task, retry, placed, &roles, encode)),
+            Err(Lacking) => Err(RetryFailure::Missing(Box::new(missing))),
+        }
+    };
+    let panicked = |_| {
+        Err(RetryFailure::Dead(
+            DeadReason::HandlerPanic,
+            PANICKED.to_owned(),
+        ))
+    };
+    catch_unwind(AssertUnwindSafe(decide)).unwrap_or_else(panicked)
 }
 
 /// The message as its recipient's history has it now, or as the retry carries it where history has none; and the roles

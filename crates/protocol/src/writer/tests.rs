@@ -9,14 +9,15 @@ use proptest::prelude::*;
 use self::log::{Act, EncodeDebug, Log, acts, group, message_to, user};
 use self::store::{Store, delivered};
 use super::{
-    Batch, Effect, Facts, Owner, Parts, ROUNDS_MAX, RecordOutcome, Rules, Undecided, decide,
+    Batch, Effect, Facts, Owner, Parts, ROUNDS_MAX, RecordOutcome, RetryFailure, Rules, Undecided,
+    decide, retry,
 };
 use crate::change::ChangeKind;
 use crate::conversation::StoredPosition;
 use crate::delivery::Source;
 use crate::ledger::DeadReason;
-use crate::record::{TaskRecord, Work};
-use crate::{ConversationId, Timestamp};
+use crate::record::{RetryTask, Task, TaskRecord, Work};
+use crate::{ConversationId, Placed, Position, Seq, Timestamp};
 
 pub(crate) const NOON: Timestamp = Timestamp::from_millis(1_750_000_000_000);
 
@@ -176,6 +177,40 @@ fn a_panic_is_the_end_of_its_record_alone() {
     // Again, and with it the record of the panic.
     store.write(&log.records());
     assert_eq!(store.heads[&conversation].seq, crate::Seq(2));
+}
+
+/// A retry whose frame cannot be made dies alone, and not with it the consumer of its tier.
+#[test]
+fn a_retry_that_panics_is_dead() {
+    let mut log = Log::of(&[Act::say(1, 2)]);
+    let Work::Message(task) = &mut log.tasks[0].work else {
+        unreachable!("a message")
+    };
+    task.message.content.data = log::PANICS.into();
+    let placed = Placed {
+        conversation: task.message.conversation().expect("two"),
+        position: Position {
+            seq: Seq(1),
+            prev: None,
+        },
+        message: task.message.clone(),
+    };
+    let deliver = RetryTask {
+        rev: 0,
+        placed,
+        targets: Vec::new(),
+        live_users: vec![user(2)],
+        due_at: NOON,
+        cause: "a test".to_owned(),
+        letter: None,
+    };
+    let mut facts = Facts::default();
+    let row = (Owner::User(user(2)), deliver.placed.message.id);
+    facts.rows.insert(row, None);
+    let task = Task::new(Work::Deliver(deliver.clone()), NOON);
+    let failed = retry(&task, &deliver, &facts, &EncodeDebug).err();
+    let is_dead = |failed| matches!(failed, RetryFailure::Dead(DeadReason::HandlerPanic, _));
+    assert!(failed.is_some_and(is_dead));
 }
 
 #[test]
