@@ -158,7 +158,7 @@ impl Plan {
     }
 
     /// Worlds in which the handling of three records panics: once, or until a better carrier runs.
-    /// They come in bursts, so that they share parts with others. The letters are redriven, too
+    /// Poison comes in bursts, to share parts with others. The letters are redriven, too
     /// early at first where they panic again.
     ///
     /// Judges expect that only these records die, and that in the end each message is placed once,

@@ -19,7 +19,7 @@ pub struct Operation {
     pub action: Action,
 }
 
-/// What was asked for, or done.
+/// Request of an operator, or work on one.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Action {
