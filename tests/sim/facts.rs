@@ -29,6 +29,10 @@ impl World {
                 .stored_heads
                 .insert(*conversation, head.unwrap_or_default());
         }
+        for group in missing.stored_groups.keys() {
+            let stored = self.group(*group).map(Arc::new);
+            facts.stored_groups.insert(*group, stored);
+        }
         for key in &missing.rows {
             facts.rows.insert(*key, self.disk.message_row(*key));
         }

@@ -149,7 +149,7 @@ impl World {
     /// at one is found by what it leaves undone.
     fn judge_writer(&self) -> Result<(), String> {
         match self.judge.overtaken {
-            Some(_) if self.plan.moments => Ok(()),
+            Some(_) if self.plan.has_two_carriers() => Ok(()),
             Some(conversation) => Err(format!("another writer was ahead in {conversation}")),
             None => Ok(()),
         }

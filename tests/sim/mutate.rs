@@ -11,7 +11,7 @@ use protocol::group::{Group, Member, Role};
 use protocol::history::Version;
 use protocol::record::{TaskRecord, Work};
 use protocol::unread::Tally;
-use protocol::writer::{Effect, Facts, ListOpKind, Plan, Stage, Undecided};
+use protocol::writer::{Effect, Facts, HeadMove, ListOpKind, Plan, Stage, Undecided};
 use protocol::{ConversationId, Seq};
 
 use crate::plan::Sabotage;
@@ -251,6 +251,19 @@ impl World {
                 for effect in effects {
                     if let Effect::ListRows(rows) = effect {
                         rows.retain(|row| placed.contains(&row.conversation));
+                    }
+                }
+            }
+            Some(Sabotage::DeathForgotten) => {
+                let stored = &self.disk.heads;
+                let is_move = |moved: &HeadMove| {
+                    let stored = stored.get(&moved.conversation).copied();
+                    let stored = stored.unwrap_or_default();
+                    (stored.seq, stored.rev) != (moved.head.seq, moved.head.rev)
+                };
+                for effect in effects {
+                    if let Effect::Heads(heads) = effect {
+                        heads.retain(is_move);
                     }
                 }
             }

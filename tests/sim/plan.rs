@@ -73,18 +73,22 @@ pub(crate) enum Sabotage {
     PanicEndsPart,
     /// A record whose handling panics is settled without a letter.
     PanicUnburied,
+    /// The death of a record is not in the head of its conversation.
+    DeathForgotten,
     /// Deadlines of pushes are times of day.
     DeadlinesByWall,
     /// The head that an older carrier writes replaces a later one.
     OlderHeadWins,
     /// Rows are read before the heads, which another writer moves meanwhile.
     RowsBeforeHeads,
+    /// A command is judged by the group from before the head, which another writer moved meanwhile.
+    GroupFromBefore,
     /// A plan without one of its effects, with one twice, or with two stages in the wrong order.
     Planned(Mutation),
 }
 
 impl Sabotage {
-    pub(crate) const ALL: [Sabotage; 29] = [
+    pub(crate) const ALL: [Sabotage; 31] = [
         Sabotage::CommitBeforeSettle,
         Sabotage::CheckThenStore,
         Sabotage::AckAfterWrite,
@@ -111,18 +115,24 @@ impl Sabotage {
         Sabotage::LetterNameless,
         Sabotage::PanicEndsPart,
         Sabotage::PanicUnburied,
+        Sabotage::DeathForgotten,
         Sabotage::DeadlinesByWall,
         Sabotage::OlderHeadWins,
         Sabotage::RowsBeforeHeads,
+        Sabotage::GroupFromBefore,
     ];
 
     /// Scene whose worlds alone can find the bug; `None` for any world.
     pub(crate) fn scene(self) -> Option<Scene> {
         match self {
             Sabotage::LetterBehindCommit | Sabotage::LetterNameless => Some(Scene::Letters),
-            Sabotage::PanicEndsPart | Sabotage::PanicUnburied => Some(Scene::Panics),
+            Sabotage::PanicEndsPart | Sabotage::PanicUnburied | Sabotage::DeathForgotten => {
+                Some(Scene::Panics)
+            }
             Sabotage::DeadlinesByWall => Some(Scene::Clocks),
-            Sabotage::OlderHeadWins | Sabotage::RowsBeforeHeads => Some(Scene::TwoCarriers),
+            Sabotage::OlderHeadWins | Sabotage::RowsBeforeHeads | Sabotage::GroupFromBefore => {
+                Some(Scene::TwoCarriers)
+            }
             _ => None,
         }
     }

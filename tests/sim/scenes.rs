@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use protocol::ConversationId;
+use protocol::group::GroupSettings;
+use protocol::{ConversationId, GroupId};
 use rand::Rng;
 use rand::rngs::StdRng;
-use tests::actions::{UserAction, UserActions, user};
+use tests::actions::{UserAction, UserActions, Wished, user};
 
 use crate::clocks::Host;
 use crate::device::send_id;
@@ -14,6 +15,12 @@ use crate::plan::{DevicePlan, Fault, Letters, Plan, Poison, StoreKey, StoreRefus
 
 /// Seeds among which each scene has one.
 pub(crate) const SCENES: u64 = 64;
+
+/// Group whose newcomers read from there on.
+const CLOSED: GroupSettings = GroupSettings {
+    open_history: false,
+    open_door: false,
+};
 
 /// Users of a scene, with a device each.
 const USERS: usize = 3;
@@ -79,6 +86,12 @@ impl Plan {
         }
     }
 
+    /// True if two carriers write at once in these worlds.
+    pub(crate) fn has_two_carriers(&self) -> bool {
+        let mut faults = self.faults.iter();
+        faults.any(|(_, fault)| matches!(fault, Fault::Rebalance))
+    }
+
     /// Crash of the carrier, with everything else if all is one process.
     fn carrier_crash(&self) -> Fault {
         match self.embedded {
@@ -97,18 +110,21 @@ impl Plan {
     /// order of these, that everybody has it, and that no letter is left. Only messages that never
     /// died are in their senders' order.
     ///
-    /// Rows are refused until long after the crashes: a carrier that decides a record otherwise the
-    /// second time promises nothing to its half-written neighbours.
+    /// Some rows are refused for a while only: a record that died may come again when it could be
+    /// placed, and stays dead.
     fn with_letters(self, rng: &mut StdRng) -> Plan {
         const SENDS: usize = 18;
         let millis = Duration::from_millis;
         let sends = sends(rng, SENDS, 6_000..30_000);
         let mut refusals = Vec::new();
-        for _ in 0..3 {
+        for number in 0..3 {
             refusals.push(StoreRefusal {
                 key: StoreKey::Rows(send_id(rng.random_range(0..SENDS))),
                 from: Duration::ZERO,
-                until: millis(40_000),
+                until: match number {
+                    0 => millis(40_000),
+                    _ => within(rng, 8_000..34_000),
+                },
             });
         }
         let (at, from, to) = sends[rng.random_range(0..SENDS)];
@@ -158,22 +174,27 @@ impl Plan {
     }
 
     /// Worlds in which the handling of three records panics: once, or until a better carrier runs.
-    /// Poison comes in bursts, to share parts with others. The letters are redriven, too
-    /// early at first where they panic again.
+    /// Poison comes in bursts of one conversation, to share parts with its neighbours. The letters
+    /// are redriven, too early at first where they panic again.
     ///
     /// Judges expect that only these records die, and that in the end each message is placed once,
     /// everybody has it, and no letter is left; the others as if these had not been there.
     ///
-    /// No carrier crashes near a record that panics once, nor near the end of the bug: one that
-    /// decides a record otherwise the second time promises nothing to its half-written neighbours.
+    /// The carrier crashes while it writes the neighbours of these records, and reads them again.
+    /// What panicked once stays dead.
     fn with_panics(self, rng: &mut StdRng) -> Plan {
         const BURSTS: usize = 5;
         const TOGETHER: usize = 5;
-        let mut bursts = Vec::new();
+        let (mut bursts, mut begins) = (Vec::new(), Vec::new());
         for burst in 0..BURSTS as u64 {
             let at = 6_000 + burst * 4_500;
             let at = at + rng.random_range(0..1_500);
-            bursts.extend(sends(rng, TOGETHER, at..at + 60));
+            begins.push(at);
+            let burst = (0..TOGETHER).map(|_| {
+                let from = rng.random_range(0..2);
+                (within(rng, at..at + 60), from, 1 - from)
+            });
+            bursts.extend(burst);
         }
         let until = rng.random_bool(0.5).then(|| Duration::from_millis(38_000));
         let mut poison = Vec::new();
@@ -182,10 +203,9 @@ impl Plan {
             poison.push(Poison { send, until });
         }
         let crash = self.carrier_crash();
-        let mut faults = Vec::new();
-        if until.is_some() {
-            faults.push((within(rng, 8_000..32_000), crash));
-            faults.push((within(rng, 8_000..32_000), crash));
+        let mut faults = vec![(within(rng, 8_000..32_000), crash)];
+        for begin in begins {
+            faults.push((within(rng, begin + 100..begin + 1_200), crash));
         }
         let share = rng.random_range(0.0..0.7);
         faults.push((within(rng, 52_000..58_000), Fault::SetBack(share)));
@@ -202,6 +222,7 @@ impl Plan {
                 redrives,
                 ..Letters::default()
             },
+            moments: true,
             ..self.scene(bursts)
         }
     }
@@ -270,8 +291,8 @@ impl Plan {
 impl Plan {
     /// Worlds in which a carrier loses its partitions while it reads facts or writes, goes on with
     /// its batch, and is slower than its successor, which has the same records. Both read facts at
-    /// moments of their own, so the other one writes in between. There are no group commands:
-    /// what one reads of a group may be older than the head that it reads then.
+    /// moments of their own, so the other one writes in between: also what one reads of a group may
+    /// be older than the head that it reads then.
     ///
     /// Judges expect what they expect of any world: writes with older facts never win. A carrier
     /// may find the other one ahead, and decides again.
@@ -279,19 +300,44 @@ impl Plan {
         const ROUNDS: u64 = 4;
         let millis = Duration::from_millis;
         let (mut all, mut faults) = (Vec::new(), Vec::new());
+        let group = GroupId::new(1_200).expect("positive");
+        let create = UserAction::Wish(group, Wished::Create(CLOSED, 0b111));
+        let mut actions = vec![(millis(2_000), 0, create)];
         for round in 0..ROUNDS {
             let at = 6_000 + round * 7_500 + rng.random_range(0..1_000);
             all.extend(sends(rng, 5, at..at + 100));
             faults.push((millis(at) + within(rng, 300..2_500), Fault::Rebalance));
+            // A carrier that remembers no heads.
+            faults.push((millis(at - 1_000), Fault::CrashCarrier));
             // Records for the successor, while the older one writes.
             all.extend(sends(rng, 3, at + 800..at + 3_000));
+            let wish = match round {
+                0 => Some(Wished::Remove(2)),
+                1 => Some(Wished::Add(2)),
+                _ => None,
+            };
+            let wish = wish.map(|wish| UserAction::Wish(group, wish));
+            actions.extend(wish.map(|wish| (within(rng, at..at + 100), 0, wish)));
+            for _ in 0..4 {
+                let says = UserAction::Say(group);
+                actions.push((
+                    within(rng, at + 200..at + 3_000),
+                    rng.random_range(0..2),
+                    says,
+                ));
+            }
         }
+        let plan = self.scene(all);
         Plan {
             embedded: false,
             faults,
             moments: true,
-            latency_max: self.latency_max.min(millis(20)),
-            ..self.scene(all)
+            latency_max: plan.latency_max.min(millis(20)),
+            actions: UserActions {
+                done: [plan.actions.done, actions].concat(),
+                ..plan.actions
+            },
+            ..plan
         }
     }
 }

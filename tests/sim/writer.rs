@@ -54,6 +54,10 @@ pub(crate) struct Batch {
     /// Facts that are being read, one after the other.
     asked: VecDeque<Missing>,
     rounds: usize,
+    /// Error of the store that refuses the part, which is one record and is buried.
+    refused: Option<&'static str>,
+    /// Records of the part that the plan deals with.
+    planned: usize,
     /// Remaining stages of the planned part.
     stages: Option<VecDeque<Vec<Atoms>>>,
     /// Handover of that part: gone with its plan where a store fails.
@@ -108,6 +112,8 @@ impl Batch {
             facts: Facts::default(),
             asked: VecDeque::new(),
             rounds: 0,
+            refused: None,
+            planned: 0,
             stages: None,
             handover: Handover::default(),
             permits: Permits::new(),
@@ -143,7 +149,8 @@ impl World {
     /// to write in between. An older carrier is the slower one.
     fn step_of_write(&mut self, batch: &Batch) -> Duration {
         let most = match (batch.asked.is_empty(), self.is_older) {
-            (false, _) => 800,
+            (false, true) => 12_000,
+            (false, false) => 800,
             (true, true) => 300,
             (true, false) => 80,
         };
@@ -161,6 +168,13 @@ impl World {
         }
         if let Some(asked) = batch.asked.pop_front() {
             self.answer(&asked, &mut batch.facts);
+            if self.sabotage == Some(Sabotage::GroupFromBefore) {
+                let (facts, named) = (&mut batch.facts, asked.stored_groups.keys());
+                let before =
+                    named.map(|group| (*group, facts.groups.get(group).cloned().flatten()));
+                let before: Vec<_> = before.collect();
+                facts.stored_groups.extend(before);
+            }
             return self.write_later(batch);
         }
         match &mut batch.stages {
@@ -178,9 +192,10 @@ impl World {
                     }
                 }
                 None => {
-                    batch.part = batch.parts.take();
                     let handover = std::mem::take(&mut batch.handover);
-                    batch.done.add(&batch.records[part], handover);
+                    batch.done.add(&batch.records[part.clone()], handover);
+                    batch.parts.planned(part, batch.planned);
+                    batch.part = batch.parts.take();
                     batch.forget_part();
                 }
             },
@@ -207,18 +222,19 @@ impl World {
     }
 
     /// Treats a part that a store refuses as the carrier does: it falls into halves, until one
-    /// record is to blame, which becomes a dead letter. Finished writes stay.
+    /// record is to blame, which is buried. Finished writes stay.
     fn refused(&mut self, batch: &mut Batch, part: Range<usize>) {
         let records = batch.records[part.clone()].iter();
         let messages = records.filter_map(|(_, task)| task.work.message());
         self.witness.failed.extend(messages);
         batch.forget_part();
-        if let Some(index) = batch.parts.refused(part) {
-            let (source, task) = &batch.records[index];
-            let dead = (*source, task.clone(), DeadReason::StoreRejected);
-            batch.done.dead.push(dead);
-        }
-        batch.part = batch.parts.take();
+        batch.part = match batch.parts.refused(part) {
+            Some(index) => {
+                batch.refused = Some("planned");
+                Some(index..index + 1)
+            }
+            None => batch.parts.take(),
+        };
     }
 
     /// True for a plan with a row that history refuses. It does so before it writes any.
@@ -257,7 +273,11 @@ impl World {
             epoch: 1,
             records: &records,
         };
-        let decided = writer::decide(&asked, &batch.facts, &rules, self.carrier_wall());
+        let (facts, now) = (&batch.facts, self.carrier_wall());
+        let decided = match batch.refused {
+            Some(error) => writer::bury(&asked, facts, &rules, error, now),
+            None => writer::decide(&asked, facts, &rules, now),
+        };
         match self.plant_in_decision(&records, &batch.facts, decided) {
             Err(Undecided::Missing(missing)) if batch.rounds == ROUNDS_MAX => {
                 self.judge
@@ -297,6 +317,7 @@ impl World {
                 if !self.is_older {
                     self.witness_repeats(&batch.records[part], &outcomes, &handover);
                 }
+                batch.planned = outcomes.len();
                 batch.moved = moved(&stages);
                 batch.stages = Some(self.atoms(stages));
                 batch.handover = handover;
@@ -324,6 +345,10 @@ impl World {
             },
             Missing {
                 stored_heads: missing.stored_heads,
+                ..none()
+            },
+            Missing {
+                stored_groups: missing.stored_groups,
                 ..none()
             },
         ]);
@@ -576,6 +601,8 @@ impl Batch {
         self.facts = Facts::default();
         self.asked.clear();
         self.rounds = 0;
+        self.refused = None;
+        self.planned = 0;
         self.stages = None;
         self.handover = Handover::default();
         self.permits.clear();

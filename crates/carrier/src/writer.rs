@@ -25,7 +25,8 @@ use protocol::ledger::{DeadReason, dead_entries};
 use protocol::record::TaskRecord;
 use protocol::trace::{Span, Step};
 use protocol::writer::{
-    self, Batch, Facts, Handover, Missing, Parts, ROUNDS_MAX, RecordOutcome, Rules, Undecided,
+    self, Batch, DeadRecord, Facts, Handover, Missing, Parts, Plan, ROUNDS_MAX, RecordOutcome,
+    Rules, Undecided,
 };
 use protocol::{ConversationId, MessageId, Timestamp};
 use tokio::time::Instant;
@@ -158,7 +159,10 @@ impl Writer {
         while let Some(part) = parts.take() {
             let (part_reads, batch) = (&reads[part.clone()], &records[part.clone()]);
             match self.write_part(part_reads, batch, until).await {
-                Ok(Some(batch)) => written.batch.append(batch),
+                Ok(Some((batch, count))) => {
+                    written.batch.append(batch);
+                    parts.planned(part, count);
+                }
                 Ok(None) => {
                     written.too_many = Some(part.len());
                     parts.put_back(part);
@@ -171,11 +175,22 @@ impl Writer {
                     break;
                 }
                 Err(WriteFailure::Refused(error)) => {
-                    if let Some(index) = parts.refused(part) {
-                        let error = format!("{error}: {}", error.source);
-                        let reason = DeadReason::StoreRejected;
-                        let dead = self.dead_letter(&reads[index], reason, &error);
-                        written.batch.effects.push(dead);
+                    let Some(index) = parts.refused(part) else {
+                        continue;
+                    };
+                    let one = index..index + 1;
+                    let (read, record) = (&reads[one.clone()], &records[one.clone()]);
+                    match self.bury(read, record, &error, until).await {
+                        Ok(Some(batch)) => written.batch.append(batch),
+                        Ok(None) => {
+                            parts.put_back(one);
+                            break;
+                        }
+                        Err(halt) => {
+                            written.halt = Some(halt);
+                            parts.put_back(one);
+                            break;
+                        }
                     }
                 }
             }
@@ -190,14 +205,71 @@ impl Writer {
         written
     }
 
-    /// Writes a part. `None`: there was no time to read its groups, or all of its facts where it has several records.
+    /// Writes a part, or its first records; returns their number. `None`: there was no time to read its groups, or all
+    /// of its facts where it has several records.
     async fn write_part(
         &mut self,
         reads: &[Arc<DecodedRecord>],
         records: &[TaskRecord<'_>],
         until: Instant,
-    ) -> Result<Option<ExecutorBatch>, WriteFailure> {
-        let (now, began) = (self.clock.now(), Instant::now());
+    ) -> Result<Option<(ExecutorBatch, usize)>, WriteFailure> {
+        let began = Instant::now();
+        let Some(plan) = self.plan(records, writer::decide, until).await? else {
+            return Ok(None);
+        };
+        let count = plan.outcomes.len();
+        self.apply(plan.stages, until).await?;
+        for (read, outcome) in reads.iter().zip(plan.outcomes) {
+            self.record_span(read, outcome, began.elapsed());
+        }
+        Ok(Some((self.handed_over(reads, plan.handover), count)))
+    }
+
+    /// Buries a record that a store refuses. Where its head cannot be read or written, either, nothing behind it in its
+    /// conversation can be placed, and it is a dead letter at once. `None`: there was no time.
+    async fn bury(
+        &mut self,
+        read: &[Arc<DecodedRecord>],
+        record: &[TaskRecord<'_>],
+        refused: &Error,
+        until: Instant,
+    ) -> Result<Option<ExecutorBatch>, Halt> {
+        let error = format!("{refused}: {}", refused.source);
+        let bury = |batch: &Batch<'_>, facts: &Facts, rules: &Rules<'_>, now: Timestamp| {
+            writer::bury(batch, facts, rules, &error, now)
+        };
+        let buried = async {
+            let Some(plan) = self.plan(record, bury, until).await? else {
+                return Ok(None);
+            };
+            self.apply(plan.stages, until).await?;
+            Ok(Some(plan.handover))
+        };
+        let handover = match buried.await {
+            Ok(Some(handover)) => handover,
+            Ok(None) => return Ok(None),
+            Err(WriteFailure::Refused(_)) => Handover {
+                dead: vec![DeadRecord {
+                    index: 0,
+                    reason: DeadReason::StoreRejected,
+                    error: error.clone(),
+                }],
+                ..Handover::default()
+            },
+            Err(WriteFailure::Halt(halt)) => return Err(halt),
+        };
+        Ok(Some(self.handed_over(read, handover)))
+    }
+
+    /// The plan of the records, once all facts are read. `None`: there was no time to read their groups, or all of the
+    /// facts of several records.
+    async fn plan(
+        &mut self,
+        records: &[TaskRecord<'_>],
+        decide: impl Fn(&Batch<'_>, &Facts, &Rules<'_>, Timestamp) -> Result<Plan, Undecided>,
+        until: Instant,
+    ) -> Result<Option<Plan>, WriteFailure> {
+        let now = self.clock.now();
         let batch = Batch {
             epoch: self.epoch,
             records,
@@ -209,9 +281,9 @@ impl Writer {
         };
         let mut facts = Facts::default();
         let mut rounds = 0;
-        let plan = loop {
-            match writer::decide(&batch, &facts, &rules, now) {
-                Ok(plan) => break plan,
+        loop {
+            match decide(&batch, &facts, &rules, now) {
+                Ok(plan) => return Ok(Some(plan)),
                 Err(Undecided::Missing(missing)) if rounds == ROUNDS_MAX => {
                     return Err(Halt::Undecidable(missing).into());
                 }
@@ -220,7 +292,7 @@ impl Writer {
                         return Ok(None);
                     }
                     rounds += 1;
-                    if reads.len() > 1 && Instant::now() >= until {
+                    if records.len() > 1 && Instant::now() >= until {
                         return Ok(None);
                     }
                 }
@@ -232,12 +304,7 @@ impl Writer {
                     return Err(Halt::Overtaken(conversation).into());
                 }
             }
-        };
-        self.apply(plan.stages, until).await?;
-        for (read, outcome) in reads.iter().zip(plan.outcomes) {
-            self.record_span(read, outcome, began.elapsed());
         }
-        Ok(Some(self.handed_over(reads, plan.handover)))
     }
 
     fn handed_over(&self, reads: &[Arc<DecodedRecord>], handover: Handover) -> ExecutorBatch {

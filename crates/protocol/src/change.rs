@@ -643,7 +643,7 @@ pub enum ChangePlacement {
 impl Head {
     /// Placement of the change in this record.
     pub fn place_change(&self, record: Version) -> ChangePlacement {
-        if self.seq != Seq::ZERO && record <= self.version {
+        if self.has_handled(record) {
             ChangePlacement::Redelivery
         } else {
             ChangePlacement::New(self.rev + 1)

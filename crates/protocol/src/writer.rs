@@ -39,6 +39,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use self::draft::{Draft, DraftStep};
+use self::facts::Lacking;
 pub use self::facts::{ChangeKey, Facts, MessageRow, Missing, Owner, ROUNDS_MAX, SendKey};
 use self::layout::Layout;
 pub use self::parts::Parts;
@@ -79,10 +80,12 @@ pub enum Undecided {
     Overtaken(ConversationId),
 }
 
-/// Decides a batch. `now` dates ledger entries, and decides nothing.
+/// Decides a batch, or the first records of it: [`Plan::outcomes`] has one for each. `now` dates ledger entries, and
+/// decides nothing.
 ///
 /// A record whose ruling or layout panics becomes a dead letter without a position; the others are decided as if it
-/// were not there.
+/// were not there. A plan ends with such a record where others of its conversation follow: its death is written before
+/// anything of them is.
 ///
 /// # Errors
 /// [`Undecided`]: facts are missing, or another writer is ahead.
@@ -94,12 +97,64 @@ pub fn decide(
 ) -> Result<Plan, Undecided> {
     let mut panicked = BTreeSet::new();
     loop {
-        let steps = ruled(batch, facts, rules, &panicked)?;
+        let mut steps = ruled(batch, facts, rules, &panicked)?;
+        steps.truncate(decided(batch.records, &steps));
         match laid_out(batch, steps, facts, rules, now) {
             Ok(plan) => return Ok(plan),
             Err(more) => panicked.extend(more),
         }
     }
+}
+
+/// Buries a record that a store refuses, alone: it becomes a dead letter with this error. `batch` has no other record.
+///
+/// # Errors
+/// As [`decide`].
+pub fn bury(
+    batch: &Batch<'_>,
+    facts: &Facts,
+    rules: &Rules<'_>,
+    error: &str,
+    now: Timestamp,
+) -> Result<Plan, Undecided> {
+    let (mut draft, mut layout) = (
+        Draft::new(batch, facts, rules),
+        Layout::new(facts, rules, now),
+    );
+    for (index, record) in batch.records.iter().enumerate() {
+        match draft.died(record, DeadReason::StoreRejected, error.to_owned()) {
+            Ok(step) => layout.admit(index, record, layout.of(record, step)),
+            Err(_) => draft.leave_open(record),
+        }
+    }
+    let missing = draft.into_missing();
+    match missing.is_empty() {
+        true => Ok(layout.plan()),
+        false => Err(Undecided::Missing(Box::new(missing))),
+    }
+}
+
+/// Number of records up to the first death that others of its conversation follow, or of all.
+fn decided(records: &[TaskRecord<'_>], steps: &[DraftStep<'_>]) -> usize {
+    let passes = |step: &DraftStep<'_>| {
+        matches!(
+            step,
+            DraftStep::Died {
+                passed: Some(_),
+                ..
+            }
+        )
+    };
+    let mut deaths = (0..steps.len()).filter(|index| passes(&steps[*index]));
+    let conversation = |record: &TaskRecord<'_>| record.task.work.conversation();
+    let is_followed = |index: &usize| {
+        let of = conversation(&records[*index]);
+        let mut behind = records[index + 1..].iter();
+        behind.any(|record| conversation(record) == of)
+    };
+    deaths
+        .find(is_followed)
+        .map_or(records.len(), |index| index + 1)
 }
 
 /// Error of a dead letter whose handling panicked.
@@ -138,10 +193,10 @@ fn ruled<'a>(
     let mut overtaken = None;
     for (index, record) in batch.records.iter().enumerate() {
         let step = match panicked.contains(&index) {
-            true => Ok(Ok(DraftStep::panicked())),
+            true => Ok(draft.panicked(record)),
             false => catch_unwind(AssertUnwindSafe(|| draft.step(record))),
         };
-        match step.unwrap_or_else(|_| Ok(DraftStep::panicked())) {
+        match step.unwrap_or_else(|_| draft.panicked(record)) {
             Ok(DraftStep::Overtaken(conversation)) => {
                 overtaken.get_or_insert(conversation);
                 draft.leave_open(record);
@@ -161,9 +216,9 @@ fn ruled<'a>(
     }
 }
 
-impl DraftStep<'_> {
-    fn panicked() -> Self {
-        DraftStep::Dead(DeadReason::HandlerPanic, PANICKED.to_owned())
+impl<'a> Draft<'a> {
+    fn panicked(&mut self, record: &TaskRecord<'a>) -> Result<DraftStep<'a>, Lacking> {
+        self.died(record, DeadReason::HandlerPanic, PANICKED.to_owned())
     }
 }
 

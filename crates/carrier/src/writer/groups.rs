@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use backend::groups::{GroupLoad, GroupStore, Loading, PAGE};
 use backend::queue::Partition;
@@ -30,6 +32,8 @@ pub(super) struct Groups {
     cache: LruCache<GroupId, (u32, Arc<Group>)>,
     /// Groups whose reading was broken off.
     loading: LruCache<GroupId, (u32, Loading)>,
+    /// Those of them that are read anew.
+    reloading: LruCache<GroupId, ()>,
     /// Members of all that are remembered.
     members: usize,
     members_max: usize,
@@ -42,14 +46,16 @@ impl Groups {
             stores: StoreDeadline::new(config),
             cache: LruCache::unbounded(),
             loading: LruCache::new(LOADING_MAX),
+            reloading: LruCache::new(LOADING_MAX),
             members: 0,
             members_max: config.group_members_max,
         }
     }
 
     /// Loads the groups of `wanted`, each with its partition, and returns those that exist. `None`:
-    /// time ran out before all were read, though at least a page of each was. Pages that were read
-    /// stay for the next call.
+    /// time ran out before all were read. Of the first [`TOGETHER`] at least a page is read; others
+    /// are begun only while there is time, and none once one has failed. Pages that were read stay
+    /// for the next call.
     pub(super) async fn load(
         &mut self,
         wanted: &BTreeMap<GroupId, u32>,
@@ -68,12 +74,20 @@ impl Groups {
             }
         }
         let (store, stores) = (&*self.store, self.stores);
-        let loads = missing
-            .into_iter()
-            .map(|(group, partition, mut loading)| async move {
-                let page = read_on(store, stores, &mut loading, until).await;
+        let has_failed = AtomicBool::new(false);
+        let loads = missing.into_iter().enumerate();
+        let loads = loads.map(|(number, (group, partition, mut loading))| {
+            let has_failed = &has_failed;
+            async move {
+                let is_late = number >= TOGETHER && Instant::now() >= until;
+                let page = match is_late || has_failed.load(Relaxed) {
+                    true => Ok(GroupLoad::Part),
+                    false => read_on(store, stores, &mut loading, until).await,
+                };
+                has_failed.fetch_or(page.is_err(), Relaxed);
                 (group, partition, loading, page)
-            });
+            }
+        });
         let loads = stream::iter(loads).buffered(TOGETHER);
         let loaded: Vec<_> = loads.collect().await;
         let (mut is_whole, mut failure) = (true, None);
@@ -101,6 +115,27 @@ impl Groups {
         }
     }
 
+    /// Loads groups as the store has them now. One that was broken off here is read to its end by [`load`](Groups::load),
+    /// and is new enough: begun anew each time, a large one would never be whole.
+    pub(super) async fn reload(
+        &mut self,
+        wanted: &BTreeMap<GroupId, u32>,
+        until: Instant,
+    ) -> Result<Option<BTreeMap<GroupId, Arc<Group>>>> {
+        for group in wanted.keys() {
+            if self.reloading.pop(group).is_none() {
+                self.forget_one(*group);
+            }
+        }
+        let loaded = self.load(wanted, until).await;
+        if !matches!(loaded, Ok(Some(_))) {
+            for group in wanted.keys() {
+                self.reloading.put(*group, ());
+            }
+        }
+        loaded
+    }
+
     /// Remembers a group that is written.
     pub(super) fn remember(&mut self, change: GroupChange) {
         self.keep(change.group, change.partition, change.after);
@@ -121,6 +156,7 @@ impl Groups {
 
     pub(super) fn forget_one(&mut self, group: GroupId) {
         self.loading.pop(&group);
+        self.reloading.pop(&group);
         if let Some((_, known)) = self.cache.pop(&group) {
             self.members -= known.members.len();
         }

@@ -34,6 +34,13 @@ impl Writer {
         facts.heads.extend(self.heads.load(&missing.heads).await?);
         let stored = self.heads.reload(&missing.stored_heads).await?;
         facts.stored_heads.extend(stored);
+        let stored = self.groups.reload(&missing.stored_groups, until).await?;
+        let Some(mut stored) = stored else {
+            return Ok(false);
+        };
+        let named = missing.stored_groups.keys();
+        let stored = named.map(|group| (*group, stored.remove(group)));
+        facts.stored_groups.extend(stored);
         let reader = Reader {
             backends: &self.backends,
             stores: self.stores,

@@ -11,6 +11,10 @@
 //! The order of effects is rows → head → … → commit. A crash between any two of them brings the
 //! record back, and the rules here give it the position that it had. For that, the decision to
 //! place a record at all must depend on the log and the rows only, never on time or chance.
+//!
+//! A death is chance: a store refuses a row for a while, a bug panics once. So the death of a message
+//! moves the head's version before anything behind it is written ([`Head::passed_by`]). Read again,
+//! the message has been handled, has no row, and stays dead.
 
 use serde::{Deserialize, Serialize};
 
@@ -90,6 +94,22 @@ pub enum PlaceRuling {
 }
 
 impl Head {
+    /// True for a record that is not after the one that moved this head last. Epochs begin at 1: a
+    /// head that nothing moved has handled nothing.
+    pub(crate) fn has_handled(&self, record: Version) -> bool {
+        let is_moved = self.seq != Seq::ZERO || self.version != Version::default();
+        is_moved && record <= self.version
+    }
+
+    /// The head after `record` died without a position; `None` if the record was handled before.
+    /// Write it before the rows of any later record.
+    pub fn passed_by(&self, record: Version) -> Option<Head> {
+        (!self.has_handled(record)).then_some(Head {
+            version: record,
+            ..*self
+        })
+    }
+
     /// Position of the next new message.
     pub fn next_position(&self) -> Position {
         Position {
@@ -100,7 +120,7 @@ impl Head {
 
     /// Placement of this record's message `id`, as far as the head tells.
     pub fn place(&self, record: Version, id: MessageId) -> Placement {
-        if self.seq != Seq::ZERO && record <= self.version {
+        if self.has_handled(record) {
             Placement::Redelivery
         } else if self.max_id.is_some_and(|max| id <= max) {
             Placement::CheckRow
@@ -135,7 +155,7 @@ impl Head {
     /// results by send_id. `row` is the row under the id, **written by any record before this one,
     /// also of the same batch**: write pending rows before reading it.
     pub fn compare(&self, record: Version, row: Option<StoredPosition>) -> PlaceRuling {
-        let handled_before = self.seq != Seq::ZERO && record <= self.version;
+        let handled_before = self.has_handled(record);
         let Some(row) = row else {
             return if handled_before {
                 PlaceRuling::Unplaced
@@ -166,7 +186,7 @@ impl Head {
     #[must_use]
     pub fn moved_by(&self, record: Version, id: MessageId, side: Option<Side>) -> Head {
         debug_assert!(
-            self.seq == Seq::ZERO || record > self.version,
+            !self.has_handled(record),
             "a head only moves forward in the log"
         );
         Head {

@@ -25,10 +25,16 @@ impl<'a> Draft<'a> {
         };
         let group = self.group(record, conversation);
         let head = self.head(conversation);
-        let (group, head) = (group?, head?);
+        let (mut group, head) = (group?, head?);
+        let version = self.version(record);
+        // Records behind the command moved the head, and a newcomer begins at its end: where another writer granted the
+        // command meanwhile, that newcomer stays as it is.
+        if head.version > version && group.is_none_or(|group| group.newest() < version) {
+            group = self.stored_group(record, number)?;
+        }
         let ruled = group::rule(
             group.map(Arc::as_ref),
-            self.version(record),
+            version,
             task.message.from,
             command,
             head.seq,

@@ -47,7 +47,14 @@ pub(super) enum DraftStep<'a> {
         roles: GroupRoles,
     },
     Kickout,
+    /// Without a position for a reason that the log and the stores give again.
     Dead(DeadReason, String),
+    /// Without a position by chance; of a message with the head that passes it.
+    Died {
+        reason: DeadReason,
+        error: String,
+        passed: Option<Head>,
+    },
     /// Another writer is ahead.
     Overtaken(ConversationId),
 }
@@ -299,6 +306,28 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// Death of a record that has no position: a message moves the head's version, or it might be
+    /// placed when it comes again, where its neighbours are by then.
+    pub(super) fn died(
+        &mut self,
+        record: &TaskRecord<'a>,
+        reason: DeadReason,
+        error: String,
+    ) -> Result<DraftStep<'a>, Lacking> {
+        let passed = match placed_in(record) {
+            Some(conversation) => {
+                let version = self.version(record);
+                self.head(conversation)?.passed_by(version)
+            }
+            None => None,
+        };
+        Ok(DraftStep::Died {
+            reason,
+            error,
+            passed,
+        })
+    }
+
     /// Adds the effects of a record to the draft. Cannot fail.
     pub(super) fn admit(&mut self, record: &TaskRecord<'a>, step: &DraftStep<'a>) {
         let Work::Message(MessageTask { message, .. }) = &record.task.work else {
@@ -333,6 +362,9 @@ impl<'a> Draft<'a> {
                 self.overlays.insert(place, changing.overlay.clone());
                 self.changes.push(changing.row.clone());
             }
+            DraftStep::Died {
+                passed: Some(head), ..
+            } => _ = self.heads.insert(conversation, *head),
             DraftStep::Listed { .. }
             | DraftStep::Granted(_)
             | DraftStep::Refused(_)
@@ -341,6 +373,7 @@ impl<'a> Draft<'a> {
             | DraftStep::Retry { .. }
             | DraftStep::Kickout
             | DraftStep::Dead(..)
+            | DraftStep::Died { passed: None, .. }
             | DraftStep::Overtaken(_) => {}
         }
     }
@@ -376,6 +409,17 @@ impl<'a> Draft<'a> {
                 Err(Lacking)
             }
         }
+    }
+
+    /// The group as its store has it now.
+    pub(super) fn stored_group(
+        &mut self,
+        record: &TaskRecord<'_>,
+        group: GroupId,
+    ) -> Result<Option<&'a Arc<Group>>, Lacking> {
+        let stored = self.facts.stored_groups.get(&group);
+        let (missing, partition) = (&mut self.missing.stored_groups, record.source.partition);
+        known(stored, || _ = missing.insert(group, partition)).map(Option::as_ref)
     }
 
     /// The head after the records so far.
@@ -540,6 +584,17 @@ impl<'a> Draft<'a> {
 
     pub(super) fn missing(&mut self) -> &mut Missing {
         &mut self.missing
+    }
+}
+
+/// Conversation in which the record asks for a position.
+fn placed_in(record: &TaskRecord<'_>) -> Option<ConversationId> {
+    let Work::Message(MessageTask { message, .. }) = &record.task.work else {
+        return None;
+    };
+    match message.content.change {
+        None => message.conversation(),
+        Some(_) => None,
     }
 }
 

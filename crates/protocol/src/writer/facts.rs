@@ -141,6 +141,8 @@ pub struct Facts {
     pub heads: BTreeMap<ConversationId, Head>,
     /// Heads read anew, because a later writer seems to be ahead of the remembered one.
     pub stored_heads: BTreeMap<ConversationId, Head>,
+    /// Groups read anew, because their heads show records behind a command.
+    pub stored_groups: BTreeMap<GroupId, Option<Arc<Group>>>,
     pub rows: BTreeMap<(Owner, MessageId), Option<MessageRow>>,
     pub first_sends: BTreeMap<SendKey, Option<(MessageId, StoredPosition)>>,
     pub overlays: BTreeMap<(ConversationId, Seq), Overlay>,
@@ -166,6 +168,8 @@ pub struct Missing {
     pub groups: BTreeMap<GroupId, u32>,
     pub heads: BTreeSet<ConversationId>,
     pub stored_heads: BTreeSet<ConversationId>,
+    /// With the partition of their records. Read behind all heads.
+    pub stored_groups: BTreeMap<GroupId, u32>,
     pub rows: BTreeSet<(Owner, MessageId)>,
     pub first_sends: BTreeSet<SendKey>,
     pub overlays: BTreeSet<(ConversationId, Seq)>,

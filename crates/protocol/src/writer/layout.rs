@@ -10,7 +10,7 @@ use super::plan::{
 use super::{Facts, MessageRow, Owner, Rules};
 use crate::cache::{CacheKey, Invalidation};
 use crate::change::{ChangeRow, MessageChange};
-use crate::conversation::ConversationRow;
+use crate::conversation::{ConversationRow, Head};
 use crate::delivery::{
     self, DeliveryTask, Notice, Obligation, SessionEvent, group_obligations, live_only,
 };
@@ -72,7 +72,21 @@ pub(super) enum Laid {
         notice: Option<Notice>,
     },
     Kickout,
-    Dead(DeadReason, String),
+    Dead {
+        reason: DeadReason,
+        error: String,
+        passed: Option<(ConversationId, Head)>,
+    },
+}
+
+impl Laid {
+    fn dead(reason: DeadReason, error: String) -> Laid {
+        Laid::Dead {
+            reason,
+            error,
+            passed: None,
+        }
+    }
 }
 
 impl<'a> Layout<'a> {
@@ -121,7 +135,22 @@ impl<'a> Layout<'a> {
                 let encode = self.rules.encode;
                 super::retry::delivery(record.task, retry, *placed, &roles, encode)
             }
-            (_, DraftStep::Dead(reason, error)) => return Laid::Dead(reason, error),
+            (_, DraftStep::Dead(reason, error)) => return Laid::dead(reason, error),
+            (
+                work,
+                DraftStep::Died {
+                    reason,
+                    error,
+                    passed,
+                },
+            ) => {
+                let passed = work.conversation().zip(passed);
+                return Laid::Dead {
+                    reason,
+                    error,
+                    passed,
+                };
+            }
             (_, _) => return Laid::Kickout,
         };
         Laid::Retry(Box::new(task))
@@ -138,7 +167,7 @@ impl<'a> Layout<'a> {
         };
         let Some(rows) = rows_of(&placed, placing.sent, placing.version) else {
             let error = "a message of this kind of conversation is not kept".to_owned();
-            return Laid::Dead(DeadReason::StoreRejected, error);
+            return Laid::dead(DeadReason::StoreRejected, error);
         };
         let (owed, audience) = match placed.message.to {
             Recipient::User(to) => {
@@ -476,7 +505,19 @@ impl<'a> Layout<'a> {
                 self.handover.kickouts.push(index);
                 RecordOutcome::NotPlaced
             }
-            Laid::Dead(reason, error) => {
+            Laid::Dead {
+                reason,
+                error,
+                passed,
+            } => {
+                if let Some((conversation, head)) = passed {
+                    let moved = HeadMove {
+                        conversation,
+                        partition: source.partition,
+                        head,
+                    };
+                    self.heads.insert(conversation, moved);
+                }
                 self.handover.dead.push(DeadRecord {
                     index,
                     reason,
@@ -662,5 +703,5 @@ fn refusal_notice(task: &MessageTask, refusal: Option<Refusal>) -> Option<Notice
 
 fn misplaced() -> Laid {
     let error = "it belongs to no conversation".to_owned();
-    Laid::Dead(DeadReason::Misplaced, error)
+    Laid::dead(DeadReason::Misplaced, error)
 }

@@ -53,12 +53,20 @@ impl Parts {
         self.open.pop()
     }
 
+    /// The first records of the part are dealt with, as many as its plan has outcomes: the others come next.
+    pub fn planned(&mut self, part: Range<usize>, count: usize) {
+        let rest = part.start + count..part.end;
+        if !rest.is_empty() {
+            self.open.push(rest);
+        }
+    }
+
     /// The part comes next again.
     pub fn put_back(&mut self, part: Range<usize>) {
         self.open.push(part);
     }
 
-    /// A store refused the part: its halves come next. `Some`: it is one record, which is a dead letter.
+    /// A store refused the part: its halves come next. `Some`: it is one record, to be [buried](super::bury).
     pub fn refused(&mut self, part: Range<usize>) -> Option<usize> {
         if part.len() < 2 {
             return Some(part.start);

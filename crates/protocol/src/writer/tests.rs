@@ -10,7 +10,7 @@ use self::log::{Act, EncodeDebug, Log, acts, group, message_to, user};
 use self::store::{Store, delivered};
 use super::{
     Batch, Effect, Facts, Owner, Parts, ROUNDS_MAX, RecordOutcome, RetryFailure, Rules, Undecided,
-    decide, retry,
+    bury, decide, retry,
 };
 use crate::change::ChangeKind;
 use crate::conversation::StoredPosition;
@@ -70,6 +70,25 @@ proptest! {
         crashed.crash_in(&log.records(), part, written);
         crashed.write(&log.records());
         prop_assert_eq!(&crashed, &clean);
+    }
+
+    /// Messages whose handling panics, but not once more after a crash between any two writes: each conversation has a
+    /// message at each position, and each of its rows knows the same one.
+    #[test]
+    fn a_death_by_chance_moves_no_neighbour(
+        acts in acts(),
+        poison in prop::collection::vec(any::<bool>(), 26),
+        plan in any::<prop::sample::Index>(),
+        written in any::<prop::sample::Index>(),
+    ) {
+        let mut log = Log::of(&acts);
+        let poisoned = poison.iter().enumerate().filter(|(_, is_poison)| **is_poison);
+        poisoned.for_each(|(number, _)| _ = log.poison(number));
+        let mut store = Store::new();
+        store.crash_in(&log.records(), plan, written);
+        store.makes_all_frames = true;
+        store.write(&log.records());
+        prop_assert_eq!(store.holes(), Vec::<String>::new());
     }
 
     /// Applying an effect twice is applying it once, and an earlier one behind a later one is nothing.
@@ -177,6 +196,96 @@ fn a_panic_is_the_end_of_its_record_alone() {
     // Again, and with it the record of the panic.
     store.write(&log.records());
     assert_eq!(store.heads[&conversation].seq, crate::Seq(2));
+}
+
+/// Crashes between the rows of a message and its head, behind one that died of a panic that does not come again: it
+/// stays dead, as its death was written first. The twin forgets the death.
+#[test]
+fn a_message_that_died_stays_dead() {
+    for forgets in [false, true] {
+        let mut log = Log::of(&[
+            Act::say(1, 2),
+            Act::say(1, 2),
+            Act::say(2, 1).late(),
+            Act::say(1, 2),
+        ]);
+        assert!(log.poison(1));
+        let records = log.records();
+        let conversation = ConversationId::private(user(1), user(2)).expect("two");
+        let mut store = Store::new();
+        let mut parts = Parts::of(&records, usize::MAX);
+        let death = store.next_plan(&records, &mut parts).expect("a plan");
+        let dead = RecordOutcome::Dead(DeadReason::HandlerPanic);
+        assert_eq!(death.outcomes, [RecordOutcome::Placed, dead]);
+        store.apply_plan(&death);
+        if forgets {
+            let head = store.heads.get_mut(&conversation).expect("a head");
+            head.version.offset = 0;
+        }
+        let plan = store.next_plan(&records, &mut parts).expect("the rest");
+        store.apply(&plan.stages[0].0[0]);
+        store.makes_all_frames = true;
+        let batch = Batch {
+            epoch: 1,
+            records: &records,
+        };
+        let mut facts = Facts::default();
+        let decided = loop {
+            match decide(&batch, &facts, &store.rules(), NOON) {
+                Err(Undecided::Missing(missing)) => store.answer(&missing, &mut facts),
+                other => break other,
+            }
+        };
+        if forgets {
+            // The dead one takes the position of the late one, whose row is there already.
+            assert_eq!(decided.err(), Some(Undecided::Overtaken(conversation)));
+            continue;
+        }
+        let outcomes = decided.expect("decided").outcomes;
+        let placed = RecordOutcome::Placed;
+        let dead = RecordOutcome::Dead(DeadReason::StoreRejected);
+        assert_eq!(outcomes, [placed, dead, placed, placed]);
+        store.write(&records);
+        assert_eq!(store.holes(), Vec::<String>::new());
+        assert_eq!(store.heads[&conversation].seq, Seq(3));
+    }
+}
+
+/// A store refuses the rows of a message: its death moves the head, also of a conversation without a message.
+#[test]
+fn a_refused_message_is_buried_before_others_are_placed() {
+    let log = Log::of(&[Act::say(1, 2), Act::react(1, 2, true), Act::say(1, 2)]);
+    let records = log.records();
+    let conversation = ConversationId::private(user(1), user(2)).expect("two");
+    let mut store = Store::new();
+    for (index, moves) in [(0, true), (0, false), (1, false)] {
+        let batch = Batch {
+            epoch: 1,
+            records: &records[index..=index],
+        };
+        let mut facts = Facts::default();
+        let plan = loop {
+            match bury(&batch, &facts, &rules(), "too large", NOON) {
+                Err(Undecided::Missing(missing)) => store.answer(&missing, &mut facts),
+                other => break other.expect("not overtaken"),
+            }
+        };
+        store.apply_plan(&plan);
+        let dead = RecordOutcome::Dead(DeadReason::StoreRejected);
+        assert_eq!(plan.outcomes, [dead]);
+        assert_eq!(plan.handover.dead[0].error, "too large");
+        assert_eq!(!plan.stages.is_empty(), moves, "record {index}");
+    }
+    let version = records[0].version(1);
+    let head = store.heads[&conversation];
+    assert_eq!((head.seq, head.version), (Seq::ZERO, version));
+    let plans = store.write(&records);
+    assert_eq!(
+        plans[0].outcomes[0],
+        RecordOutcome::Dead(DeadReason::StoreRejected)
+    );
+    assert_eq!(store.heads[&conversation].seq, Seq(1));
+    assert_eq!(store.holes(), Vec::<String>::new());
 }
 
 /// A retry whose frame cannot be made dies alone, and not with it the consumer of its tier.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use proptest::sample::Index;
 
+use super::log::EncodeAll;
 use super::{NOON, rules};
 use crate::change::{ChangeRow, ListArrangement, Overlay};
 use crate::conversation::{ConversationRow, Head};
@@ -14,8 +15,8 @@ use crate::history::Version;
 use crate::record::TaskRecord;
 use crate::unread::Tally;
 use crate::writer::{
-    Batch, Effect, Facts, ListOpKind, MessageRow, Missing, Owner, Parts, Plan, ROUNDS_MAX, Stage,
-    Undecided, decide,
+    Batch, Effect, Facts, ListOpKind, MessageRow, Missing, Owner, Parts, Plan, ROUNDS_MAX, Rules,
+    Stage, Undecided, decide,
 };
 use crate::{ConversationId, GroupId, MessageId, Platform, Seq, Timestamp, UserId};
 
@@ -34,6 +35,8 @@ pub(crate) struct Store {
     pub(crate) cleared: BTreeMap<(UserId, ConversationId), Tally>,
     pub(crate) arranged: BTreeMap<(UserId, ConversationId), (Version, ListArrangement)>,
     pub(crate) hidden: BTreeMap<(UserId, ConversationId, u64), Seq>,
+    /// False: some frames cannot be made.
+    pub(crate) makes_all_frames: bool,
 }
 
 /// Frames of plans, by record.
@@ -53,39 +56,65 @@ impl Store {
 
     /// Writes records part by part.
     pub(crate) fn write(&mut self, records: &[TaskRecord<'_>]) -> Vec<Plan> {
-        let mut plans = Vec::new();
         let mut parts = Parts::of(records, usize::MAX);
-        while let Some(part) = parts.take() {
-            let batch = Batch {
-                epoch: 1,
-                records: &records[part],
-            };
-            let (plan, _) = self.decide(&batch, NOON);
+        let mut plans = Vec::new();
+        while let Some(plan) = self.next_plan(records, &mut parts) {
             self.apply_plan(&plan);
             plans.push(plan);
         }
         plans
     }
 
-    /// Writes some parts, and of the next one as many single writes as luck has it.
-    pub(crate) fn crash_in(&mut self, records: &[TaskRecord<'_>], part: Index, written: Index) {
-        let mut parts = Parts::of(records, usize::MAX);
-        let parts: Vec<_> = std::iter::from_fn(|| parts.take()).collect();
-        let last = part.index(parts.len());
-        for (number, part) in parts[..=last].iter().enumerate() {
-            let batch = Batch {
-                epoch: 1,
-                records: &records[part.clone()],
-            };
-            let (plan, _) = self.decide(&batch, NOON);
-            if number < last {
-                self.apply_plan(&plan);
-                continue;
-            }
-            let atoms: Vec<Effect> = effects(&plan).flat_map(atoms).collect();
-            let most = written.index(atoms.len() + 1);
-            atoms[..most].iter().for_each(|atom| self.apply(atom));
+    pub(crate) fn rules(&self) -> Rules<'static> {
+        match self.makes_all_frames {
+            true => Rules {
+                encode: &EncodeAll,
+                ..rules()
+            },
+            false => rules(),
         }
+    }
+
+    /// Positions without a row, or with several, and rows that are not where the head is.
+    pub(crate) fn holes(&self) -> Vec<String> {
+        let mut seqs: BTreeMap<(Owner, ConversationId), Vec<u64>> = BTreeMap::new();
+        for ((owner, _), row) in &self.rows {
+            let of = row.conversation().expect("of two users");
+            seqs.entry((*owner, of)).or_default().push(row.seq().0);
+        }
+        let holes = seqs.into_iter().filter_map(|((owner, of), mut seqs)| {
+            seqs.sort_unstable();
+            let last = self.heads.get(&of).map_or(0, |head| head.seq.0);
+            let is_dense = seqs.iter().copied().eq(1..=last);
+            (!is_dense).then(|| format!("{owner:?} of {of}: {seqs:?}, and the head at {last}"))
+        });
+        holes.collect()
+    }
+
+    pub(crate) fn next_plan(&self, records: &[TaskRecord<'_>], parts: &mut Parts) -> Option<Plan> {
+        let part = parts.take()?;
+        let batch = Batch {
+            epoch: 1,
+            records: &records[part.clone()],
+        };
+        let (plan, _) = self.decide(&batch, NOON);
+        parts.planned(part, plan.outcomes.len());
+        Some(plan)
+    }
+
+    /// Applies some plans, and of the next one as many single writes as luck has it.
+    pub(crate) fn crash_in(&mut self, records: &[TaskRecord<'_>], plan: Index, written: Index) {
+        let last = plan.index(self.clone().write(records).len());
+        let mut parts = Parts::of(records, usize::MAX);
+        for _ in 0..last {
+            let plan = self.next_plan(records, &mut parts);
+            self.apply_plan(&plan.expect("as many as before"));
+        }
+        let plan = self.next_plan(records, &mut parts);
+        let atoms = plan.iter().flat_map(effects).flat_map(atoms);
+        let atoms: Vec<Effect> = atoms.collect();
+        let most = written.index(atoms.len() + 1);
+        atoms[..most].iter().for_each(|atom| self.apply(atom));
     }
 
     /// Writes records, and answers all effects.
@@ -108,8 +137,9 @@ impl Store {
     /// Decides a batch. No key is asked for twice, and none after the last round.
     pub(crate) fn decide(&self, batch: &Batch<'_>, now: Timestamp) -> (Plan, Facts) {
         let mut facts = Facts::default();
+        let rules = self.rules();
         for _ in 0..=ROUNDS_MAX {
-            match decide(batch, &facts, &rules(), now) {
+            match decide(batch, &facts, &rules, now) {
                 Ok(plan) => return (plan, facts),
                 Err(Undecided::Missing(missing)) => {
                     assert!(!missing.is_empty());
@@ -133,6 +163,9 @@ impl Store {
         for of in &missing.stored_heads {
             let head = self.heads.get(of).copied().unwrap_or_default();
             facts.stored_heads.insert(*of, head);
+        }
+        for group in missing.stored_groups.keys() {
+            facts.stored_groups.insert(*group, self.group(*group));
         }
         for key in &missing.rows {
             facts.rows.insert(*key, self.rows.get(key).cloned());
@@ -212,6 +245,7 @@ impl Store {
             }
             if let ConversationId::Group(group) = of {
                 missing.groups.insert(group, 0);
+                missing.stored_groups.insert(group, 0);
             }
             let head = self.heads.get(&of).copied().unwrap_or_default();
             let own = (of, record.version(1));
