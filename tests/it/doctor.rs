@@ -490,10 +490,7 @@ async fn more_holes_than_there_is_time_for_end_in_a_report() {
         Environment::in_memory(&settings.embedded, settings.station.sessions.capacity())
             .expect("stores in memory");
     let faults = Arc::new(Faults::default());
-    faults.begin(
-        HISTORY.named("conversation"),
-        Fault::Delay(Duration::from_secs(1)),
-    );
+    faults.begin(HISTORY.named("page"), Fault::Delay(Duration::from_secs(1)));
     environment.backends = environment.backends.hooked(&faults.hook());
     let claim = ConversationRow {
         owner: user(2),

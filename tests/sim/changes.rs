@@ -2,7 +2,7 @@
 
 use protocol::admission::check_change;
 use protocol::change::{ChangeRequest, ChangeRules};
-use protocol::writer::{MessageRow, Owner};
+use protocol::message_row::Owner;
 use protocol::{ConversationId, Message, MessageId, Placed, Refusal, UserId};
 
 use crate::world::World;
@@ -33,8 +33,8 @@ impl World {
         owner: UserId,
         id: MessageId,
     ) -> Option<Placed> {
-        let row = self.disk.message_row((Owner::of(conversation, owner), id));
-        let placed = row.as_ref().and_then(MessageRow::placed);
+        let row = self.disk.rows.get(&(Owner::of(conversation, owner), id));
+        let placed = row.map(|row| row.placed.clone());
         placed.filter(|placed| placed.conversation == conversation)
     }
 }

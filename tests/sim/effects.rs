@@ -8,8 +8,8 @@ use std::time::Duration;
 use operator::desk::OperationEntry;
 use protocol::change::{ChangeRow, ListArrangement, Overlay};
 use protocol::conversation::{ConversationRow, Head};
-use protocol::group::{GroupRow, GroupSettings, Member};
-use protocol::history::{PrivateRow, RowStatus, Version};
+use protocol::group::{GroupSettings, Member};
+use protocol::history::{RowStatus, Version};
 use protocol::keys::Topic;
 use protocol::ledger::LedgerEntry;
 use protocol::mailbox::{
@@ -17,6 +17,7 @@ use protocol::mailbox::{
     MailboxChange, MailboxPolicy, NewSession, Policies, ReassertAnswer, RouteAnswer, RouteRequest,
 };
 use protocol::message::Target;
+use protocol::message_row::{MessageRow, Owner};
 use protocol::presence::SessionKey;
 use protocol::receipt::ReceiptKind;
 use protocol::record::Task;
@@ -41,7 +42,7 @@ pub(crate) enum Effect {
         place: Place,
         next: u64,
     },
-    Rows(Vec<PrivateRow>),
+    Rows(Vec<MessageRow>),
     Head {
         conversation: ConversationId,
         head: Head,
@@ -85,7 +86,6 @@ pub(crate) enum Effect {
         mark: u64,
         at: Timestamp,
     },
-    GroupRows(Vec<GroupRow>),
     Member {
         group: GroupId,
         user: UserId,
@@ -261,8 +261,7 @@ impl Registers {
 pub(crate) struct Stores {
     pub(crate) log: BTreeMap<Place, Vec<Record>>,
     pub(crate) committed: BTreeMap<Place, u64>,
-    pub(crate) rows: BTreeMap<(UserId, MessageId), PrivateRow>,
-    pub(crate) group_rows: BTreeMap<(GroupId, MessageId), GroupRow>,
+    pub(crate) rows: BTreeMap<(Owner, MessageId), MessageRow>,
     pub(crate) groups: BTreeMap<GroupId, Kept>,
     pub(crate) heads: BTreeMap<ConversationId, Head>,
     pub(crate) conversations: BTreeMap<(UserId, ConversationId), ConversationRow>,
@@ -296,7 +295,6 @@ impl Default for Stores {
             log: BTreeMap::new(),
             committed: BTreeMap::new(),
             rows: BTreeMap::new(),
-            group_rows: BTreeMap::new(),
             groups: BTreeMap::new(),
             heads: BTreeMap::new(),
             conversations: BTreeMap::new(),
@@ -348,10 +346,10 @@ impl Stores {
             }
             Effect::Rows(rows) => {
                 for row in rows {
-                    let newer = |old: &PrivateRow| old.version <= row.version;
-                    let old = self.rows.get(&(row.owner, row.id));
-                    if old.is_none_or(newer) {
-                        self.rows.insert((row.owner, row.id), row.clone());
+                    let newer = |old: &MessageRow| old.version <= row.version;
+                    let key = (row.owner, row.id());
+                    if self.rows.get(&key).is_none_or(newer) {
+                        self.rows.insert(key, row.clone());
                     }
                 }
             }
@@ -419,15 +417,6 @@ impl Stores {
                 mark,
                 at,
             } => self.registers(*owner, *conversation).hide(*mark, *at),
-            Effect::GroupRows(rows) => {
-                for row in rows {
-                    let key = (row.group, row.id);
-                    let newer = |old: &GroupRow| old.version <= row.version;
-                    if self.group_rows.get(&key).is_none_or(newer) {
-                        self.group_rows.insert(key, row.clone());
-                    }
-                }
-            }
             Effect::Member {
                 group,
                 user,

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use protocol::conversation::StoredPosition;
 use protocol::history::Version;
-use protocol::writer::{ChangeKey, Facts, Missing, Owner, SendKey};
+use protocol::message_row::Owner;
+use protocol::writer::{ChangeKey, Facts, Missing, SendKey};
 use protocol::{ConversationId, MessageId, Seq};
 
 use crate::world::World;
@@ -34,7 +35,7 @@ impl World {
             facts.stored_groups.insert(*group, stored);
         }
         for key in &missing.rows {
-            facts.rows.insert(*key, self.disk.message_row(*key));
+            facts.rows.insert(*key, self.disk.rows.get(key).cloned());
         }
         for key in &missing.first_sends {
             facts.first_sends.insert(*key, self.stored_send(*key));
@@ -75,23 +76,14 @@ impl World {
     }
 
     fn stored_send(&self, key: SendKey) -> Option<(MessageId, StoredPosition)> {
-        if let ConversationId::Group(group) = key.conversation {
-            let mut rows = self.disk.group_rows.range((group, key.since)..);
-            let row = rows.find(|((of, _), row)| {
-                *of == group && (row.from, row.send_id) == (key.from, key.send_id)
-            })?;
-            return Some((row.1.id, StoredPosition::from(row.1)));
-        }
-        let mut rows = self.disk.rows.range((key.from, key.since)..);
-        let row = rows.find(|((owner, _), row)| {
-            *owner == key.from
-                && row.conversation() == Some(key.conversation)
-                && row
-                    .placed()
-                    .is_some_and(|placed| placed.message.from == key.from)
-                && row.send_id == key.send_id
+        let owner = Owner::of(key.conversation, key.from);
+        let mut rows = self.disk.rows_of(owner, key.since);
+        let row = rows.find(|row| {
+            let message = &row.placed.message;
+            row.placed.conversation == key.conversation
+                && (message.from, message.send_id) == (key.from, key.send_id)
         })?;
-        Some((row.1.id, StoredPosition::from(row.1)))
+        Some((row.id(), row.position()))
     }
 
     fn stored_change(
@@ -112,15 +104,7 @@ impl World {
         &self,
         (owner, conversation, after): (Owner, ConversationId, Seq),
     ) -> Option<Version> {
-        match owner {
-            Owner::Group(group) => {
-                let rows = self.disk.rows_of_group(group);
-                rows.get(&after.next()).map(|row| row.version)
-            }
-            Owner::User(user) => {
-                let row = self.disk.row_at(user, conversation, after.next());
-                row.map(|row| row.version)
-            }
-        }
+        let row = self.disk.row_at(owner, conversation, after.next());
+        row.map(|row| row.version)
     }
 }

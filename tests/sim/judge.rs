@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::frame::ServerFrame;
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
+use protocol::message_row::Owner;
 use protocol::record::Work;
 use protocol::{Code, ConversationId, MessageId, Platform, Refusal, SendId};
 use tests::core_device::CoreDevice;
@@ -185,7 +186,7 @@ impl World {
         if !self.judge.late.contains(&id) {
             return true;
         }
-        let row = self.disk.rows.get(&(from, id));
+        let row = self.disk.rows.get(&(Owner::User(from), id));
         row.is_some_and(|row| row.version.offset <= record.offset)
     }
 

@@ -181,7 +181,7 @@ impl World {
             let version = record.version(1);
             let mut rows = facts.rows.iter();
             let is_later = rows.any(|((_, id), row)| {
-                *id == task.message.id && row.as_ref().is_some_and(|row| row.version() > version)
+                *id == task.message.id && row.as_ref().is_some_and(|row| row.version > version)
             });
             task.message.conversation().filter(|_| is_later)
         });

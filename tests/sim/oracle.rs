@@ -127,13 +127,13 @@ impl World {
     fn judge_place(&self, id: MessageId, sentence: &str) -> Result<UserId, String> {
         let mut rows = self.disk.rows.values();
         let row = rows
-            .find(|row| row.id == id && row.direction == Direction::Out)
+            .find(|row| row.id() == id && row.direction() == Some(Direction::Out))
             .ok_or_else(|| format!("{id} has no row"))?;
-        let conversation = row.conversation().ok_or("a row of nobody")?;
-        let expected = format!("placed at {} in {conversation} after ", row.seq);
+        let conversation = row.placed.conversation;
+        let expected = format!("placed at {} in {conversation} after ", row.seq());
         let right = sentence.starts_with(&expected) && !sentence.contains("not settled");
         expect(id, sentence, right, &expected)?;
-        Ok(row.owner)
+        Ok(row.author())
     }
 
     fn judge_targets(

@@ -2,6 +2,7 @@
 //! devices.
 
 use protocol::frame::{Ack, ServerFrame};
+use protocol::message_row::{MessageRow, Owner};
 use protocol::presence::BoatLife;
 use protocol::reading::not_a_member;
 use protocol::receipt::{Receipt, ReceiptFacts, ReceiptMoves, ReceiptNeeds, ReceiptNotice};
@@ -72,14 +73,15 @@ impl World {
         needs.add(by, ack);
         let mut facts = ReceiptFacts::default();
         for key in needs.places {
-            let row = self.disk.rows.get(&key);
-            facts.places.extend(row.map(|row| (key, row.into())));
+            let row = self.disk.rows.get(&(Owner::User(key.0), key.1));
+            let place = row.and_then(MessageRow::place);
+            facts.places.extend(place.map(|place| (key, place)));
         }
         for (group, seqs) in needs.messages {
             let rows = self.disk.rows_of_group(group);
             let ids = seqs.into_iter().filter_map(|seq| {
                 let row = rows.get(&seq)?;
-                Some(((group, seq), row.id))
+                Some(((group, seq), row.id()))
             });
             facts.messages.extend(ids);
         }

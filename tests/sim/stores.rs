@@ -6,14 +6,12 @@ use std::ops::Bound;
 use protocol::change::Overlay;
 use protocol::conversation::{ConversationRow, ListEntry, ListRegisters};
 use protocol::frame::HistoryRange;
-use protocol::group::{GroupRow, Member};
-use protocol::history::{Place, PrivateRow};
+use protocol::group::Member;
+use protocol::message_row::{MessageRow, Owner};
 use protocol::reading::{
     Fact, LatestMessages, LatestNeed, Need, PageNeed, RecallRange, Slice, from_timeline,
 };
-use protocol::unread::Tally;
-use protocol::writer::{MessageRow, Owner};
-use protocol::{ConversationId, GroupId, MessageId, Placed, Seq, UserId};
+use protocol::{ConversationId, GroupId, MessageId, Placed, Seq, Timestamp, UserId};
 
 use crate::effects::{Registers, Stores};
 
@@ -35,13 +33,13 @@ impl Stores {
             }
             Need::Page(page) => Fact::Page(self.page(user, page).into()),
             Need::Rows(keys) => {
-                let rows = keys.iter().map(|key| self.message_row(*key));
+                let rows = keys.iter().map(|key| self.rows.get(key).cloned());
                 Fact::Rows(rows.collect())
             }
             Need::Tallies(places) => {
                 let tally = |(of, seq): &(ConversationId, Seq)| {
-                    let row = self.row_at(user, *of, *seq)?;
-                    Some(Tally::from(Place::from(row)))
+                    let row = self.row_at(Owner::User(user), *of, *seq)?;
+                    Some(row.tally())
                 };
                 Fact::Tallies(places.iter().map(tally).collect())
             }
@@ -53,7 +51,7 @@ impl Stores {
                     let rows = self.rows_of_group(range.group);
                     let between =
                         rows.range((Bound::Excluded(range.after), Bound::Included(range.last)));
-                    between.filter(|(_, row)| row.from == user).count() as u64
+                    between.filter(|(_, row)| row.author() == user).count() as u64
                 });
                 Fact::Own(own.collect())
             }
@@ -88,13 +86,13 @@ impl Stores {
                 Fact::Pins(pins.take(*limit).collect())
             }
             Need::Feed(Slice { of, after, limit }) => {
-                let rows = self.rows.values().filter(|row| row.owner == *of);
-                let rows = rows.filter(|row| Some(row.id) > *after).take(*limit);
+                let rows = self.rows_of(Owner::User(*of), earliest());
+                let rows = rows.filter(|row| Some(row.id()) > *after).take(*limit);
                 Fact::Feed(rows.cloned().collect())
             }
             Need::Ids((group, places)) => {
                 let rows = self.rows_of_group(*group);
-                let id = |seq| rows.get(seq).map(|row| row.id);
+                let id = |seq| rows.get(seq).map(|row| row.id());
                 Fact::Ids(places.iter().map(id).collect())
             }
             Need::Statuses(ids) => {
@@ -177,7 +175,7 @@ impl Stores {
     /// End of a group, as a cache beside history would have it.
     fn latest(&self, asked: &LatestNeed) -> Option<Vec<Placed>> {
         let rows = self.rows_of_group(asked.group);
-        let newest = rows.values().rev().map(|row| row.placed());
+        let newest = rows.values().rev().map(|row| row.placed.clone());
         let range = HistoryRange::Backward { before: None };
         from_timeline(
             newest.collect(),
@@ -208,66 +206,55 @@ impl Stores {
 
     fn page(&self, user: UserId, asked: &PageNeed) -> Vec<Placed> {
         let places = asked.key.first..=asked.key.last;
-        let mut messages: Vec<Placed> = match asked.conversation {
-            ConversationId::Group(group) => {
-                let rows = self.rows_of_group(group);
-                rows.range(places).map(|(_, row)| row.placed()).collect()
-            }
-            ConversationId::Private { .. } | ConversationId::System(_) => {
-                let rows = self.rows.values().filter(|row| row.owner == user);
-                let rows = rows.filter(|row| row.conversation() == Some(asked.conversation));
-                let rows = rows.filter(|row| places.contains(&row.seq));
-                rows.filter_map(|row| row.placed()).collect()
-            }
-        };
-        messages.sort_by_key(|placed| placed.position.seq);
+        let rows = self.rows_by_seq(Owner::of(asked.conversation, user), asked.conversation);
+        let rows = rows.range(places);
+        let mut messages: Vec<Placed> = rows.map(|(_, row)| row.placed.clone()).collect();
         if !asked.key.is_forward {
             messages.reverse();
         }
         messages
     }
 
-    pub(crate) fn message_row(&self, (owner, id): (Owner, MessageId)) -> Option<MessageRow> {
-        match owner {
-            Owner::User(user) => {
-                let row = self.rows.get(&(user, id))?;
-                Some(MessageRow::Private(row.clone()))
-            }
-            Owner::Group(group) => {
-                let row = self.group_rows.get(&(group, id))?;
-                Some(MessageRow::Group(row.clone()))
-            }
-        }
+    /// Rows of an owner by id, from this one on.
+    pub(crate) fn rows_of(
+        &self,
+        owner: Owner,
+        since: MessageId,
+    ) -> impl Iterator<Item = &MessageRow> {
+        let rows = self.rows.range((owner, since)..);
+        let rows = rows.take_while(move |((of, _), _)| *of == owner);
+        rows.map(|(_, row)| row)
     }
 
     /// Row at a seq, as its owner has it.
     pub(crate) fn row_at(
         &self,
-        owner: UserId,
+        owner: Owner,
         conversation: ConversationId,
         seq: Seq,
-    ) -> Option<&PrivateRow> {
-        let mut rows = self.rows.values();
-        rows.find(|row| {
-            let of = row.conversation() == Some(conversation);
-            row.owner == owner && of && row.seq == seq
-        })
+    ) -> Option<&MessageRow> {
+        let mut rows = self.rows_of(owner, earliest());
+        rows.find(|row| row.placed.conversation == conversation && row.seq() == seq)
     }
 
-    fn id_at(&self, owner: UserId, of: ConversationId, seq: Seq) -> Option<MessageId> {
-        match of {
-            ConversationId::Group(group) => Some(self.rows_of_group(group).get(&seq)?.id),
-            ConversationId::Private { .. } | ConversationId::System(_) => {
-                Some(self.row_at(owner, of, seq)?.id)
-            }
-        }
+    fn id_at(&self, user: UserId, of: ConversationId, seq: Seq) -> Option<MessageId> {
+        Some(self.row_at(Owner::of(of, user), of, seq)?.id())
+    }
+
+    /// Rows of a conversation by seq, as their owner has them.
+    fn rows_by_seq(
+        &self,
+        owner: Owner,
+        conversation: ConversationId,
+    ) -> BTreeMap<Seq, &MessageRow> {
+        let rows = self.rows_of(owner, earliest());
+        let rows = rows.filter(|row| row.placed.conversation == conversation);
+        rows.map(|row| (row.seq(), row)).collect()
     }
 
     /// Rows of a group by seq.
-    pub(crate) fn rows_of_group(&self, group: GroupId) -> BTreeMap<Seq, &GroupRow> {
-        let rows = self.group_rows.values();
-        let rows = rows.filter(|row| row.group == group);
-        rows.map(|row| (row.seq, row)).collect()
+    pub(crate) fn rows_of_group(&self, group: GroupId) -> BTreeMap<Seq, &MessageRow> {
+        self.rows_by_seq(Owner::Group(group), ConversationId::Group(group))
     }
 
     fn recalled_in(&self, range: &RecallRange) -> BTreeMap<Seq, UserId> {
@@ -283,6 +270,11 @@ impl Stores {
         });
         recalled.map(|((_, seq), author)| (*seq, *author)).collect()
     }
+}
+
+/// Smallest id.
+fn earliest() -> MessageId {
+    MessageId::floor_of(Timestamp::ZERO)
 }
 
 fn list_registers(registers: Registers) -> ListRegisters {

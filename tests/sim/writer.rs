@@ -17,10 +17,11 @@ use protocol::frame::ServerFrame;
 use protocol::group::{GroupSettings, Member};
 use protocol::history::Version;
 use protocol::ledger::{DeadReason, LedgerEntry, LedgerEvent};
+use protocol::message_row::{MessageRow, Owner};
 use protocol::record::{Task, TaskRecord, Work};
 use protocol::writer::{
     self, ChangedPlaces, DeadRecord, Effect, Facts, Handover, HeadMove, ListOp, ListOpKind,
-    MessageRow, Missing, Owner, Parts, Plan, ROUNDS_MAX, RecordOutcome, Rules, Stage, Undecided,
+    Missing, Parts, Plan, ROUNDS_MAX, RecordOutcome, Rules, Stage, Undecided,
 };
 use protocol::{ConversationId, GroupId, Recipient, UserId};
 use rand::Rng;
@@ -247,8 +248,8 @@ impl World {
             Effect::Messages(rows) => Some(rows),
             _ => None,
         });
-        let mut placed = rows.flatten().filter_map(MessageRow::placed);
-        placed.any(|placed| self.refuses(StoreKey::Rows(placed.message.send_id)))
+        let mut sent = rows.flatten().map(|row| row.placed.message.send_id);
+        sent.any(|send_id| self.refuses(StoreKey::Rows(send_id)))
     }
 
     /// True for a list row that cannot be read, and so not be written.
@@ -495,10 +496,7 @@ impl World {
                 *permits = self.ask_permits(groups);
                 return None;
             }
-            Atom::Row(row) => match *row {
-                MessageRow::Private(row) => self.apply(effects::Effect::Rows(vec![row])),
-                MessageRow::Group(row) => self.apply(effects::Effect::GroupRows(vec![row])),
-            },
+            Atom::Row(row) => self.apply(effects::Effect::Rows(vec![*row])),
             Atom::Overlay(row) => self.apply(effects::Effect::Altered(vec![*row])),
             Atom::Change(row) => self.apply(effects::Effect::Changes(vec![*row])),
             Atom::Head(moved) => {

@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use client::core::{ConnectionState, SendStatus};
-use protocol::history::{Direction, PrivateRow};
+use protocol::history::Direction;
 use protocol::ledger::LedgerEntry;
 use protocol::ledger::audit::{Audit, InFlight};
 use protocol::ledger::trace::MessageLife;
+use protocol::message_row::{MessageRow, Owner};
 use protocol::{ConversationId, MessageId, SendId, Seq, UserId};
 
 use crate::core_device::CoreDevice;
@@ -16,7 +17,7 @@ use crate::model::Model;
 /// Stores and devices of a system left in peace for a long time.
 pub struct Evidence<'a> {
     /// Rows by owner.
-    pub rows: &'a BTreeMap<(UserId, MessageId), PrivateRow>,
+    pub rows: &'a BTreeMap<(Owner, MessageId), MessageRow>,
     pub ledger: &'a BTreeMap<MessageId, Vec<LedgerEntry>>,
     pub devices: Vec<&'a CoreDevice>,
     /// Devices that must end up complete.
@@ -32,22 +33,26 @@ pub struct Evidence<'a> {
 }
 
 impl Evidence<'_> {
-    /// I5, S0-01: dense positions, each once; two rows a message.
+    /// I5, S0-01: dense positions of private conversations, each once; two rows a message.
     ///
     /// # Errors
     /// The first finding, as of every judge here.
     pub fn judge_history(&self) -> Result<(), String> {
-        let mut per_owner: BTreeMap<(ConversationId, UserId), BTreeMap<Seq, &PrivateRow>> =
+        let mut per_owner: BTreeMap<(ConversationId, UserId), BTreeMap<Seq, &MessageRow>> =
             BTreeMap::new();
         for ((owner, id), row) in self.rows {
-            let conversation = row.conversation().ok_or("a row of nobody")?;
-            let other = self.rows.get(&(row.peer, *id));
-            if other.is_none_or(|other| other.seq != row.seq) {
+            let Owner::User(owner) = *owner else {
+                continue;
+            };
+            let conversation = row.placed.conversation;
+            let peer = row.peer().ok_or("a row of nobody")?;
+            let other = self.rows.get(&(Owner::User(peer), *id));
+            if other.is_none_or(|other| other.seq() != row.seq()) {
                 return Err(format!("{id} has not the same two rows"));
             }
-            let places = per_owner.entry((conversation, *owner)).or_default();
-            if let Some(first) = places.insert(row.seq, row) {
-                let (first, seq) = (first.id, row.seq);
+            let places = per_owner.entry((conversation, owner)).or_default();
+            if let Some(first) = places.insert(row.seq(), row) {
+                let (first, seq) = (first.id(), row.seq());
                 return Err(format!("{conversation} has {first} and {id} at {seq}"));
             }
         }
@@ -57,11 +62,11 @@ impl Evidence<'_> {
                 if seq.0 != place {
                     return Err(format!("{conversation} has a hole before {seq}"));
                 }
-                if row.prev != prev {
-                    let id = row.id;
+                if row.placed.position.prev != prev {
+                    let id = row.id();
                     return Err(format!("{id} does not follow the message before it"));
                 }
-                prev = Some(row.id);
+                prev = Some(row.id());
             }
         }
         Ok(())
@@ -86,11 +91,11 @@ impl Evidence<'_> {
     pub fn judge_senders(&self) -> Result<(), String> {
         let mut by_send: BTreeMap<SendId, Vec<(Seq, MessageId)>> = BTreeMap::new();
         for row in self.rows.values() {
-            if row.direction == Direction::Out {
+            if row.direction() == Some(Direction::Out) {
                 by_send
-                    .entry(row.send_id)
+                    .entry(row.placed.message.send_id)
                     .or_default()
-                    .push((row.seq, row.id));
+                    .push((row.seq(), row.id()));
             }
         }
         if let Some((send_id, copies)) = by_send.iter().find(|(_, copies)| copies.len() > 1) {

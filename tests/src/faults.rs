@@ -9,7 +9,7 @@ use backend::queue::Record;
 use protocol::MessageId;
 use protocol::record::{Task, Work};
 
-pub const HISTORY: Calls = Calls::to("history");
+pub const HISTORY: Calls = Calls::to("messages");
 /// Publishes of messages; other calls to the log go on.
 pub const MESSAGES: Calls = Calls::to("queue").named("publish").of_kind("message");
 pub const MAILBOX: Calls = Calls::to("mailbox");
@@ -17,14 +17,7 @@ pub const MAILBOX: Calls = Calls::to("mailbox");
 pub const ROUTES: Calls = MAILBOX.named("route_or_store");
 
 /// Stores that hold history and lists.
-const STORES: [&str; 6] = [
-    "history",
-    "heads",
-    "conversations",
-    "changes",
-    "groups",
-    "group_history",
-];
+const STORES: [&str; 5] = ["messages", "heads", "conversations", "changes", "groups"];
 
 /// Number of reads of the stores that hold history and lists, since the last call.
 pub fn reads(faults: &Faults) -> usize {

@@ -285,7 +285,7 @@ impl Cluster {
     pub async fn trace(&self, id: MessageId) -> trace::Report {
         let witnesses = trace::Witnesses {
             log: &self.log(),
-            history: self.backends.history.as_ref(),
+            messages: self.backends.messages.as_ref(),
             ledger: self.backends.ledger.as_ref(),
             mailbox: self.backends.mailbox.as_ref(),
         };

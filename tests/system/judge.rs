@@ -6,10 +6,11 @@ use api::task::Value;
 use backend::queue::Partition;
 use operator::admin::audit;
 use operator::admin::log::Log;
-use protocol::history::{IdRange, Order, PrivateRow};
+use protocol::history::{IdRange, Order};
 use protocol::keys::Topic;
 use protocol::ledger::LedgerEntry;
 use protocol::ledger::trace::MessageLife;
+use protocol::message_row::{MessageRow, Owner};
 use protocol::record::{Task, Work};
 use protocol::{ConversationId, MessageId, Seq, UserId};
 use tests::core_device::CoreDevice;
@@ -24,7 +25,7 @@ const ALL: usize = 100_000;
 /// Stores of a world, read as a whole.
 struct Stores {
     log: Vec<Work>,
-    rows: BTreeMap<(UserId, MessageId), PrivateRow>,
+    rows: BTreeMap<(Owner, MessageId), MessageRow>,
     ledger: BTreeMap<MessageId, Vec<LedgerEntry>>,
     reads: BTreeMap<(UserId, ConversationId), Seq>,
 }
@@ -52,9 +53,10 @@ impl Stores {
         }
         let mut rows = BTreeMap::new();
         for user in users {
-            let (all, order) = (IdRange::default(), Order::Forward);
-            for row in backends.history.find_private(user, all, order, ALL).await? {
-                rows.insert((user, row.id), row);
+            let (owner, all) = (Owner::User(user), IdRange::default());
+            let found = backends.messages.find(owner, all, Order::Forward, ALL);
+            for row in found.await? {
+                rows.insert((owner, row.id()), row);
             }
         }
         let mut reads = BTreeMap::new();

@@ -12,14 +12,13 @@ use crate::clock::{Clock, Entropy};
 use crate::conversations::ConversationStore;
 use crate::devices::DeviceStore;
 use crate::discovery::Registry;
-use crate::group_history::GroupHistoryStore;
 use crate::groups::GroupStore;
 use crate::heads::HeadStore;
-use crate::history::HistoryStore;
 use crate::hook::{Hook, Hooked};
 use crate::installation::InstallationStore;
 use crate::ledger::LedgerStore;
 use crate::mailbox::MailboxStore;
+use crate::messages::MessageStore;
 use crate::queue::Queue;
 use crate::revocations::RevocationStore;
 use crate::timeline::Timeline;
@@ -29,12 +28,11 @@ use crate::timeline::Timeline;
 pub struct Backends {
     pub queue: Arc<dyn Queue>,
     pub mailbox: Arc<dyn MailboxStore>,
-    pub history: Arc<dyn HistoryStore>,
+    pub messages: Arc<dyn MessageStore>,
     pub heads: Arc<dyn HeadStore>,
     pub conversations: Arc<dyn ConversationStore>,
     pub changes: Arc<dyn ChangeStore>,
     pub groups: Arc<dyn GroupStore>,
-    pub group_history: Arc<dyn GroupHistoryStore>,
     pub timeline: Arc<dyn Timeline>,
     pub cache: Arc<dyn Cache>,
     pub devices: Arc<dyn DeviceStore>,
@@ -54,12 +52,11 @@ impl Backends {
         Backends {
             queue: Hooked::new(self.queue, hook),
             mailbox: Hooked::new(self.mailbox, hook),
-            history: Hooked::new(self.history, hook),
+            messages: Hooked::new(self.messages, hook),
             heads: Hooked::new(self.heads, hook),
             conversations: Hooked::new(self.conversations, hook),
             changes: Hooked::new(self.changes, hook),
             groups: Hooked::new(self.groups, hook),
-            group_history: Hooked::new(self.group_history, hook),
             timeline: Hooked::new(self.timeline, hook),
             cache: Hooked::new(self.cache, hook),
             devices: Hooked::new(self.devices, hook),

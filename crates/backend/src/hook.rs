@@ -19,7 +19,7 @@ use crate::{Error, Result};
 /// A call of a seam.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// Name in errors: `mailbox`, `history` …
+    /// Name in errors: `mailbox`, `messages` …
     pub seam: &'static str,
     /// The method's name.
     pub name: &'static str,
@@ -28,7 +28,8 @@ pub struct Op {
     /// Users, groups, messages or partitions of the call, in the order of its items; empty if it
     /// concerns none.
     pub subjects: Vec<u64>,
-    /// Topic of a call of the log, without the tier; writer of ledger entries; else empty.
+    /// Topic of a call of the log, without the tier; writer of ledger entries; kind of owner of
+    /// saved messages; else empty.
     pub kind: &'static str,
     /// True: items fail singly.
     pub by_item: bool,

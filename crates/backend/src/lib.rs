@@ -22,15 +22,14 @@ pub mod discovery;
 pub mod embedded;
 mod error;
 pub mod files;
-pub mod group_history;
 pub mod groups;
 pub mod heads;
-pub mod history;
 pub mod hook;
 pub mod installation;
 pub mod ledger;
 pub mod mailbox;
 pub mod memory;
+pub mod messages;
 pub mod queue;
 pub mod rate_limit;
 #[cfg(feature = "redis")]

@@ -11,7 +11,6 @@
 mod audience;
 mod members;
 mod record;
-mod row;
 
 use std::collections::BTreeMap;
 
@@ -20,7 +19,6 @@ use serde::{Deserialize, Serialize};
 pub use self::audience::Audience;
 pub use self::members::Members;
 pub use self::record::{MembershipAt, refusal, rule};
-pub use self::row::GroupRow;
 use crate::history::Version;
 use crate::{Code, Refusal, Seq, UserId};
 

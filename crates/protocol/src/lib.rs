@@ -36,6 +36,7 @@ pub mod log_pace;
 pub mod mailbox;
 pub mod memory_pressure;
 pub mod message;
+pub mod message_row;
 pub mod notify;
 pub mod origin;
 pub mod presence;

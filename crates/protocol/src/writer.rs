@@ -40,7 +40,7 @@ use std::time::Duration;
 
 use self::draft::{Draft, DraftStep};
 use self::facts::Lacking;
-pub use self::facts::{ChangeKey, Facts, MessageRow, Missing, Owner, ROUNDS_MAX, SendKey};
+pub use self::facts::{ChangeKey, Facts, Missing, ROUNDS_MAX, SendKey};
 use self::layout::Layout;
 pub use self::parts::Parts;
 pub use self::plan::{

@@ -266,8 +266,7 @@ impl<'a> Shared<'a> {
             seen,
             change_deadline: config.members_deadline,
             changes: ChangeCheck {
-                history: backends.history.clone(),
-                group_history: backends.group_history.clone(),
+                messages: backends.messages.clone(),
                 membership: self.membership.clone(),
                 changes: backends.changes.clone(),
                 clock: backends.clock.clone(),
@@ -285,7 +284,7 @@ impl<'a> Shared<'a> {
         let Workers { tasks, stop, .. } = self.workers;
         let metrics = ReceiptMetrics::new();
         let notifier = ReceiptNotifier::new(
-            (backends.mailbox.clone(), backends.history.clone()),
+            (backends.mailbox.clone(), backends.messages.clone()),
             self.boats.clone(),
             deadline,
             (tasks.clone(), stop.clone()),
@@ -294,8 +293,7 @@ impl<'a> Shared<'a> {
         let work = move |batch| notifier.clone().notify_all(batch);
         let notices = (self.config.push_receipts).then(|| self.workers.spawn("receipts", work));
         Receipts {
-            history: backends.history.clone(),
-            group_history: backends.group_history.clone(),
+            messages: backends.messages.clone(),
             membership: self.membership.clone(),
             conversations: backends.conversations.clone(),
             cached: self.cached.clone(),
@@ -316,7 +314,7 @@ impl<'a> Shared<'a> {
         });
         MailReader {
             mailbox: backends.mailbox.clone(),
-            history: backends.history.clone(),
+            messages: backends.messages.clone(),
             reader: reader.clone(),
             ledger: backends.ledger.clone(),
             clock: backends.clock.clone(),

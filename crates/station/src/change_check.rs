@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use backend::changes::ChangeStore;
 use backend::clock::Clock;
-use backend::group_history::GroupHistoryStore;
-use backend::history::HistoryStore;
+use backend::messages::MessageStore;
 use protocol::admission::check_change;
 use protocol::change::{ChangeRequest, ChangeRules, Overlay};
+use protocol::message_row::Owner;
 use protocol::{ConversationId, Message, Placed, Refusal};
 
 use crate::deadline::within;
@@ -21,8 +21,7 @@ use crate::membership::Membership;
 
 /// Judges changes.
 pub(crate) struct ChangeCheck {
-    pub(crate) history: Arc<dyn HistoryStore>,
-    pub(crate) group_history: Arc<dyn GroupHistoryStore>,
+    pub(crate) messages: Arc<dyn MessageStore>,
     pub(crate) membership: Arc<Membership>,
     pub(crate) changes: Arc<dyn ChangeStore>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -61,20 +60,10 @@ impl ChangeCheck {
         asked: &ChangeRequest,
         conversation: ConversationId,
     ) -> Result<Option<Placed>, Refusal> {
-        let placed = match conversation {
-            ConversationId::Group(group) => {
-                let key = [(group, asked.subject)];
-                let rows = within(self.deadline, self.group_history.rows(&key)).await?;
-                let row = rows.into_iter().next().flatten();
-                row.map(|row| row.placed())
-            }
-            ConversationId::Private { .. } | ConversationId::System(_) => {
-                let key = [(asked.by, asked.subject)];
-                let rows = within(self.deadline, self.history.private(&key)).await?;
-                let row = rows.into_iter().next().flatten();
-                row.and_then(|row| row.placed())
-            }
-        };
+        let key = [(Owner::of(conversation, asked.by), asked.subject)];
+        let rows = within(self.deadline, self.messages.rows(&key)).await?;
+        let row = rows.into_iter().next().flatten();
+        let placed = row.map(|row| row.placed);
         Ok(placed.filter(|placed| placed.conversation == conversation))
     }
 

@@ -7,18 +7,18 @@ use std::time::Duration;
 use api::codec;
 use api::station::{MailAck, MailPageRequest};
 use backend::clock::Clock;
-use backend::history::HistoryStore;
 use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
+use backend::messages::MessageStore;
 use futures_util::stream::{self, StreamExt};
 use protocol::frame::ServerFrame;
-use protocol::history::PrivateRow;
 use protocol::ledger::{LedgerEntry, LedgerEvent};
 use protocol::mailbox::MailCursor;
 use protocol::message::Target;
+use protocol::message_row::Owner;
 use protocol::reading::{fitting, page_limit};
 use protocol::session::{Page, PageItem};
-use protocol::{MessageId, Refusal, UserId};
+use protocol::{MessageId, Placed, Refusal, UserId};
 use tokio::time::timeout;
 
 use crate::deadline::{in_time, unavailable, within};
@@ -28,7 +28,7 @@ use crate::workers::WorkQueue;
 /// Reads and empties mailboxes.
 pub(crate) struct MailReader {
     pub(crate) mailbox: Arc<dyn MailboxStore>,
-    pub(crate) history: Arc<dyn HistoryStore>,
+    pub(crate) messages: Arc<dyn MessageStore>,
     pub(crate) reader: Arc<Reader>,
     pub(crate) ledger: Arc<dyn LedgerStore>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -88,15 +88,14 @@ impl MailReader {
                 (mail.cursor(), item)
             })
             .collect();
-        for row in self.reread(target, &page.bodiless).await? {
+        for placed in self.reread(target, &page.bodiless).await? {
+            let id = placed.message.id;
             let cursor = MailCursor {
-                accepted_at: row.accepted_at,
-                id: row.id,
+                accepted_at: placed.message.accepted_at,
+                id,
             };
-            if let Some(placed) = row.placed() {
-                let frame = codec::encode_message(&placed);
-                items.insert(cursor, PageItem { id: row.id, frame });
-            }
+            let frame = codec::encode_message(&placed);
+            items.insert(cursor, PageItem { id, frame });
         }
         self.apply_changes(target.user, &mut items).await?;
         let sizes = items.values().map(|item| item.frame.len());
@@ -146,16 +145,13 @@ impl MailReader {
     /// group: it does not name the group, and looking for its id in each group of the user would
     /// cost more than the page. It is not lost: the device compares the group's places with its
     /// own, and reads it there.
-    async fn reread(
-        &self,
-        target: Target,
-        bodiless: &[MessageId],
-    ) -> Result<Vec<PrivateRow>, Refusal> {
+    async fn reread(&self, target: Target, bodiless: &[MessageId]) -> Result<Vec<Placed>, Refusal> {
         if bodiless.is_empty() {
             return Ok(Vec::new());
         }
-        let keys: Vec<_> = bodiless.iter().map(|&id| (target.user, id)).collect();
-        let rows = within(self.deadline, self.history.private(&keys)).await?;
+        let owner = Owner::User(target.user);
+        let keys: Vec<_> = bodiless.iter().map(|&id| (owner, id)).collect();
+        let rows = within(self.deadline, self.messages.rows(&keys)).await?;
         let gone: Vec<MessageId> = bodiless
             .iter()
             .zip(&rows)
@@ -174,7 +170,7 @@ impl MailReader {
                 ids.map_err(unavailable)?;
             }
         }
-        Ok(rows.into_iter().flatten().collect())
+        Ok(rows.into_iter().flatten().map(|row| row.placed).collect())
     }
 
     /// Removes mail that devices have stored, and writes the mail that really waited to the ledger.

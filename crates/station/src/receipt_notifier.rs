@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use api::boat::{Notice, NoticeKind};
 use api::codec;
-use backend::history::HistoryStore;
 use backend::mailbox::MailboxStore;
+use backend::messages::MessageStore;
 use bytes::Bytes;
 use protocol::frame::ServerFrame;
 use protocol::history::RowStatus;
@@ -51,7 +51,7 @@ const REPEATS_MAX: usize = 65_536;
 #[derive(Clone)]
 pub(crate) struct ReceiptNotifier {
     pub(crate) mailbox: Arc<dyn MailboxStore>,
-    pub(crate) history: Arc<dyn HistoryStore>,
+    pub(crate) messages: Arc<dyn MessageStore>,
     pub(crate) boats: Arc<BoatClients>,
     pub(crate) deadline: Duration,
     pub(crate) tasks: TaskTracker,
@@ -69,7 +69,7 @@ struct BoatCall {
 
 impl ReceiptNotifier {
     pub(crate) fn new(
-        (mailbox, history): (Arc<dyn MailboxStore>, Arc<dyn HistoryStore>),
+        (mailbox, messages): (Arc<dyn MailboxStore>, Arc<dyn MessageStore>),
         boats: Arc<BoatClients>,
         deadline: Duration,
         (tasks, stop): (TaskTracker, CancellationToken),
@@ -77,7 +77,7 @@ impl ReceiptNotifier {
     ) -> ReceiptNotifier {
         ReceiptNotifier {
             mailbox,
-            history,
+            messages,
             boats,
             deadline,
             tasks,
@@ -197,7 +197,7 @@ impl ReceiptNotifier {
         }
         let keys = notices.doubtful.iter();
         let keys: Vec<(UserId, MessageId)> = keys.map(|n| (n.to, n.receipt.id)).collect();
-        let question = timeout(self.deadline, self.history.status(&keys)).await;
+        let question = timeout(self.deadline, self.messages.status(&keys)).await;
         if let Ok(Ok(statuses)) = question {
             let doubtful = std::mem::take(&mut notices.doubtful);
             for (notice, status) in doubtful.into_iter().zip(statuses) {

@@ -1,6 +1,6 @@
 //! Receipts of devices: checked against the user's own rows, recorded, and pushed to the senders.
 //!
-//! A call costs one read of history (and one for each group) and one write of each kind of
+//! A call costs one read of private messages, one of groups' and one write of each kind of
 //! register, however many receipts it holds. The answer (ack:A) follows the writes; the notice to
 //! the sender (ack:N) follows the answer and may be lost, since the register can be asked (S3-18).
 //!
@@ -14,11 +14,10 @@ use std::time::Duration;
 use api::station::ReceiptItem;
 use backend::clock::Clock;
 use backend::conversations::ConversationStore;
-use backend::group_history::GroupHistoryStore;
-use backend::history::HistoryStore;
-use futures_util::stream::{self, StreamExt, TryStreamExt};
+use backend::messages::MessageStore;
 use protocol::frame::Acked;
-use protocol::history::{Direction, Place};
+use protocol::history::Direction;
+use protocol::message_row::{Owner, StoredPlace};
 use protocol::receipt::{ReceiptFacts, ReceiptKind, ReceiptMoves, ReceiptNeeds, ReceiptNotices};
 use protocol::{Code, ConversationId, GroupId, MessageId, Refusal, Seq, UserId};
 use tokio_util::task::TaskTracker;
@@ -30,14 +29,10 @@ use crate::metrics::ReceiptMetrics;
 use crate::read::ListCache;
 use crate::workers::WorkQueue;
 
-/// Groups whose messages are looked up at the same time.
-const TOGETHER: usize = 16;
-
 /// Records receipts.
 #[derive(Clone)]
 pub(crate) struct Receipts {
-    pub(crate) history: Arc<dyn HistoryStore>,
-    pub(crate) group_history: Arc<dyn GroupHistoryStore>,
+    pub(crate) messages: Arc<dyn MessageStore>,
     pub(crate) membership: Arc<Membership>,
     pub(crate) conversations: Arc<dyn ConversationStore>,
     pub(crate) cached: ListCache,
@@ -100,7 +95,7 @@ impl Receipts {
         }
     }
 
-    /// Facts about the receipts: a read of history, and one for each group; receipts of many
+    /// Facts about the receipts: a read of private messages and one of groups'; receipts of many
     /// members for one message share it.
     async fn facts(&self, items: &[ReceiptItem]) -> Result<ReceiptFacts, Refusal> {
         let mut needs = ReceiptNeeds::default();
@@ -110,7 +105,7 @@ impl Receipts {
         let members: Vec<_> = needs.members.into_iter().collect();
         let (places, messages, refused) = tokio::try_join!(
             self.places(needs.places),
-            self.messages(needs.messages),
+            self.messages_at(needs.messages),
             async {
                 Ok(match members.is_empty() {
                     true => BTreeMap::new(),
@@ -128,38 +123,36 @@ impl Receipts {
     async fn places(
         &self,
         keys: Vec<(UserId, MessageId)>,
-    ) -> Result<BTreeMap<(UserId, MessageId), Place>, Refusal> {
+    ) -> Result<BTreeMap<(UserId, MessageId), StoredPlace>, Refusal> {
         if keys.is_empty() {
             return Ok(BTreeMap::new());
         }
-        let places = within(self.deadline, self.history.places(&keys)).await?;
+        let places = within(self.deadline, self.messages.places(&keys)).await?;
         let known = keys.into_iter().zip(places);
         Ok(known
             .filter_map(|(key, place)| Some((key, place?)))
             .collect())
     }
 
-    async fn messages(
+    /// Messages of groups at these positions.
+    async fn messages_at(
         &self,
-        places: BTreeMap<GroupId, BTreeSet<Seq>>,
+        seqs: BTreeMap<GroupId, BTreeSet<Seq>>,
     ) -> Result<BTreeMap<(GroupId, Seq), MessageId>, Refusal> {
-        let messages = stream::iter(places)
-            .map(|(group, seqs)| self.messages_of(group, seqs))
-            .buffer_unordered(TOGETHER);
-        let messages: Vec<Vec<_>> = messages.try_collect().await?;
-        Ok(messages.into_iter().flatten().collect())
-    }
-
-    async fn messages_of(
-        &self,
-        group: GroupId,
-        seqs: BTreeSet<Seq>,
-    ) -> Result<Vec<((GroupId, Seq), MessageId)>, Refusal> {
-        let seqs: Vec<Seq> = seqs.into_iter().collect();
-        let ids = within(self.deadline, self.group_history.ids(group, &seqs)).await?;
-        let known = seqs.into_iter().zip(ids);
+        let each = seqs.into_iter();
+        let each = each.flat_map(|(group, seqs)| seqs.into_iter().map(move |seq| (group, seq)));
+        let each: Vec<(GroupId, Seq)> = each.collect();
+        if each.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let place = |&(group, seq): &(GroupId, Seq)| {
+            (Owner::Group(group), ConversationId::Group(group), seq)
+        };
+        let places: Vec<_> = each.iter().map(place).collect();
+        let found = within(self.deadline, self.messages.at(&places)).await?;
+        let known = each.into_iter().zip(found);
         Ok(known
-            .filter_map(|(seq, id)| Some(((group, seq), id?)))
+            .filter_map(|(place, at)| Some((place, at?.0)))
             .collect())
     }
 
@@ -172,7 +165,7 @@ impl Receipts {
             within(self.deadline, async {
                 match statuses.is_empty() {
                     true => Ok(Vec::new()),
-                    false => self.history.set_status(statuses).await,
+                    false => self.messages.set_status(statuses).await,
                 }
             }),
             within(self.deadline, async {

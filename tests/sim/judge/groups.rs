@@ -13,7 +13,7 @@ impl World {
                 continue;
             };
             let rows = self.disk.rows_of_group(*number);
-            let rows: Vec<_> = rows.into_iter().map(|(seq, row)| (seq, row.id)).collect();
+            let rows: Vec<_> = rows.into_iter().map(|(seq, row)| (seq, row.id())).collect();
             let said = talk.view();
             let said: Vec<_> = said.iter().map(|said| (said.seq, said.id)).collect();
             if rows != said {

@@ -2,8 +2,8 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use prost::Message as _;
 use protocol::frame::{ClientFrame, HistoryRange, Send, ServerFrame};
-use protocol::group::GroupRow;
-use protocol::history::{PrivateRow, Version};
+use protocol::history::Version;
+use protocol::message_row::MessageRow;
 use protocol::revocation::PageStart;
 use protocol::session::{Page, Submit};
 use protocol::{Message, Placed, Recipient};
@@ -92,22 +92,13 @@ proptest! {
 
     // proves S0-50b, S4-10
     #[test]
-    fn a_private_row_gives_back_every_field_of_its_message(placed in arbitrary::placed()) {
-        let Some(rows) = PrivateRow::pair_of(&placed, 1, Version::default()) else {
-            return Ok(());
-        };
+    fn rows_give_back_every_field_of_their_message(placed in arbitrary::placed()) {
+        let rows = MessageRow::rows_of(&placed, 1, Version::default());
+        let is_group = matches!(placed.message.to, Recipient::Group(_));
+        prop_assert_eq!(rows.len(), if is_group { 1 } else { 2 });
         let wire = v1::MsgChat::from(&placed);
         for row in rows {
-            let back = row.placed().expect("owner and peer differ");
-            prop_assert_eq!(v1::MsgChat::from(&back), wire.clone());
-        }
-    }
-
-    // proves S0-50b
-    #[test]
-    fn a_group_row_gives_back_every_field_of_its_message(placed in arbitrary::placed()) {
-        if let Some(row) = GroupRow::of(&placed, Version::default()) {
-            prop_assert_eq!(v1::MsgChat::from(&row.placed()), v1::MsgChat::from(&placed));
+            prop_assert_eq!(v1::MsgChat::from(&row.placed), wire.clone());
         }
     }
 }

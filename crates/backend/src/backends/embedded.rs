@@ -12,13 +12,12 @@ use crate::conversations::EmbeddedConversations;
 use crate::devices::EmbeddedDevices;
 use crate::discovery::EmbeddedRegistry;
 use crate::embedded::Engine;
-use crate::group_history::EmbeddedGroupHistory;
 use crate::groups::EmbeddedGroups;
 use crate::heads::EmbeddedHeads;
-use crate::history::EmbeddedHistory;
 use crate::installation::EmbeddedInstallation;
 use crate::ledger::EmbeddedLedger;
 use crate::mailbox::{EmbeddedMailbox, MailboxConfig};
+use crate::messages::EmbeddedMessages;
 use crate::queue::{EmbeddedQueue, QueueConfig};
 use crate::revocations::EmbeddedRevocations;
 use crate::timeline::{EmbeddedTimeline, TimelineConfig};
@@ -62,12 +61,11 @@ impl Embedded {
         let backends = Backends {
             queue: queue.clone(),
             mailbox: mailbox.clone(),
-            history: Arc::new(EmbeddedHistory::new(engine.clone())),
+            messages: Arc::new(EmbeddedMessages::new(engine.clone())),
             heads: Arc::new(EmbeddedHeads::new(engine.clone())),
             conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
             changes: Arc::new(EmbeddedChanges::new(engine.clone())),
             groups: groups.clone(),
-            group_history: Arc::new(EmbeddedGroupHistory::new(engine.clone())),
             timeline: Arc::new(EmbeddedTimeline::new(config.timeline)?),
             cache: Arc::new(EmbeddedCache::new(config.cache)?),
             devices: Arc::new(EmbeddedDevices::new(engine.clone())),

@@ -3,8 +3,8 @@
 
 use super::Op;
 use crate::{
-    audit, cache, changes, conversations, devices, discovery, group_history, groups, heads,
-    history, installation, ledger, mailbox, queue, revocations, timeline,
+    audit, cache, changes, conversations, devices, discovery, groups, heads, installation, ledger,
+    mailbox, messages, queue, revocations, timeline,
 };
 
 /// Names of one seam.
@@ -23,13 +23,12 @@ const SEAMS: &[Names] = &[
     conversations::NAMES,
     devices::NAMES,
     discovery::hooked::NAMES,
-    group_history::NAMES,
     groups::NAMES,
     heads::NAMES,
-    history::NAMES,
     installation::NAMES,
     ledger::NAMES,
     mailbox::NAMES,
+    messages::NAMES,
     queue::hooked::NAMES,
     revocations::NAMES,
     timeline::NAMES,

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! ScyllaConfig ─▶ schema::apply   makes the tables, once per installation
-//!              └▶ Cql::connect    checks that they exist ─▶ ScyllaHistory::new(cql.clone()), …
+//!              └▶ Cql::connect    checks that they exist ─▶ ScyllaMessages::new(cql.clone()), …
 //! ```
 //!
 //! Nothing here needs more than both servers have: no materialized views, no secondary indexes, no

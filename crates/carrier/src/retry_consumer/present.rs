@@ -8,8 +8,9 @@ use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt, stream};
 use protocol::delivery::{DeliveryTask, Source};
 use protocol::ledger::DeadReason;
+use protocol::message_row::{MessageRow, Owner};
 use protocol::record::{RetryTask, Task};
-use protocol::writer::{self, Facts, MessageRow, Missing, Owner, RetryFailure};
+use protocol::writer::{self, Facts, Missing, RetryFailure};
 use protocol::{ConversationId, GroupId, MessageId, Seq, UserId};
 use tokio::time::Instant;
 
@@ -111,37 +112,25 @@ impl Present {
         known.failure = known.failure.take().or(failure);
     }
 
-    /// Messages as history has them.
+    /// Messages as history has them. Rows of users and of groups are asked for side by side: where
+    /// one kind fails, retries of the other go on.
     async fn rows(
         &self,
         missing: &Missing,
         until: Instant,
     ) -> Read<(Owner, MessageId), Option<MessageRow>> {
-        let (mut private, mut group) = (Vec::new(), Vec::new());
-        for (owner, id) in &missing.rows {
-            match owner {
-                Owner::User(user) => private.push((*user, *id)),
-                Owner::Group(of) => group.push((*of, *id)),
-            }
-        }
-        let history = &*self.backends.history;
-        let group_history = &*self.backends.group_history;
-        let (of_users, of_groups) = tokio::join!(
-            self.each(&private, |keys| history.private(keys), until),
-            self.each(&group, |keys| group_history.rows(keys), until),
+        let is_users = |key: &(Owner, MessageId)| matches!(key.0, Owner::User(_));
+        let (of_users, of_groups): (Vec<_>, Vec<_>) =
+            missing.rows.iter().copied().partition(is_users);
+        let messages = &*self.backends.messages;
+        let (from_users, from_groups) = tokio::join!(
+            self.each(&of_users, |keys| messages.rows(keys), until),
+            self.each(&of_groups, |keys| messages.rows(keys), until),
         );
-        let rows = private.into_iter().zip(of_users.each);
-        let rows = rows.filter_map(|((user, id), row)| {
-            let row = row?.map(|row| row.map(MessageRow::Private));
-            Some(((Owner::User(user), id), row))
-        });
-        let group_rows = group.into_iter().zip(of_groups.each);
-        let group_rows = group_rows.filter_map(|((group, id), row)| {
-            let row = row?.map(|row| row.map(MessageRow::Group));
-            Some(((Owner::Group(group), id), row))
-        });
-        let rows = rows.chain(group_rows).collect();
-        (rows, of_users.failure.or(of_groups.failure))
+        let rows = of_users.into_iter().zip(from_users.each);
+        let rows = rows.chain(of_groups.into_iter().zip(from_groups.each));
+        let rows = rows.filter_map(|(key, row)| Some((key, row?)));
+        (rows.collect(), from_users.failure.or(from_groups.failure))
     }
 
     /// Edits and recalls made meanwhile.

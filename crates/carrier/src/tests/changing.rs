@@ -278,10 +278,10 @@ async fn both_rows_of_a_recalled_message_are_deleted_for_good() {
         kind: ReceiptKind::Read,
         at: world.now(),
     };
-    let history = &world.backends.history;
-    history.set_status(vec![late]).await.expect("writes");
+    let messages = &world.backends.messages;
+    messages.set_status(vec![late]).await.expect("writes");
     let keys = [ALICE, BOB].map(|who| [(user(who), goes), (user(who), stays)]);
-    let found = history.status(keys.as_flattened()).await.expect("reads");
+    let found = messages.status(keys.as_flattened()).await.expect("reads");
     let deleted: Vec<bool> = found.iter().map(|status| status.deleted).collect();
     assert_eq!(deleted, [true, false, true, false]);
 }

@@ -6,6 +6,7 @@ use api::trace::Spans;
 use backend::hook::Fault;
 use backend::queue::Polled;
 use protocol::keys::Topic;
+use protocol::message_row::MessageRow;
 use protocol::record::MessageTask;
 use protocol::{Platform, Seq};
 
@@ -142,14 +143,9 @@ async fn rows_without_a_head_are_found_and_keep_their_places() {
             epoch: world.backends.queue.epoch(),
             offset: read.source.offset,
         };
-        let rows =
-            protocol::history::PrivateRow::pair_of(&placed, seq.0, version).expect("private");
-        world
-            .backends
-            .history
-            .save_private(rows.into())
-            .await
-            .expect("written");
+        let rows = MessageRow::rows_of(&placed, seq.0, version);
+        let saved = world.backends.messages.save(rows).await;
+        saved.expect("written");
     }
     world.carrier = Some(world.start().await);
     world.until_quiet().await;

@@ -11,6 +11,7 @@ use protocol::history::{IdRange, Order};
 use protocol::keys::Topic;
 use protocol::ledger::LedgerEvent;
 use protocol::message::Content;
+use protocol::message_row::{MessageRow, Owner};
 use protocol::record::MessageTask;
 use protocol::{
     Code, ConversationId, GroupId, Message, MessageId, Options, Platform, Recipient, Seq, UserId,
@@ -106,12 +107,10 @@ impl World {
     /// Messages of the group's history, in order.
     pub(super) async fn said(&self) -> Vec<(Seq, MessageId)> {
         let range = HistoryRange::Forward { after: Seq::ZERO };
-        let rows = self
-            .backends
-            .group_history
-            .conversation(group(), range, 1000);
+        let of = ConversationId::Group(group());
+        let rows = (self.backends.messages).page(Owner::Group(group()), of, range, 1000);
         let rows = rows.await.expect("reads");
-        rows.into_iter().map(|row| (row.seq, row.id)).collect()
+        rows.iter().map(|row| (row.seq(), row.id())).collect()
     }
 
     /// Newest entries of the timeline as they are sent: place and text, newest first.
@@ -256,8 +255,8 @@ async fn a_message_is_one_row_and_every_member_gets_it() {
     };
     let rows = world
         .backends
-        .group_history
-        .find(group(), all, Order::Forward, 100);
+        .messages
+        .find(Owner::Group(group()), all, Order::Forward, 100);
     assert_eq!(rows.await.expect("reads").len(), 4);
 
     assert!(world.has(BOB, small) && world.has(BOB, large));
@@ -457,8 +456,9 @@ async fn a_carrier_that_dies_after_writing_leaves_the_same_group() {
 
 impl World {
     async fn group_from(&self, id: MessageId) -> Option<UserId> {
-        let rows = self.backends.group_history.rows(&[(group(), id)]).await;
-        rows.expect("reads")[0].as_ref().map(|row| row.from)
+        let key = [(Owner::Group(group()), id)];
+        let rows = self.backends.messages.rows(&key).await;
+        rows.expect("reads")[0].as_ref().map(MessageRow::author)
     }
 
     async fn is_change(&self, id: MessageId) -> bool {
@@ -508,19 +508,16 @@ async fn an_administrator_recalls_and_another_member_does_not() {
         assert!(world.has(who, recalled), "{who}");
     }
     assert!(!world.has(DAVE, recalled));
-    let rows = &world.backends.group_history;
-    let deleted = rows.deleted(group(), &[first, second]).await;
+    let keys = [first, second].map(|id| (Owner::Group(group()), id));
+    let deleted = world.backends.messages.deleted(&keys).await;
     assert_eq!(deleted.expect("reads"), [true, false]);
     let newest = world.newest().await;
     assert_eq!(newest[1], (1, Vec::new()), "a page shows it as it is now");
     assert!(newest[0].1.starts_with(b"number"), "{newest:?}");
-    let original = world
-        .backends
-        .group_history
-        .rows(&[(group(), second)])
-        .await;
+    let original = world.backends.messages.rows(&keys[1..]).await;
     let original = original.expect("reads")[0].clone().expect("stands");
-    assert_ne!(newest[0].1, original.content.data.to_vec());
+    let original = original.placed.message.content.data.to_vec();
+    assert_ne!(newest[0].1, original);
 }
 
 /// A redelivered message that was recalled since does not come back to the cache of pages.

@@ -373,7 +373,7 @@ async fn retries_of_one_tier_are_tried_in_batches() {
     assert_eq!(pushed(), 1, "the first is not put off");
     tokio::time::sleep_until(began + Duration::from_millis(2250)).await;
     assert_eq!(pushed(), 25);
-    let batches = world.faults.calls("history", "private");
+    let batches = world.faults.calls("messages", "rows");
     assert!((4..=6).contains(&batches), "{batches} batches in a second");
 }
 

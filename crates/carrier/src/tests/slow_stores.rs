@@ -15,7 +15,8 @@ use protocol::history::Version;
 use protocol::keys::Topic;
 use protocol::ledger::LedgerEvent;
 use protocol::message::Content;
-use protocol::{GroupId, MessageId, Options, Platform, Recipient, Seq, Timestamp};
+use protocol::message_row::Owner;
+use protocol::{ConversationId, GroupId, MessageId, Options, Platform, Recipient, Seq, Timestamp};
 
 use super::damage::{damage, row_key};
 use super::groups::{CLOSED, create};
@@ -109,7 +110,7 @@ async fn reactions_are_judged_together() {
         world.accept_of(message).await;
     }
     world.faults.begin(
-        Calls::to("history").named("private"),
+        Calls::to("messages").named("rows"),
         Fault::Delay(Duration::from_millis(120)),
     );
     let began = world.now();
@@ -136,7 +137,7 @@ async fn retries_beside_damaged_rows(latency: Duration, damaged: usize) -> Durat
     }
     world
         .faults
-        .begin(Calls::to("history").named("private"), Fault::Delay(latency));
+        .begin(Calls::to("messages").named("rows"), Fault::Delay(latency));
     let began = world.now();
     world.carrier = Some(world.start().await);
     world.until_quiet().await;
@@ -263,10 +264,8 @@ async fn a_group_that_takes_longer_than_one_call_is_loaded_in_the_end() {
     world.carrier = Some(world.start().await);
     world.until_quiet().await;
     let range = HistoryRange::Forward { after: Seq::ZERO };
-    let rows = world
-        .backends
-        .group_history
-        .conversation(group(0), range, 9);
+    let of = ConversationId::Group(group(0));
+    let rows = (world.backends.messages).page(Owner::Group(group(0)), of, range, 9);
     assert_eq!(rows.await.expect("reads").len(), 1);
     // 31 pages, and each that was broken off once more.
     assert_eq!(world.faults.calls("groups", "members"), 36);

@@ -31,6 +31,7 @@ use protocol::keys::{self, Topic};
 use protocol::ledger::LedgerEvent;
 use protocol::mailbox::{ConnectRequest, NewSession};
 use protocol::message::{Content, Target};
+use protocol::message_row::Owner;
 use protocol::presence::{BoatLife, DeniedBoats, SessionKey};
 use protocol::record::{MessageTask, Task, Work};
 use protocol::{
@@ -94,7 +95,7 @@ impl Clock for SteppingClock {
 
 pub(super) const ROUTES: Calls = Calls::to("mailbox").named("route_or_store");
 pub(super) const PUBLISHES: Calls = Calls::to("queue").named("publish");
-pub(super) const ROWS: Calls = Calls::to("history").named("save_private");
+pub(super) const ROWS: Calls = Calls::to("messages").named("save");
 pub(super) const LISTS: Calls = Calls::to("conversations").writes();
 pub(super) const GROUPS: Calls = Calls::to("groups");
 pub(super) const TIMELINE: Calls = Calls::to("timeline").named("push");
@@ -394,14 +395,14 @@ impl World {
 
     /// The conversation as its first user has it.
     pub(super) async fn conversation(&self, one: i64, other: i64) -> Vec<(Seq, MessageId)> {
-        let rows = self.backends.history.conversation(
-            user(one),
+        let rows = self.backends.messages.page(
+            Owner::User(user(one)),
             between(one, other),
             HistoryRange::Forward { after: Seq::ZERO },
             1000,
         );
         let rows = rows.await.expect("history is well");
-        rows.into_iter().map(|row| (row.seq, row.id)).collect()
+        rows.iter().map(|row| (row.seq(), row.id())).collect()
     }
 
     /// Dead letters without a worker.

@@ -9,10 +9,8 @@ use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use protocol::cache::{CacheKey, Invalidation};
 use protocol::conversation::Head;
-use protocol::writer::{
-    ChangedPlaces, Effect, GroupChange, HeadMove, ListOp, ListOpKind, MessageRow, Owner, Stage,
-};
-use protocol::{ConversationId, GroupId, MessageId, Timestamp};
+use protocol::writer::{ChangedPlaces, Effect, GroupChange, HeadMove, ListOp, ListOpKind, Stage};
+use protocol::{ConversationId, GroupId, Timestamp};
 use tokio::time::Instant;
 
 use super::stamping::Stamping;
@@ -126,12 +124,18 @@ impl Writer {
                 self.invalidate(&invalidations).await.map_err(Halt::Store)?;
             }
             Effect::Permits(groups) => return Ok(Yield::Permits(self.permits(groups).await)),
-            Effect::Messages(rows) => self.save_rows(rows).await?,
+            Effect::Messages(rows) => {
+                let saved = backends.messages.save(rows);
+                stores.within(saved).await.map_err(refused)?;
+            }
             Effect::Changes(rows) => {
                 let saved = backends.changes.save(rows);
                 stores.within(saved).await.map_err(refused)?;
             }
-            Effect::Recalled(messages) => self.delete(messages).await?,
+            Effect::Recalled(messages) => {
+                let deleted = backends.messages.delete(&messages);
+                stores.within(deleted).await?;
+            }
             Effect::Heads(heads) => {
                 self.heads.write(&heads).await?;
                 return Ok(Yield::Heads(heads));
@@ -145,56 +149,6 @@ impl Writer {
             Effect::ListOps { ops, at } => self.list_ops(&ops, at).await?,
         }
         Ok(Yield::Nothing)
-    }
-
-    async fn save_rows(&self, rows: Vec<MessageRow>) -> Result<(), WriteFailure> {
-        let (mut private, mut of_groups) = (Vec::new(), Vec::new());
-        for row in rows {
-            match row {
-                MessageRow::Private(row) => private.push(row),
-                MessageRow::Group(row) => of_groups.push(row),
-            }
-        }
-        let private = async {
-            match private.is_empty() {
-                true => Ok(()),
-                false => {
-                    let saved = self.backends.history.save_private(private);
-                    self.stores.within(saved).await
-                }
-            }
-        };
-        let of_groups = async {
-            match of_groups.is_empty() {
-                true => Ok(()),
-                false => {
-                    let saved = self.backends.group_history.save(of_groups);
-                    self.stores.within(saved).await
-                }
-            }
-        };
-        let (private, of_groups) = tokio::join!(private, of_groups);
-        private.and(of_groups).map_err(refused)
-    }
-
-    async fn delete(&self, messages: Vec<(Owner, MessageId)>) -> Result<(), Error> {
-        let mut private = Vec::new();
-        let mut of_groups: BTreeMap<GroupId, Vec<MessageId>> = BTreeMap::new();
-        for (owner, id) in messages {
-            match owner {
-                Owner::User(user) => private.push((user, id)),
-                Owner::Group(group) => of_groups.entry(group).or_default().push(id),
-            }
-        }
-        if !private.is_empty() {
-            let deleted = self.backends.history.delete(&private);
-            self.stores.within(deleted).await?;
-        }
-        for (group, ids) in &of_groups {
-            let deleted = self.backends.group_history.delete(*group, ids);
-            self.stores.within(deleted).await?;
-        }
-        Ok(())
     }
 
     /// Operations of one kind.

@@ -6,7 +6,8 @@ use protocol::change::OrderedChange;
 use protocol::conversation::StoredPosition;
 use protocol::frame::HistoryRange;
 use protocol::history::Version;
-use protocol::writer::{ChangeKey, Facts, MessageRow, Missing, Owner, SendKey};
+use protocol::message_row::{MessageRow, Owner};
+use protocol::writer::{ChangeKey, Facts, Missing, SendKey};
 use protocol::{ConversationId, GroupId, MessageId, Seq, UserId};
 use tokio::time::Instant;
 
@@ -63,8 +64,6 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// Reads the facts that no memory of the writer holds.
     async fn read(&self, missing: &Missing, facts: &mut Facts) -> Result<()> {
-        let sends = missing.first_sends.iter();
-        let sends = sends.map(|key| self.first_send(*key)).collect();
         let changes = missing.first_changes.iter();
         let changes = changes
             .map(|(key, last)| self.first_change(*key, *last))
@@ -78,7 +77,7 @@ impl Reader<'_> {
         let (rows, first_sends, overlays, first_changes, own_changes, followers, cleared, roles) =
             tokio::try_join!(
                 self.rows(missing),
-                each(sends),
+                self.first_sends(missing),
                 self.overlays(missing),
                 each(changes),
                 each(own),
@@ -87,8 +86,7 @@ impl Reader<'_> {
                 self.roles(missing),
             )?;
         facts.rows.extend(rows);
-        let sends = missing.first_sends.iter().copied();
-        facts.first_sends.extend(sends.zip(first_sends));
+        facts.first_sends.extend(first_sends);
         facts.overlays.extend(overlays);
         let changes = missing.first_changes.keys().copied();
         facts.first_changes.extend(changes.zip(first_changes));
@@ -105,58 +103,27 @@ impl Reader<'_> {
         &self,
         missing: &Missing,
     ) -> Result<Vec<((Owner, MessageId), Option<MessageRow>)>> {
-        let (mut of_users, mut of_groups) = (Vec::new(), Vec::new());
-        for (owner, id) in &missing.rows {
-            match owner {
-                Owner::User(user) => of_users.push((*user, *id)),
-                Owner::Group(group) => of_groups.push((*group, *id)),
-            }
+        if missing.rows.is_empty() {
+            return Ok(Vec::new());
         }
-        let private = async {
-            match of_users.is_empty() {
-                true => Ok(Vec::new()),
-                false => {
-                    let rows = self.backends.history.private(&of_users);
-                    self.stores.within(rows).await
-                }
-            }
-        };
-        let group = async {
-            match of_groups.is_empty() {
-                true => Ok(Vec::new()),
-                false => {
-                    let rows = self.backends.group_history.rows(&of_groups);
-                    self.stores.within(rows).await
-                }
-            }
-        };
-        let (private, group) = tokio::try_join!(private, group)?;
-        let private = of_users.iter().zip(private);
-        let private = private
-            .map(|((user, id), row)| ((Owner::User(*user), *id), row.map(MessageRow::Private)));
-        let group = of_groups.iter().zip(group);
-        let group = group
-            .map(|((group, id), row)| ((Owner::Group(*group), *id), row.map(MessageRow::Group)));
-        Ok(private.chain(group).collect())
+        let keys: Vec<_> = missing.rows.iter().copied().collect();
+        let rows = self.backends.messages.rows(&keys);
+        let rows = self.stores.within(rows).await?;
+        Ok(keys.into_iter().zip(rows).collect())
     }
 
-    async fn first_send(&self, key: SendKey) -> Result<Option<(MessageId, StoredPosition)>> {
-        let SendKey {
-            from,
-            conversation,
-            send_id,
-            since,
-        } = key;
-        if let ConversationId::Group(group) = conversation {
-            let history = &self.backends.group_history;
-            let row = history.find_send(from, group, send_id, since);
-            let row = self.stores.within(row).await?;
-            return Ok(row.map(|row| (row.id, StoredPosition::from(&row))));
+    async fn first_sends(
+        &self,
+        missing: &Missing,
+    ) -> Result<Vec<(SendKey, Option<(MessageId, StoredPosition)>)>> {
+        if missing.first_sends.is_empty() {
+            return Ok(Vec::new());
         }
-        let history = &self.backends.history;
-        let row = history.find_send(from, conversation, send_id, since);
-        let row = self.stores.within(row).await?;
-        Ok(row.map(|row| (row.id, StoredPosition::from(&row))))
+        let keys: Vec<_> = missing.first_sends.iter().copied().collect();
+        let rows = self.backends.messages.find_sends(&keys);
+        let rows = self.stores.within(rows).await?.into_iter();
+        let first = rows.map(|row| row.map(|row| (row.id(), row.position())));
+        Ok(keys.into_iter().zip(first).collect())
     }
 
     async fn overlays(
@@ -200,18 +167,9 @@ impl Reader<'_> {
         (owner, conversation, after): (Owner, ConversationId, Seq),
     ) -> Result<Option<Version>> {
         let range = HistoryRange::Forward { after };
-        match owner {
-            Owner::Group(group) => {
-                let rows = (self.backends.group_history).conversation(group, range, 1);
-                let rows = self.stores.within(rows).await?;
-                Ok(rows.first().map(|row| row.version))
-            }
-            Owner::User(user) => {
-                let rows = (self.backends.history).conversation(user, conversation, range, 1);
-                let rows = self.stores.within(rows).await?;
-                Ok(rows.first().map(|row| row.version))
-            }
-        }
+        let rows = (self.backends.messages).page(owner, conversation, range, 1);
+        let rows = self.stores.within(rows).await?;
+        Ok(rows.first().map(|row| row.version))
     }
 
     async fn cleared(

@@ -10,9 +10,9 @@ use backend::Backends;
 use backend::audit::AuditStore;
 use backend::clock::Clock;
 use backend::discovery::Registry;
-use backend::history::HistoryStore;
 use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
+use backend::messages::MessageStore;
 use protocol::access::{Caller, Role};
 use protocol::bounds::Bounds;
 use tokio_util::sync::CancellationToken;
@@ -32,7 +32,7 @@ use crate::answer::List;
 pub struct Desk {
     pub(super) log: Arc<Log>,
     pub(super) letters: DeadLetters,
-    history: Arc<dyn HistoryStore>,
+    messages: Arc<dyn MessageStore>,
     ledger: Arc<dyn LedgerStore>,
     mailbox: Arc<dyn MailboxStore>,
     audit: Arc<dyn AuditStore>,
@@ -56,7 +56,7 @@ impl Desk {
         Desk {
             letters: DeadLetters::new(backends.clone(), bounds),
             log: Arc::new(Log::new(backends.queue.clone())),
-            history: backends.history.clone(),
+            messages: backends.messages.clone(),
             ledger: backends.ledger.clone(),
             mailbox: backends.mailbox.clone(),
             audit: backends.audit.clone(),
@@ -127,7 +127,7 @@ pub(super) async fn trace_one(
     let name = id.parse().map_err(unreadable)?;
     let witnesses = trace::Witnesses {
         log: &desk.log,
-        history: desk.history.as_ref(),
+        messages: desk.messages.as_ref(),
         ledger: desk.ledger.as_ref(),
         mailbox: desk.mailbox.as_ref(),
     };

@@ -9,9 +9,9 @@ use api::task::Value;
 use backend::Backends;
 use backend::clock::{Clock, SeededEntropy, TimerClock};
 use backend::embedded::Engine;
-use backend::history::EmbeddedHistory;
 use backend::ledger::{EmbeddedLedger, LedgerStore};
 use backend::mailbox::{EmbeddedMailbox, MailboxConfig};
+use backend::messages::EmbeddedMessages;
 use backend::queue::{EmbeddedQueue, NewRecord, Partition, Polled, Queue, QueueConfig};
 use bytes::Bytes;
 use protocol::bounds::Bounds;
@@ -77,7 +77,7 @@ fn mailbox() -> EmbeddedMailbox {
 pub(super) struct Books {
     pub(super) queue: Arc<EmbeddedQueue>,
     log: Log,
-    history: EmbeddedHistory,
+    messages: EmbeddedMessages,
     pub(super) ledger: Arc<EmbeddedLedger>,
     mailbox: EmbeddedMailbox,
     pub(super) clock: TimerClock,
@@ -97,7 +97,7 @@ impl Books {
         Books {
             log: Log::new(queue.clone()),
             queue,
-            history: EmbeddedHistory::new(Engine::memory()),
+            messages: EmbeddedMessages::new(Engine::memory()),
             ledger: Arc::new(EmbeddedLedger::open(Engine::memory()).expect("opens")),
             mailbox: mailbox(),
             clock,
@@ -234,7 +234,7 @@ impl Books {
     async fn trace(&self, name: Name) -> Vec<trace::Report> {
         let witnesses = trace::Witnesses {
             log: &self.log,
-            history: &self.history,
+            messages: &self.messages,
             ledger: self.ledger.as_ref(),
             mailbox: &self.mailbox,
         };

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
-use backend::history::HistoryStore;
 use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
+use backend::messages::MessageStore;
 use protocol::ledger::trace::MessageLife;
 use protocol::ledger::{DeadReason, FailureCause, LedgerEntry, LedgerEvent};
 use protocol::mailbox::MailLocation;
@@ -207,7 +207,7 @@ impl std::str::FromStr for Name {
 #[derive(Clone, Copy)]
 pub struct Witnesses<'a> {
     pub log: &'a Log,
-    pub history: &'a dyn HistoryStore,
+    pub messages: &'a dyn MessageStore,
     pub ledger: &'a dyn LedgerStore,
     pub mailbox: &'a dyn MailboxStore,
 }
@@ -238,7 +238,7 @@ impl Witnesses<'_> {
             Name::Message(id) => return Ok(vec![id]),
             Name::Send(send_id) => send_id,
         };
-        match self.history.sent_as(send_id).await? {
+        match self.messages.sent_as(send_id).await? {
             sent if sent.is_empty() => reader.sent_as(send_id).await,
             sent => Ok(sent.into_iter().map(|(_, id)| id).collect()),
         }

@@ -19,8 +19,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Head, Side};
-use crate::group::GroupRow;
-use crate::history::{PrivateRow, Version};
+use crate::history::Version;
 use crate::{MessageId, Position, Seq};
 
 /// Placement of a record, as far as the head alone tells.
@@ -44,32 +43,6 @@ pub struct StoredPosition {
     pub position: Position,
     /// Ordinal among its sender's messages, in a private conversation.
     pub sent: u64,
-}
-
-impl From<&PrivateRow> for StoredPosition {
-    fn from(row: &PrivateRow) -> StoredPosition {
-        StoredPosition {
-            version: row.version,
-            position: Position {
-                seq: row.seq,
-                prev: row.prev,
-            },
-            sent: row.sent(),
-        }
-    }
-}
-
-impl From<&GroupRow> for StoredPosition {
-    fn from(row: &GroupRow) -> StoredPosition {
-        StoredPosition {
-            version: row.version,
-            position: Position {
-                seq: row.seq,
-                prev: row.prev,
-            },
-            sent: 0,
-        }
-    }
 }
 
 /// Ruling on a record, given its row.

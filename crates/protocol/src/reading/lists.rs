@@ -12,8 +12,8 @@ use crate::change::{MessageMarks, Overlay};
 use crate::conversation::{ListEntry, ReadBase};
 use crate::frame::{ListPage, Summary, UnreadPage};
 use crate::group::Member;
+use crate::message_row::{MessageRow, Owner};
 use crate::unread::{self, Tally, in_group};
-use crate::writer::{MessageRow, Owner};
 use crate::{Code, ConversationId, GroupId, MessageId, Placed, Refusal, Seq, Timestamp, UserId};
 
 /// Groups of a list whose heads and registers are read in one question.
@@ -318,7 +318,7 @@ impl<'a> Reading<'a> {
         let unread = self.unread(private, &bases, groups, &latest);
         let of_groups = self.newest_of_groups(groups, &latest);
         let mut newest: Vec<Option<Placed>> = (newest.iter())
-            .map(|row| row.as_ref().and_then(MessageRow::placed))
+            .map(|row| row.as_ref().map(|row| row.placed.clone()))
             .collect();
         let ends = private.iter().map(|listed| {
             let row = &listed.row;
@@ -484,7 +484,7 @@ impl<'a> Reading<'a> {
             .map(|(row, id)| (Owner::Group(row.group), *id));
         let rows = self.ask.rows(keys.collect());
         let (mut members, rows) = (members?.iter(), rows?);
-        let read = |row: &Option<MessageRow>| row.as_ref().and_then(MessageRow::placed);
+        let read = |row: &Option<MessageRow>| row.as_ref().map(|row| row.placed.clone());
         for ((row, _), placed) in unknown.iter().zip(rows.iter().map(read)) {
             if let Some(placed) = placed {
                 self.fill(Fill::Timeline(row.group, vec![placed], row.head));

@@ -9,10 +9,10 @@ use crate::cache::{self, GroupEntry, UserEntry};
 use crate::change::{OrderedChange, Overlay};
 use crate::conversation::{Head, ListEntry, ListRegisters};
 use crate::group::{GroupSettings, Member};
-use crate::history::{PrivateRow, RowStatus};
+use crate::history::RowStatus;
 use crate::ledger::LedgerEntry;
+use crate::message_row::{MessageRow, Owner};
 use crate::unread::Tally;
-use crate::writer::{MessageRow, Owner};
 use crate::{Code, ConversationId, GroupId, MessageId, Placed, Refusal, Seq, Timestamp, UserId};
 
 /// A page of messages.
@@ -259,7 +259,7 @@ needs! {
         /// Pinned messages before the place `after`, newest first.
         Pins(Slice<ConversationId, Seq>) => Vec<(Seq, MessageId)>, pins;
         /// Private messages of the user in order of id.
-        Feed(Slice<UserId, Option<MessageId>>) => Vec<PrivateRow>, feed;
+        Feed(Slice<UserId, Option<MessageId>>) => Vec<MessageRow>, feed;
         /// Last message that the user is known to have received.
         LastReceived(UserId) => Option<MessageId>, last_received;
         /// Present members, in order of user.

@@ -12,8 +12,8 @@ use super::{
 use crate::change::{MessageMarks, OrderedChange, Overlay};
 use crate::conversation::Head;
 use crate::frame::{ChangePage, HiddenPage, HistoryPage, HistoryRange, MessageStatus, MissedPage};
-use crate::history::{Direction, PrivateRow, RowStatus};
-use crate::writer::{MessageRow, Owner};
+use crate::history::{Direction, RowStatus};
+use crate::message_row::{MessageRow, Owner};
 use crate::{ConversationId, MessageId, Placed, Seq, UserId, cache, ledger};
 
 /// Age of a message beyond which an empty ledger means that its entries are forgotten.
@@ -173,7 +173,7 @@ impl<'a> Reading<'a> {
             after,
             limit: limit + 1,
         })?;
-        let rows = rows.iter().filter_map(PrivateRow::placed);
+        let rows = rows.iter().map(|row| row.placed.clone());
         let mut messages: Vec<Placed> = rows.collect();
         let found = messages.len();
         messages.truncate(limit);
@@ -241,24 +241,26 @@ impl<'a> Reading<'a> {
     pub(super) fn status(&self, ids: &[MessageId]) -> Needing<Vec<MessageStatus>> {
         let keys = ids.iter().map(|&id| (Owner::User(self.user), id)).collect();
         let (rows, statuses) = (self.ask.rows(keys), self.ask.statuses(ids.to_vec()));
-        let mut own: Vec<(&PrivateRow, RowStatus)> = Vec::new();
+        let mut own: Vec<(&MessageRow, RowStatus)> = Vec::new();
         for (row, status) in rows?.iter().zip(statuses?) {
-            if let Some(MessageRow::Private(row)) = row
-                && row.direction == Direction::Out
+            if let Some(row) = row
+                && row.direction() == Some(Direction::Out)
             {
                 own.push((row, status.clone()?));
             }
         }
         let read = own.iter().filter(|(_, status)| status.read_at.is_some());
-        let read: Vec<_> = read.map(|(row, _)| (row.id, row.peer)).collect();
+        let read: Vec<_> = read
+            .filter_map(|(row, _)| Some((row.id(), row.peer()?)))
+            .collect();
         let finished = self.finished(&read)?;
         Ok(own
             .into_iter()
             .map(|(row, status)| MessageStatus {
-                id: row.id,
+                id: row.id(),
                 delivered_at: status.delivered_at,
                 read_at: status.read_at,
-                is_finished: finished.contains(&row.id),
+                is_finished: finished.contains(&row.id()),
             })
             .collect())
     }

@@ -7,7 +7,7 @@ use super::pages::shown_size;
 use super::rules::hole;
 use super::{Needing, Reading, Slice, fitting, page_limit};
 use crate::frame::PinPage;
-use crate::writer::{MessageRow, Owner};
+use crate::message_row::Owner;
 use crate::{ConversationId, Placed, Seq};
 
 impl Reading<'_> {
@@ -39,8 +39,8 @@ impl Reading<'_> {
         let (rows, overlays) = (rows?, overlays?);
         let (mut messages, mut marks): (Vec<Placed>, _) = (Vec::new(), BTreeMap::new());
         for (row, overlay) in rows.iter().zip(overlays) {
-            let placed = row.as_ref().and_then(MessageRow::placed);
-            let mut placed = placed.ok_or_else(|| hole(conversation))?;
+            let row = row.as_ref().ok_or_else(|| hole(conversation))?;
+            let mut placed = row.placed.clone();
             let shown = overlay.show(&mut placed).unwrap_or_default();
             if shown.pinned.is_some() {
                 marks.insert(placed.position.seq, shown);

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use self::sources::{Sources, rows_of};
 use super::{CACHED_GROUPS_MAX, COUNTED_MAX, Fact, GROUPS_TOGETHER, LATEST_MAX, Need, READERS_MAX};
 use crate::frame::{HistoryPage, HistoryRange, ListPage, SyncAnswer, SyncQuery};
-use crate::writer::Owner;
+use crate::message_row::Owner;
 use crate::writer::tests::log::{Act, Log, acts, group, user};
 use crate::writer::tests::store::Store;
 use crate::{Code, ConversationId, Refusal, Seq, Timestamp, UserId};
@@ -110,7 +110,7 @@ proptest! {
             let rows = rows_of(&sources.store, who, of);
             let rows = rows.into_iter().filter(|(seq, _)| *seq > floor);
             let expected = rows.map(|(seq, row)| {
-                let mut placed = row.placed().expect("a message");
+                let mut placed = row.placed.clone();
                 let overlay = sources.store.overlays.get(&(of, seq));
                 let marks = overlay.and_then(|overlay| overlay.show(&mut placed));
                 (placed, marks)

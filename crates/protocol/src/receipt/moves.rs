@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Receipt, ReceiptKind};
 use crate::frame::{Ack, AckItem, Acked};
-use crate::history::{Direction, Place};
+use crate::history::Direction;
+use crate::message_row::StoredPlace;
 use crate::{Code, ConversationId, GroupId, MessageId, Refusal, Seq, Timestamp, UserId};
 
 /// Write to a register of a sender's row; registers only move forward.
@@ -66,7 +67,7 @@ impl ReceiptNotices {
 #[derive(Clone, Debug, Default)]
 pub struct ReceiptFacts {
     /// Places of private messages in the rows of those who acknowledge them.
-    pub places: BTreeMap<(UserId, MessageId), Place>,
+    pub places: BTreeMap<(UserId, MessageId), StoredPlace>,
     /// Messages of groups by their place.
     pub messages: BTreeMap<(GroupId, Seq), MessageId>,
     /// Users who may not acknowledge anything in a group.
@@ -113,7 +114,7 @@ impl ReceiptFacts {
     /// A receipt counts only for what the user's own row says: this conversation, this place. In a
     /// group, for what stands at this place, if the user is a member; then there is nobody to
     /// notify (S0-61b).
-    fn place(&self, user: UserId, ack: &AckItem) -> Result<Option<&Place>, Refusal> {
+    fn place(&self, user: UserId, ack: &AckItem) -> Result<Option<&StoredPlace>, Refusal> {
         let unknown = || {
             let text = "no such message at this place for this user";
             Refusal::new(Code::NotFound, text)
@@ -243,7 +244,7 @@ mod tests {
     /// Three messages from user 1, as user 2 has them.
     fn facts() -> ReceiptFacts {
         let places = (1..=3).map(|seq| {
-            let place = Place {
+            let place = StoredPlace {
                 peer: user(1),
                 direction: Direction::In,
                 seq: Seq(seq),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::facts::Lacking;
 use super::plan::ListOp;
-use super::{Batch, Facts, MessageRow, Missing, Owner, Rules, SendKey};
+use super::{Batch, Facts, Missing, Rules, SendKey};
 use crate::change::{ChangeKind, ChangeRequest, ChangeRow, Overlay};
 use crate::conversation::{Head, StoredPosition};
 use crate::event::GroupRoles;
@@ -13,6 +13,7 @@ use crate::group::{Audience, Group, GroupUpdate};
 use crate::history::Version;
 use crate::ledger::DeadReason;
 use crate::message::Content;
+use crate::message_row::{MessageRow, Owner};
 use crate::record::{MessageTask, TaskRecord, Work};
 use crate::unread::Tally;
 use crate::{
@@ -162,16 +163,14 @@ impl<'a> Subject<'a> {
 
     pub(super) fn content(&self) -> &'a Content {
         match self {
-            Subject::Stored(MessageRow::Private(row)) => &row.content,
-            Subject::Stored(MessageRow::Group(row)) => &row.content,
+            Subject::Stored(row) => &row.placed.message.content,
             Subject::Drafted { message, .. } => &message.content,
         }
     }
 
     pub(super) fn accepted_at(&self) -> Timestamp {
         match self {
-            Subject::Stored(MessageRow::Private(row)) => row.accepted_at,
-            Subject::Stored(MessageRow::Group(row)) => row.accepted_at,
+            Subject::Stored(row) => row.placed.message.accepted_at,
             Subject::Drafted { message, .. } => message.accepted_at,
         }
     }
@@ -203,26 +202,26 @@ impl<'a> Subject<'a> {
         }
     }
 
-    fn conversation(&self) -> Option<ConversationId> {
+    fn conversation(&self) -> ConversationId {
         match self {
-            Subject::Stored(row) => row.conversation(),
-            Subject::Drafted { conversation, .. } => Some(*conversation),
+            Subject::Stored(row) => row.placed.conversation,
+            Subject::Drafted { conversation, .. } => *conversation,
         }
     }
 
-    pub(super) fn placed(&self) -> Option<Placed> {
+    pub(super) fn placed(&self) -> Placed {
         match self {
-            Subject::Stored(row) => row.placed(),
+            Subject::Stored(row) => row.placed.clone(),
             Subject::Drafted {
                 message,
                 conversation,
                 position,
                 ..
-            } => Some(Placed {
+            } => Placed {
                 message: (*message).clone(),
                 conversation: *conversation,
                 position: *position,
-            }),
+            },
         }
     }
 }
@@ -519,7 +518,7 @@ impl<'a> Draft<'a> {
             Some(drafted) => Some(drafted),
             None => self.row(conversation, owner, id)?.map(Subject::Stored),
         };
-        Ok(subject.filter(|subject| subject.conversation() == Some(conversation)))
+        Ok(subject.filter(|subject| subject.conversation() == conversation))
     }
 
     fn drafted(

@@ -5,115 +5,15 @@ use std::sync::Arc;
 
 use crate::change::{OrderedChange, Overlay};
 use crate::conversation::{Head, StoredPosition};
-use crate::group::{Group, GroupRow, Role};
-use crate::history::{Direction, PrivateRow, Version};
+use crate::group::{Group, Role};
+use crate::history::Version;
+use crate::message_row::{MessageRow, Owner};
 use crate::unread::Tally;
-use crate::{ConversationId, GroupId, MessageId, Placed, Platform, SendId, Seq, UserId};
+use crate::{ConversationId, GroupId, MessageId, Platform, SendId, Seq, UserId};
 
 /// Rounds of reading that a batch has: groups and heads, rows, heads anew, overlays or first sends. A batch that needs
 /// more is decided in smaller parts.
 pub const ROUNDS_MAX: usize = 4;
-
-/// Owner of a message row: a user has a copy of their own, a group one for all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Owner {
-    User(UserId),
-    Group(GroupId),
-}
-
-impl Owner {
-    /// Owner of the rows of this conversation as `user` reads them.
-    pub const fn of(conversation: ConversationId, user: UserId) -> Owner {
-        match conversation {
-            ConversationId::Group(group) => Owner::Group(group),
-            ConversationId::Private { .. } | ConversationId::System(_) => Owner::User(user),
-        }
-    }
-}
-
-/// A message as its owner keeps it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MessageRow {
-    Private(PrivateRow),
-    Group(GroupRow),
-}
-
-impl MessageRow {
-    pub fn owner(&self) -> Owner {
-        match self {
-            MessageRow::Private(row) => Owner::User(row.owner),
-            MessageRow::Group(row) => Owner::Group(row.group),
-        }
-    }
-
-    pub fn id(&self) -> MessageId {
-        match self {
-            MessageRow::Private(row) => row.id,
-            MessageRow::Group(row) => row.id,
-        }
-    }
-
-    pub fn seq(&self) -> Seq {
-        match self {
-            MessageRow::Private(row) => row.seq,
-            MessageRow::Group(row) => row.seq,
-        }
-    }
-
-    pub fn version(&self) -> Version {
-        match self {
-            MessageRow::Private(row) => row.version,
-            MessageRow::Group(row) => row.version,
-        }
-    }
-
-    pub fn conversation(&self) -> Option<ConversationId> {
-        match self {
-            MessageRow::Private(row) => row.conversation(),
-            MessageRow::Group(row) => Some(ConversationId::Group(row.group)),
-        }
-    }
-
-    /// Author of the message.
-    pub fn author(&self) -> UserId {
-        match self {
-            MessageRow::Private(row) => match row.direction {
-                Direction::Out => row.owner,
-                Direction::In => row.peer,
-            },
-            MessageRow::Group(row) => row.from,
-        }
-    }
-
-    /// Position as the owner counts unread messages. A group counts by sequence numbers alone.
-    pub fn tally(&self) -> Tally {
-        match self {
-            MessageRow::Private(row) => Tally {
-                seq: row.seq,
-                incoming: row.incoming,
-            },
-            MessageRow::Group(row) => Tally {
-                seq: row.seq,
-                incoming: 0,
-            },
-        }
-    }
-
-    pub fn position(&self) -> StoredPosition {
-        match self {
-            MessageRow::Private(row) => StoredPosition::from(row),
-            MessageRow::Group(row) => StoredPosition::from(row),
-        }
-    }
-
-    /// The message; `None` for a row whose owner and peer are the same.
-    pub fn placed(&self) -> Option<Placed> {
-        match self {
-            MessageRow::Private(row) => row.placed(),
-            MessageRow::Group(row) => Some(row.placed()),
-        }
-    }
-}
 
 /// Search for the first message under a send_id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -7,7 +7,7 @@ use super::plan::{
     ChangedPlaces, DeadRecord, Effect, GroupChange, Handover, HeadMove, ListOp, Plan,
     RecordOutcome, Stage, TimelineEntry,
 };
-use super::{Facts, MessageRow, Owner, Rules};
+use super::{Facts, Rules};
 use crate::cache::{CacheKey, Invalidation};
 use crate::change::{ChangeRow, MessageChange};
 use crate::conversation::{ConversationRow, Head};
@@ -16,10 +16,10 @@ use crate::delivery::{
 };
 use crate::event::{Event, GroupRoles, own_frames};
 use crate::frame::PlacedEcho;
-use crate::group::{Audience, GroupRow};
-use crate::history::{PrivateRow, Version};
+use crate::group::Audience;
 use crate::ledger::{DeadReason, LedgerEntry, LedgerEvent};
 use crate::message::Content;
+use crate::message_row::{MessageRow, Owner};
 use crate::record::{MessageTask, TaskRecord, Work, letter_of};
 use crate::{
     ConversationId, GroupId, Message, MessageId, Placed, Platform, Position, Recipient, Refusal,
@@ -165,10 +165,11 @@ impl<'a> Layout<'a> {
             conversation,
             position: placing.position,
         };
-        let Some(rows) = rows_of(&placed, placing.sent, placing.version) else {
+        let rows = MessageRow::rows_of(&placed, placing.sent, placing.version);
+        if rows.is_empty() {
             let error = "a message of this kind of conversation is not kept".to_owned();
             return Laid::dead(DeadReason::StoreRejected, error);
-        };
+        }
         let (owed, audience) = match placed.message.to {
             Recipient::User(to) => {
                 let known = self.platforms_of(to);
@@ -242,10 +243,11 @@ impl<'a> Layout<'a> {
             MessageChange::Recall | MessageChange::Edit(_)
         );
         let page = match conversation {
-            ConversationId::Group(_) if is_shown => subject.placed().and_then(|placed| {
+            ConversationId::Group(_) if is_shown => {
+                let placed = subject.placed();
                 let shown = overlay.shown(&placed.message.content);
                 self.page(&placed, Some(shown), None)
-            }),
+            }
             _ => None,
         };
         let mut delivery = self.first_delivery(record, placed, row.changed.rev, owed, event);
@@ -660,19 +662,6 @@ fn recalled(row: &ChangeRow) -> Option<(Owner, MessageId)> {
     let asked = &row.changed.asked;
     let owner = Owner::of(row.conversation, row.author);
     (asked.change == MessageChange::Recall).then_some((owner, asked.subject))
-}
-
-fn rows_of(placed: &Placed, sent: u64, version: Version) -> Option<Vec<MessageRow>> {
-    match placed.conversation {
-        ConversationId::Group(_) => {
-            let row = GroupRow::of(placed, version)?;
-            Some(vec![MessageRow::Group(row)])
-        }
-        ConversationId::Private { .. } | ConversationId::System(_) => {
-            let rows = PrivateRow::pair_of(placed, sent, version)?;
-            Some(rows.map(MessageRow::Private).into())
-        }
-    }
 }
 
 /// Obligations towards readers, and the audience of a large group.

@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{MessageRow, Owner};
 use crate::cache::Invalidation;
 use crate::change::{ChangeRow, ListArrangement};
 use crate::conversation::{ConversationRow, Head};
@@ -24,6 +23,7 @@ use crate::delivery::{DeliveryTask, Notice, Source};
 use crate::group::{Group, GroupUpdate};
 use crate::history::Version;
 use crate::ledger::{DeadReason, LedgerEntry};
+use crate::message_row::{MessageRow, Owner};
 use crate::unread::Tally;
 use crate::{ConversationId, GroupId, Hidden, MessageId, Seq, Timestamp, UserId};
 

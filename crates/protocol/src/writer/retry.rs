@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use super::PANICKED;
 use super::draft::known;
-use super::facts::{Facts, Lacking, MessageRow, Missing, Owner};
+use super::facts::{Facts, Lacking, Missing};
 use crate::delivery::DeliveryTask;
 use crate::event::{Encode, Event, GroupRoles, is_group_command, own_frames};
 use crate::ledger::DeadReason;
+use crate::message_row::Owner;
 use crate::record::{RetryTask, Task};
 use crate::{ConversationId, Placed, Recipient};
 
@@ -63,9 +64,9 @@ pub(super) fn refreshed(
     let key = (owner, message.id);
     let row = known(facts.rows.get(&key), || _ = missing.rows.insert(key));
     let roles = roles(retry, facts, missing);
-    let row = row?.as_ref().and_then(MessageRow::placed);
-    let placed = match row {
-        Some(mut placed) => {
+    let placed = match row? {
+        Some(row) => {
+            let mut placed = row.placed.clone();
             let place = (placed.conversation, placed.position.seq);
             let overlay = facts.overlays.get(&place);
             let overlay = known(overlay, || _ = missing.overlays.insert(place))?;

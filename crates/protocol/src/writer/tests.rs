@@ -9,13 +9,14 @@ use proptest::prelude::*;
 use self::log::{Act, EncodeDebug, Log, acts, group, message_to, user};
 use self::store::{Store, delivered};
 use super::{
-    Batch, Effect, Facts, Owner, Parts, ROUNDS_MAX, RecordOutcome, RetryFailure, Rules, Undecided,
-    bury, decide, retry,
+    Batch, Effect, Facts, Parts, ROUNDS_MAX, RecordOutcome, RetryFailure, Rules, Undecided, bury,
+    decide, retry,
 };
 use crate::change::ChangeKind;
 use crate::conversation::StoredPosition;
 use crate::delivery::Source;
 use crate::ledger::DeadReason;
+use crate::message_row::Owner;
 use crate::record::{RetryTask, Task, TaskRecord, Work};
 use crate::{ConversationId, Placed, Position, Seq, Timestamp};
 
@@ -397,7 +398,7 @@ fn the_longest_way_has_as_many_rounds_as_the_bound() {
     let conversation = ConversationId::Group(group(100));
     let (owner, id) = (Owner::Group(group(100)), records[1].task.work.message());
     let row = store.rows.get_mut(&(owner, id.expect("a message")));
-    if let Some(super::MessageRow::Group(row)) = row {
+    if let Some(row) = row {
         row.version.offset = 2;
     }
     // The writer's own head is from before it.

@@ -14,13 +14,12 @@ use backend::clock::{SystemClock, SystemEntropy};
 use backend::conversations::ScyllaConversations;
 use backend::devices::ScyllaDevices;
 use backend::discovery::{EtcdRegistry, Registry};
-use backend::group_history::ScyllaGroupHistory;
 use backend::groups::ScyllaGroups;
 use backend::heads::ScyllaHeads;
-use backend::history::{HistoryStore, ScyllaHistory};
 use backend::installation::ScyllaInstallation;
 use backend::ledger::ScyllaLedger;
 use backend::mailbox::RedisMailbox;
+use backend::messages::{MessageStore, ScyllaMessages};
 use backend::queue::{KafkaQueue, Queue};
 use backend::revocations::ScyllaRevocations;
 use backend::scylla::Cql;
@@ -46,12 +45,11 @@ pub(super) async fn connect(
     let backends = Backends {
         queue,
         mailbox,
-        history: Arc::new(ScyllaHistory::new(cql.clone())),
+        messages: Arc::new(ScyllaMessages::new(cql.clone())),
         heads: Arc::new(ScyllaHeads::new(cql.clone())),
         conversations: Arc::new(ScyllaConversations::new(cql.clone())),
         changes: Arc::new(ScyllaChanges::new(cql.clone())),
         groups: Arc::new(ScyllaGroups::new(cql.clone())),
-        group_history: Arc::new(ScyllaGroupHistory::new(cql.clone())),
         timeline,
         cache,
         devices: Arc::new(ScyllaDevices::new(cql.clone())),
@@ -116,8 +114,8 @@ pub(super) async fn queue(settings: &Settings) -> Result<Arc<dyn Queue>> {
     Ok(Arc::new(queue.context("connecting to Kafka")?))
 }
 
-pub(super) async fn history(settings: &Settings) -> Result<Arc<dyn HistoryStore>> {
-    Ok(Arc::new(ScyllaHistory::new(cql(settings).await?)))
+pub(super) async fn messages(settings: &Settings) -> Result<Arc<dyn MessageStore>> {
+    Ok(Arc::new(ScyllaMessages::new(cql(settings).await?)))
 }
 
 pub(super) async fn cql(settings: &Settings) -> Result<Cql> {

@@ -16,7 +16,7 @@ mod upkeep;
 
 use std::sync::Arc;
 
-use backend::history::HistoryStore;
+use backend::messages::MessageStore;
 
 use crate::settings::Settings;
 
@@ -27,14 +27,14 @@ pub use environment::Environment;
 pub use provers::StationProvers;
 pub use system::System;
 
-/// Connects history alone, as the settings have it.
+/// Connects the message store alone, as the settings have it.
 #[cfg(feature = "cluster")]
-pub(crate) async fn history(settings: &Settings) -> anyhow::Result<Arc<dyn HistoryStore>> {
-    cluster::history(settings).await
+pub(crate) async fn messages(settings: &Settings) -> anyhow::Result<Arc<dyn MessageStore>> {
+    cluster::messages(settings).await
 }
 
 /// Fails: this program was built without the real parts.
 #[cfg(not(feature = "cluster"))]
-pub(crate) async fn history(_: &Settings) -> anyhow::Result<Arc<dyn HistoryStore>> {
+pub(crate) async fn messages(_: &Settings) -> anyhow::Result<Arc<dyn MessageStore>> {
     anyhow::bail!("this program was built without the real parts")
 }

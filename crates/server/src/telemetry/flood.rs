@@ -152,7 +152,7 @@ mod tests {
             tracing_subscriber::registry().with(Count(&SHOWN).with_filter(FloodFilter)),
             || {
                 (0..30).for_each(|_| fails("mailbox"));
-                fails("history");
+                fails("messages");
             },
         );
         assert_eq!(SHOWN.load(Ordering::Relaxed), 20 + 1);

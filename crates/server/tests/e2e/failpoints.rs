@@ -177,7 +177,7 @@ fn it_may_die_after_each_effect_of_a_send() {
         ("mailbox.dedupe_begin", 4),
         ("queue.publish.message", 4),
         ("mailbox.dedupe_done", 2),
-        ("history.save_private", 2),
+        ("messages.save.user", 2),
         ("heads.save", 2),
         ("conversations.save", 2),
         ("mailbox.route_or_store", 2),
@@ -192,7 +192,7 @@ fn it_may_die_after_each_effect_of_a_group_and_of_changes() {
     survives(&[
         ("groups.save", 1),
         ("conversations.touch", 1),
-        ("group_history.save", 1),
+        ("messages.save.group", 1),
         ("timeline.push", 1),
         ("cache.keep", 1),
         ("cache.forget", 2),
@@ -206,7 +206,7 @@ fn it_may_die_after_each_effect_of_a_group_and_of_changes() {
 #[test]
 fn it_may_die_after_each_effect_of_what_follows_a_send() {
     survives(&[
-        ("history.set_status", 1),
+        ("messages.set_status", 1),
         ("mailbox.set_received", 1),
         ("conversations.set_received", 1),
         ("conversations.set_read", 1),
@@ -297,7 +297,7 @@ mod on_real_parts {
         (STATIONS, "mailbox.dedupe_begin", 2),
         (STATIONS, "queue.publish.message", 2),
         (STATIONS, "mailbox.dedupe_done", 2),
-        (CARRIERS, "history.save_private", 2),
+        (CARRIERS, "messages.save.user", 2),
         (CARRIERS, "heads.save", 2),
         (CARRIERS, "conversations.save", 2),
         (CARRIERS, "mailbox.route_or_store", 1),
@@ -305,7 +305,7 @@ mod on_real_parts {
         (CARRIERS, "queue.commit.message", 2),
         (CARRIERS, "queue.publish.notification", 1),
         (CARRIERS, "queue.publish.dead", 1),
-        (STATIONS, "history.set_status", 1),
+        (STATIONS, "messages.set_status", 1),
         (STATIONS, "conversations.set_received", 1),
         (STATIONS, "conversations.set_read", 1),
         (STATIONS, "mailbox.acknowledge", 1),
@@ -319,7 +319,7 @@ mod on_real_parts {
         (STATIONS, "mailbox.set_received", 1),
         (CARRIERS, "groups.save", 1),
         (CARRIERS, "conversations.touch", 1),
-        (CARRIERS, "group_history.save", 1),
+        (CARRIERS, "messages.save.group", 1),
         (CARRIERS, "timeline.push", 1),
         (CARRIERS, "cache.keep", 1),
         (CARRIERS, "cache.forget", 2),

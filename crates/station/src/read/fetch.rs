@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use backend::Result as StoreResult;
 use futures_util::future::try_join_all;
-use futures_util::stream::{self, StreamExt, TryStreamExt};
+use futures_util::stream::{self, StreamExt};
 use protocol::cache::{CacheKey, GroupEntry, UserEntry};
-use protocol::group::GroupRow;
-use protocol::history::{IdRange, Order, PrivateRow};
-use protocol::reading::{Fact, LatestMessages, LatestNeed, Need, OwnRange, PageNeed, Slice};
-use protocol::writer::{MessageRow, Owner};
+use protocol::history::{IdRange, Order};
+use protocol::message_row::{MessageRow, Owner};
+use protocol::reading::{Fact, LatestMessages, LatestNeed, Need, PageNeed, Slice};
 use protocol::{ConversationId, GroupId, MessageId, Placed, Refusal, Seq, UserId};
 
 use super::page_cache::Key;
@@ -94,12 +93,17 @@ impl Reader {
                 });
                 Fact::OverlayRanges(try_join_all(altered).await?)
             }
-            Need::Rows(keys) => Fact::Rows(self.rows(keys).await?),
+            Need::Rows(keys) => Fact::Rows(self.store(stores.messages.rows(keys)).await?),
             Need::Tallies(places) => {
-                let places: Vec<_> = places.iter().map(|(of, seq)| (user, *of, *seq)).collect();
-                Fact::Tallies(self.store(stores.history.tallies(&places)).await?)
+                let place = |(of, seq): &(ConversationId, Seq)| (Owner::User(user), *of, *seq);
+                let places: Vec<_> = places.iter().map(place).collect();
+                let found = self.store(stores.messages.at(&places)).await?;
+                Fact::Tallies(found.into_iter().map(|at| Some(at?.1)).collect())
             }
-            Need::Own(ranges) => Fact::Own(self.own(user, ranges).await?),
+            Need::Own(ranges) => Fact::Own(
+                self.store(stores.messages.own_between(user, ranges))
+                    .await?,
+            ),
             Need::Feed(slice) => Fact::Feed(self.feed(slice).await?),
             Need::LastReceived(user) => {
                 Fact::LastReceived(self.store(stores.mailbox.received(*user)).await?)
@@ -107,7 +111,7 @@ impl Reader {
             Need::Ids((group, places)) => Fact::Ids(self.ids(user, *group, places).await?),
             Need::Statuses(ids) => {
                 let keys: Vec<_> = ids.iter().map(|id| (user, *id)).collect();
-                let statuses = self.store(stores.history.status(&keys)).await;
+                let statuses = self.store(stores.messages.status(&keys)).await;
                 if let Err(refusal) = &statuses {
                     tracing::debug!(?refusal, "statuses without an answer");
                 }
@@ -166,36 +170,27 @@ impl Reader {
             part,
         };
         let read = || async move {
-            if let ConversationId::Group(group) = conversation {
-                return match self.timeline.page(group, part, head).await {
-                    Some(messages) => Ok(messages),
-                    None => self.page_of_group(user, group, asked).await,
-                };
+            if let ConversationId::Group(group) = conversation
+                && let Some(messages) = self.timeline.page(group, part, head).await
+            {
+                return Ok(messages);
             }
-            let read = self.limits.read(user)?;
-            let (range, count) = (part.range(), part.count());
-            let rows = (self.backends.history).conversation(user, conversation, range, count);
-            let rows = self.store(rows).await?;
-            drop(read);
-            Ok(rows.iter().filter_map(PrivateRow::placed).collect())
+            let messages = self.stored_page(user, asked).await?;
+            if let ConversationId::Group(group) = conversation {
+                self.timeline.keep(group, &messages, head).await;
+            }
+            Ok(messages)
         };
         self.pages.page(key, read).await
     }
 
-    async fn page_of_group(
-        &self,
-        user: UserId,
-        group: GroupId,
-        asked: &PageNeed,
-    ) -> Result<Vec<Placed>, Refusal> {
+    async fn stored_page(&self, user: UserId, asked: &PageNeed) -> Result<Vec<Placed>, Refusal> {
         let (range, count) = (asked.key.range(), asked.key.count());
-        let read = self.limits.read(user)?;
-        let rows = (self.backends.group_history).conversation(group, range, count);
+        let owner = Owner::of(asked.conversation, user);
+        let _read = self.limits.read(user)?;
+        let rows = (self.backends.messages).page(owner, asked.conversation, range, count);
         let rows = self.store(rows).await?;
-        drop(read);
-        let messages: Vec<Placed> = rows.iter().map(GroupRow::placed).collect();
-        self.timeline.keep(group, &messages, &asked.head).await;
-        Ok(messages)
+        Ok(rows.into_iter().map(|row| row.placed).collect())
     }
 
     async fn latest(&self, asked: &LatestNeed) -> LatestMessages {
@@ -203,59 +198,17 @@ impl Reader {
         latest.await.unwrap_or_default().into()
     }
 
-    async fn rows(&self, keys: &[(Owner, MessageId)]) -> Result<Vec<Option<MessageRow>>, Refusal> {
-        let private = keys.iter().filter_map(|(owner, id)| match owner {
-            Owner::User(user) => Some((*user, *id)),
-            Owner::Group(_) => None,
-        });
-        let groups = keys.iter().filter_map(|(owner, id)| match owner {
-            Owner::Group(group) => Some((*group, *id)),
-            Owner::User(_) => None,
-        });
-        let (private, groups): (Vec<_>, Vec<_>) = (private.collect(), groups.collect());
-        let (history, of_groups) = (&self.backends.history, &self.backends.group_history);
-        let private = async {
-            match private.is_empty() {
-                true => Ok(Vec::new()),
-                false => self.store(history.private(&private)).await,
-            }
-        };
-        let groups = async {
-            match groups.is_empty() {
-                true => Ok(Vec::new()),
-                false => self.store(of_groups.rows(&groups)).await,
-            }
-        };
-        let (private, groups) = tokio::try_join!(private, groups)?;
-        let (mut private, mut groups) = (private.into_iter(), groups.into_iter());
-        let rows = keys.iter().map(|(owner, _)| match owner {
-            Owner::User(_) => Some(MessageRow::Private(private.next().flatten()?)),
-            Owner::Group(_) => Some(MessageRow::Group(groups.next().flatten()?)),
-        });
-        Ok(rows.collect())
-    }
-
-    async fn own(&self, user: UserId, ranges: &[OwnRange]) -> Result<Vec<u64>, Refusal> {
-        let history = &self.backends.group_history;
-        let own = ranges.iter().map(|range| {
-            let own = history.own_between(range.group, user, range.after, range.last);
-            self.store(own)
-        });
-        let own: Vec<_> = own.collect();
-        stream::iter(own).buffered(TOGETHER).try_collect().await
-    }
-
     async fn feed(
         &self,
         asked: &Slice<UserId, Option<MessageId>>,
-    ) -> Result<Vec<PrivateRow>, Refusal> {
+    ) -> Result<Vec<MessageRow>, Refusal> {
         let range = IdRange {
             after: asked.after,
             ..IdRange::default()
         };
         let _read = self.limits.read(asked.of)?;
-        let history = &self.backends.history;
-        self.store(history.find_private(asked.of, range, Order::Forward, asked.limit))
+        let (messages, owner) = (&self.backends.messages, Owner::User(asked.of));
+        self.store(messages.find(owner, range, Order::Forward, asked.limit))
             .await
     }
 
@@ -263,11 +216,13 @@ impl Reader {
         &self,
         user: UserId,
         group: GroupId,
-        places: &[Seq],
+        seqs: &[Seq],
     ) -> Result<Vec<Option<MessageId>>, Refusal> {
         let _read = self.limits.read(user)?;
-        self.store(self.backends.group_history.ids(group, places))
-            .await
+        let place = |seq: &Seq| (Owner::Group(group), ConversationId::Group(group), *seq);
+        let places: Vec<_> = seqs.iter().map(place).collect();
+        let found = self.store(self.backends.messages.at(&places)).await?;
+        Ok(found.into_iter().map(|at| Some(at?.0)).collect())
     }
 }
 

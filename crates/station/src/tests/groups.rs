@@ -11,10 +11,11 @@ use protocol::conversation::Head;
 use protocol::frame::{
     HistoryRange, MemberPage, Send, ServerFrame, Summary, SyncAnswer, SyncQuery,
 };
-use protocol::group::{GroupCommand, GroupRow, GroupSettings, Member, Role};
+use protocol::group::{GroupCommand, GroupSettings, Member, Role};
 use protocol::history::Version;
 use protocol::loaded_ranges::LoadedRanges;
 use protocol::message::Content;
+use protocol::message_row::MessageRow;
 use protocol::receipt::ReceiptKind;
 use protocol::unread::Tally;
 use protocol::{
@@ -145,8 +146,8 @@ impl World {
             },
             message,
         };
-        let row = GroupRow::of(&placed, version).expect("to a group");
-        let saved = self.backends.group_history.save(vec![row]).await;
+        let rows = MessageRow::rows_of(&placed, 0, version);
+        let saved = self.backends.messages.save(rows).await;
         saved.expect("saves");
         let head = Head {
             seq,
@@ -351,7 +352,7 @@ async fn who_comes_back_is_answered_without_history() {
     for _ in 0..130 {
         world.say(7, 1, "x").await;
     }
-    world.faults.reads("group_history");
+    world.faults.reads("messages");
     let (seqs, more) = world.group_page(2, 7, NEWEST, 0).await.expect("a page");
     assert_eq!((seqs.len(), more), (100, true));
     assert_eq!(seqs, (31..=130).rev().collect::<Vec<_>>());
@@ -364,11 +365,7 @@ async fn who_comes_back_is_answered_without_history() {
     let row = world.group_row(2, 7).await.expect("listed");
     assert_eq!((row.seq, row.read_seq), (Seq(130), Seq(0)));
     assert_eq!(text_of(&row.newest.expect("there").message), "x");
-    assert_eq!(
-        world.faults.reads("group_history"),
-        1,
-        "unread from so far back"
-    );
+    assert_eq!(world.faults.reads("messages"), 1, "unread from so far back");
 
     let place = (user(2), of(7), Seq(125));
     let now = world.backends.clock.now();
@@ -380,7 +377,7 @@ async fn who_comes_back_is_answered_without_history() {
     read.expect("writes");
     world.say(7, 2, "mine").await;
     assert_eq!(world.group_row(2, 7).await.expect("listed").unread, 5);
-    assert_eq!(world.faults.reads("group_history"), 0);
+    assert_eq!(world.faults.reads("messages"), 0);
 }
 
 // proves S3-29: who asks for the newest, or for what is behind a cursor, costs a long history no more questions than a short one.
@@ -397,10 +394,10 @@ async fn a_page_of_a_long_history_costs_as_much_as_of_a_short_one() {
             after: Seq(length / 2),
         };
         for range in [behind, NEWEST] {
-            world.faults.reads("group_history");
+            world.faults.reads("messages");
             let page = world.group_page(2, in_group, range, 10).await;
             assert_eq!(page.expect("a page").0.len(), 10);
-            costs.push(world.faults.reads("group_history"));
+            costs.push(world.faults.reads("messages"));
         }
     }
     assert!(costs[0] > 0 && costs[1] > 0, "{costs:?}");
@@ -419,7 +416,7 @@ async fn what_is_not_beside_history_is_read_there_and_put_back() {
     for reads in [1, 0] {
         let page = world.group_page(2, 7, NEWEST, 10).await.expect("a page");
         assert_eq!(page, (wanted.clone(), true));
-        assert_eq!(world.faults.reads("group_history"), reads);
+        assert_eq!(world.faults.reads("messages"), reads);
     }
     let before = HistoryRange::Backward {
         before: Some(Seq(11)),
@@ -612,7 +609,7 @@ async fn what_a_member_has_read_is_told_to_their_own_devices_only() {
     let second = world.say(7, 1, "two").await;
     let mut wrong = second.clone();
     wrong.message.id = first.message.id;
-    world.faults.reads("group_history");
+    world.faults.reads("messages");
     let answers = world
         .acknowledge(&[
             receipt_of(2, ReceiptKind::Received, &[&first, &second, &wrong]),
@@ -620,11 +617,7 @@ async fn what_a_member_has_read_is_told_to_their_own_devices_only() {
             receipt_of(4, ReceiptKind::Read, &[&second]),
         ])
         .await;
-    assert_eq!(
-        world.faults.reads("group_history"),
-        1,
-        "one read for a call"
-    );
+    assert_eq!(world.faults.reads("messages"), 1, "one read for a call");
     assert_eq!(answers[0].ids, [first.message.id, second.message.id]);
     assert_eq!(answers[0].refused[0].1.code, Code::NotFound);
     assert_eq!(answers[1].ids, [first.message.id]);

@@ -196,7 +196,7 @@ async fn where_history_has_too_much_to_do_only_its_readers_wait() {
         range: NEWEST,
         limit: 10,
     };
-    world.faults.begin(GROUP_PAGES, Fault::Hold);
+    world.faults.begin(PAGES, Fault::Hold);
     let mut client = world.client.clone();
     let held = tokio::spawn(async move { client.sync(asked(1, page(7))).await });
     settle().await;
@@ -211,7 +211,7 @@ async fn where_history_has_too_much_to_do_only_its_readers_wait() {
     assert!(world.submit_one(item(2, send(1, 1, "hi"))).await.is_ok());
 
     assert!(!held.is_finished(), "its deadline has not come");
-    world.faults.end(GROUP_PAGES);
+    world.faults.end(PAGES);
     held.await.expect("it ends").expect("a page");
     assert!(world.ask(2, page(8)).await.is_ok());
 }

@@ -61,7 +61,7 @@ impl World {
 
     async fn status_of(&self, placed: &Placed) -> (bool, bool) {
         let key = [(placed.message.from, placed.message.id)];
-        let status = self.backends.history.status(&key).await.expect("readable");
+        let status = self.backends.messages.status(&key).await.expect("readable");
         (
             status[0].delivered_at.is_some(),
             status[0].read_at.is_some(),
@@ -314,7 +314,7 @@ async fn a_call_that_is_broken_off_pushes_what_it_has_recorded() {
     world.faults.next(1, STATUSES, Fault::NoAnswer);
     let broken_off = timeout(Duration::from_secs(1), world.acknowledge(&receipt)).await;
     assert!(broken_off.is_err());
-    assert_eq!(world.faults.calls("history", "set_status"), 1);
+    assert_eq!(world.faults.calls("messages", "set_status"), 1);
     assert_eq!(world.status_of(&placed).await, (true, true));
     sleep(3 * ROUND).await;
     let told = world.told();

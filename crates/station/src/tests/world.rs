@@ -24,9 +24,10 @@ use parking_lot::Mutex;
 use protocol::access;
 use protocol::conversation::{ConversationRow, Head, Side};
 use protocol::frame::{Send, ServerFrame};
-use protocol::history::{PrivateRow, Version};
+use protocol::history::Version;
 use protocol::keys::Topic;
 use protocol::message::Content;
+use protocol::message_row::MessageRow;
 use protocol::presence::BoatLife;
 use protocol::record::{Task, Work};
 use protocol::session::Submit;
@@ -47,8 +48,8 @@ pub(super) type Client = StationServiceClient<Channel>;
 
 pub(super) const MAILBOX: Calls = Calls::to("mailbox");
 pub(super) const PUBLISHES: Calls = Calls::to("queue").named("publish");
-pub(super) const STATUSES: Calls = Calls::to("history").named("set_status");
-pub(super) const GROUP_PAGES: Calls = Calls::to("group_history").named("conversation");
+pub(super) const STATUSES: Calls = Calls::to("messages").named("set_status");
+pub(super) const PAGES: Calls = Calls::to("messages").named("page");
 
 pub(super) struct World {
     pub(super) client: Client,
@@ -379,8 +380,8 @@ impl World {
         let side = placed.conversation.side_of(message.from);
         // Messages that the head does not count are the recipient's.
         let sent = side.map_or(0, |side| before.sent_by(side)) + 1;
-        let rows = PrivateRow::pair_of(placed, sent, version).expect("private");
-        let saved = self.backends.history.save_private(rows.to_vec()).await;
+        let rows = MessageRow::rows_of(placed, sent, version);
+        let saved = self.backends.messages.save(rows).await;
         saved.expect("saved");
         let head = Head {
             seq,

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Display;
 
 use protocol::history::{IdRange, Order};
+use protocol::message_row::MessageRow;
 use protocol::{MessageId, Seq};
 use scylla::deserialize::row::DeserializeRow as Decode;
 use scylla::response::PagingState;
@@ -20,8 +21,6 @@ const PAGE_MAX: usize = 128;
 /// Row as read. All columns but the id are missing if only a register was written so far.
 pub(crate) trait Stored: for<'frame, 'metadata> Decode<'frame, 'metadata> + Send {
     type Owner: Owner;
-    /// Decoded row.
-    type Row: Clone + Send;
 
     /// Columns to be read.
     const COLUMNS: &'static str;
@@ -33,9 +32,7 @@ pub(crate) trait Stored: for<'frame, 'metadata> Decode<'frame, 'metadata> + Send
     fn was_written(&self) -> bool;
 
     /// `None` if the columns make no sense.
-    fn whole(self, owner: Self::Owner) -> Option<Self::Row>;
-
-    fn seq(row: &Self::Row) -> Seq;
+    fn whole(self, owner: Self::Owner) -> Option<MessageRow>;
 }
 
 /// Rows of one table, and their windows.
@@ -91,7 +88,7 @@ impl<R: Stored> Rows<R> {
         &self,
         cql: &SeamCql,
         keys: &[(R::Owner, MessageId)],
-    ) -> Result<Vec<Option<R::Row>>> {
+    ) -> Result<Vec<Option<MessageRow>>> {
         by_ids(cql, &self.by_ids, keys, |owner, row: R| {
             Ok((row.id(), decoded(cql, owner, row)?))
         })
@@ -105,12 +102,12 @@ impl<R: Stored> Rows<R> {
         owner: R::Owner,
         conversation: impl Display,
         places: &[(Seq, MessageId)],
-    ) -> Result<Vec<R::Row>> {
+    ) -> Result<Vec<MessageRow>> {
         let keys: Vec<_> = places.iter().map(|&(_, id)| (owner, id)).collect();
         let rows = self.whole(cql, &keys).await?;
         let rows = places.iter().zip(rows);
         rows.map(|((seq, id), row)| {
-            row.filter(|row| R::seq(row) == *seq).ok_or_else(|| {
+            row.filter(|row| row.seq() == *seq).ok_or_else(|| {
                 let text = format!("{conversation}: position {seq} names {id}, which is not there");
                 Error::corrupt(cql.seam(), text)
             })
@@ -126,7 +123,7 @@ impl<R: Stored> Rows<R> {
         range: IdRange,
         order: Order,
         limit: usize,
-    ) -> Result<Vec<R::Row>> {
+    ) -> Result<Vec<MessageRow>> {
         let mut found = Vec::new();
         let Some(ids) = Ids::within(range).filter(|_| limit > 0) else {
             return Ok(found);
@@ -150,7 +147,7 @@ impl<R: Stored> Rows<R> {
         ids: Ids,
         order: Order,
         limit: usize,
-    ) -> Result<Vec<R::Row>> {
+    ) -> Result<Vec<MessageRow>> {
         let statement = match order {
             Order::Forward => &self.upward,
             Order::Backward => &self.downward,
@@ -181,7 +178,7 @@ pub(crate) fn select<O: Owner>(columns: &str, which: &str) -> Statement {
 }
 
 /// `None` for a row that was never written, `Corrupt` for one that makes no sense.
-fn decoded<R: Stored>(cql: &SeamCql, owner: R::Owner, row: R) -> Result<Option<R::Row>> {
+fn decoded<R: Stored>(cql: &SeamCql, owner: R::Owner, row: R) -> Result<Option<MessageRow>> {
     if !row.was_written() {
         return Ok(None);
     }

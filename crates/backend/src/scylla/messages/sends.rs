@@ -57,13 +57,18 @@ impl Sends {
         cql.all(writes.collect()).await.map(drop)
     }
 
-    /// Ids of the first matching sends, from the id of `since` on.
-    pub(crate) async fn find(&self, cql: &SeamCql, since: StoredSend) -> Result<Vec<MessageId>> {
-        let found: Vec<(i64,)> = cql.rows(&self.of_sender, since.values()).await?;
-        found
-            .into_iter()
-            .map(|(id,)| columns::id(cql, id))
-            .collect()
+    /// Ids of the first sends that match each of these, from its id on.
+    pub(crate) async fn find(
+        &self,
+        cql: &SeamCql,
+        since: impl Iterator<Item = StoredSend>,
+    ) -> Result<Vec<Vec<MessageId>>> {
+        let questions = since.map(|since| async move {
+            let found: Vec<(i64,)> = cql.rows(&self.of_sender, since.values()).await?;
+            let ids = found.into_iter().map(|(id,)| columns::id(cql, id));
+            ids.collect::<Result<Vec<_>>>()
+        });
+        cql.all(questions.collect()).await
     }
 
     pub(crate) async fn all(

@@ -7,6 +7,7 @@ use backend::{Error, Result};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use protocol::keys::Topic;
+use protocol::message_row::Owner;
 use protocol::presence::DeniedBoats;
 use protocol::{ConversationId, MessageId, UserId};
 use tokio::time::Instant;
@@ -139,7 +140,7 @@ fn of_the_stores(backends: &Backends) -> Vec<Question<'_>> {
     vec![
         answer(Check::Mailbox, all_shards(backends.mailbox.as_ref(), users)).boxed(),
         answer(Check::History, async move {
-            backends.history.private(&[(one, id)]).await
+            backends.messages.rows(&[(Owner::User(one), id)]).await
         })
         .boxed(),
         answer(Check::Heads, async move {

@@ -121,7 +121,7 @@ async fn mend_one(backends: &Backends, mend: Mend) -> Result<()> {
                 let waited = backends.mailbox.acknowledge(acked, now).await;
                 waited.into_iter().try_for_each(|ids| ids.map(drop))
             }
-            Mend::WriteRows(rows) => backends.history.save_private(rows).await,
+            Mend::WriteRows(rows) => backends.messages.save(rows).await,
             Mend::WriteHead(conversation, head) => {
                 backends.heads.save(vec![(conversation, head)]).await
             }

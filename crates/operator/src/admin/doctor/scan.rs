@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use backend::history::HistoryStore;
+use backend::messages::MessageStore;
 use protocol::frame::HistoryRange;
-use protocol::history::PrivateRow;
+use protocol::message_row::{MessageRow, Owner};
 use protocol::{ConversationId, MessageId, Seq, UserId};
 use tokio::time::{Instant, timeout_at};
 
@@ -36,7 +36,7 @@ pub(super) struct Scan {
 /// One side of a conversation: the rows of one owner.
 #[derive(Clone, Copy)]
 pub(super) struct ConversationSide<'a> {
-    pub(super) history: &'a dyn HistoryStore,
+    pub(super) messages: &'a dyn MessageStore,
     pub(super) owner: UserId,
     pub(super) conversation: ConversationId,
     /// Deadline of all reads.
@@ -64,7 +64,7 @@ impl ConversationSide<'_> {
                 Ok(rows) if rows.is_empty() => break,
                 Ok(rows) => {
                     rows.iter().for_each(|row| scan.read(row));
-                    last = rows.last().map_or(last, |row| row.seq);
+                    last = rows.last().map_or(last, |row| row.seq());
                 }
                 // The corrupt row is somewhere in this page: narrow it down.
                 Err(UnreadReason::Corrupt(_)) if limit > 1 => limit /= 2,
@@ -112,10 +112,10 @@ impl ConversationSide<'_> {
         scan
     }
 
-    async fn page(&self, after: Seq, limit: usize) -> Result<Vec<PrivateRow>, UnreadReason> {
+    async fn page(&self, after: Seq, limit: usize) -> Result<Vec<MessageRow>, UnreadReason> {
         let range = HistoryRange::Forward { after };
-        let (owner, conversation) = (self.owner, self.conversation);
-        let asked = self.history.conversation(owner, conversation, range, limit);
+        let (owner, conversation) = (Owner::User(self.owner), self.conversation);
+        let asked = self.messages.page(owner, conversation, range, limit);
         self.in_time(asked).await
     }
 
@@ -136,15 +136,15 @@ impl ConversationSide<'_> {
         &self,
         seq: Seq,
         name: Option<MessageId>,
-    ) -> Result<Option<PrivateRow>, UnreadReason> {
+    ) -> Result<Option<MessageRow>, UnreadReason> {
         let Some(peer) = self.conversation.peer_of(self.owner) else {
             return Ok(None);
         };
         let is_it =
-            |row: &PrivateRow| row.seq == seq && row.conversation() == Some(self.conversation);
+            |row: &MessageRow| row.seq() == seq && row.placed.conversation == self.conversation;
         if let Some(id) = name {
-            let keys = [(self.owner, id), (peer, id)];
-            let rows = self.in_time(self.history.private(&keys)).await?;
+            let keys = [self.owner, peer].map(|user| (Owner::User(user), id));
+            let rows = self.in_time(self.messages.rows(&keys)).await?;
             if let Some(row) = rows.into_iter().flatten().find(is_it) {
                 return Ok(side_of(&row, self.owner));
             }
@@ -165,18 +165,21 @@ impl ConversationSide<'_> {
 }
 
 impl Scan {
-    fn read(&mut self, row: &PrivateRow) {
+    fn read(&mut self, row: &MessageRow) {
         self.rows += 1;
-        self.max_id = self.max_id.max(Some(row.id));
+        self.max_id = self.max_id.max(Some(row.id()));
         self.newest = Some(Newest::from(row));
-        if let Some(before) = row.prev {
-            self.names.insert(Seq(row.seq.0.saturating_sub(1)), before);
+        if let Some(before) = row.placed.position.prev {
+            let seq = Seq(row.seq().0.saturating_sub(1));
+            self.names.insert(seq, before);
         }
     }
 }
 
 /// Row of the same message on the side of `owner`.
-pub(super) fn side_of(row: &PrivateRow, owner: UserId) -> Option<PrivateRow> {
-    let sides = PrivateRow::pair_of(&row.placed()?, row.sent(), row.version)?;
-    sides.into_iter().find(|side| side.owner == owner)
+pub(super) fn side_of(row: &MessageRow, owner: UserId) -> Option<MessageRow> {
+    let sides = MessageRow::pair_of(&row.placed, row.sent(), row.version)?;
+    sides
+        .into_iter()
+        .find(|side| side.owner == Owner::User(owner))
 }

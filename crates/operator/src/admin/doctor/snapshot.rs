@@ -12,9 +12,10 @@ use backend::Kind;
 use backend::discovery::Role;
 use protocol::conversation::Head;
 use protocol::frame::ServerFrame;
-use protocol::history::{IdRange, Order, PrivateRow};
+use protocol::history::{IdRange, Order};
 use protocol::mailbox::Mail;
 use protocol::message::Target;
+use protocol::message_row::{MessageRow, Owner};
 use protocol::presence::{BoatLife, DeniedBoats, SessionEntry};
 use protocol::{ConversationId, MessageId, Platform, Seq, Timestamp, UserId};
 use tokio::time::{Instant, timeout};
@@ -179,11 +180,11 @@ impl Reader<'_> {
     /// Fills in the row of each entry; for an entry without one, a copy made from the peer's row.
     async fn compare(&self, entries: &mut [MailEntry]) -> Result<(), UnreadReason> {
         let keys: Vec<_> = entries.iter().map(|entry| (self.user, entry.id)).collect();
-        let rows = self.private(&keys).await?;
+        let rows = self.rows(&keys).await?;
         let mut rowless = Vec::new();
         for (entry, row) in entries.iter_mut().zip(rows) {
             match (row, self.other_side(entry)) {
-                (Some(row), _) => entry.row = place(&row),
+                (Some(row), _) => entry.row = Some((row.placed.conversation, row.seq())),
                 (None, Some(key)) => rowless.push((entry, key)),
                 (None, None) => {}
             }
@@ -192,18 +193,20 @@ impl Reader<'_> {
             return Ok(());
         }
         let keys: Vec<_> = rowless.iter().map(|(_, key)| *key).collect();
-        let rows = self.private(&keys).await?;
+        let rows = self.rows(&keys).await?;
         for ((entry, _), row) in rowless.into_iter().zip(rows) {
             entry.copy = row.and_then(|row| side_of(&row, self.user));
         }
         Ok(())
     }
 
-    async fn private(
+    async fn rows(
         &self,
         keys: &[(UserId, MessageId)],
-    ) -> Result<Vec<Option<PrivateRow>>, UnreadReason> {
-        let asked = self.backends.history.private(keys);
+    ) -> Result<Vec<Option<MessageRow>>, UnreadReason> {
+        let keys = keys.iter().map(|(user, id)| (Owner::User(*user), *id));
+        let keys: Vec<_> = keys.collect();
+        let asked = self.backends.messages.rows(&keys);
         self.ask(COMPARED_UNTIL, asked).await
     }
 
@@ -295,10 +298,10 @@ impl Reader<'_> {
     /// Conversations of the newest messages, listed or not.
     async fn written_lately(&mut self) -> BTreeSet<ConversationId> {
         let all = IdRange::default();
-        let history = &self.backends.history;
-        let asked = history.find_private(self.user, all, Order::Backward, NEWEST);
+        let messages = &self.backends.messages;
+        let asked = messages.find(Owner::User(self.user), all, Order::Backward, NEWEST);
         match self.ask(CONVERSATIONS_UNTIL, asked).await {
-            Ok(rows) => rows.iter().filter_map(PrivateRow::conversation).collect(),
+            Ok(rows) => rows.iter().map(|row| row.placed.conversation).collect(),
             Err(why) => self.unread("the newest messages, which the list may lack", why),
         }
     }
@@ -332,7 +335,7 @@ impl Reader<'_> {
             self.extent.omissions.push(text);
         }
         let side = ConversationSide {
-            history: self.backends.history.as_ref(),
+            messages: self.backends.messages.as_ref(),
             owner: self.user,
             conversation: id,
             until: self.began + CONVERSATIONS_UNTIL,
@@ -432,10 +435,6 @@ fn bodiless(id: MessageId) -> MailEntry {
         row: None,
         copy: None,
     }
-}
-
-fn place(row: &PrivateRow) -> Option<(ConversationId, Seq)> {
-    Some((row.conversation()?, row.seq))
 }
 
 /// Reason of an unread part, from the error of its store.

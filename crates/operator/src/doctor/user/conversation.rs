@@ -1,7 +1,8 @@
 //! One conversation of a user: history, head and list must agree.
 
 use protocol::conversation::{ConversationRow, Head, Side};
-use protocol::history::{PrivateRow, Version};
+use protocol::history::Version;
+use protocol::message_row::MessageRow;
 use protocol::receipt::ReceiptKind;
 use protocol::unread::Tally;
 use protocol::{ConversationId, MessageId, Position, Seq, Timestamp, UserId};
@@ -51,7 +52,7 @@ pub struct Gap {
     pub first: Seq,
     pub last: Seq,
     /// Rows to fill the gap, if they can be rebuilt from other data: all of them, or none.
-    pub rows: Vec<PrivateRow>,
+    pub rows: Vec<MessageRow>,
 }
 
 impl Gap {
@@ -65,15 +66,12 @@ impl Gap {
     }
 }
 
-impl From<&PrivateRow> for Newest {
-    fn from(row: &PrivateRow) -> Newest {
+impl From<&MessageRow> for Newest {
+    fn from(row: &MessageRow) -> Newest {
         Newest {
-            position: Position {
-                seq: row.seq,
-                prev: row.prev,
-            },
-            incoming: row.incoming,
-            id: row.id,
+            position: row.placed.position,
+            incoming: row.tally().incoming,
+            id: row.id(),
             version: row.version,
         }
     }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use protocol::history::PrivateRow;
 use protocol::message::Target;
+use protocol::message_row::MessageRow;
 use protocol::{ConversationId, MessageId, Platform, Seq, Timestamp};
 
 use super::{Damage, Difference, Mend, UserSnapshot};
@@ -29,7 +29,7 @@ pub struct MailEntry {
     /// Position of the owner's row.
     pub row: Option<(ConversationId, Seq)>,
     /// Row rebuilt from the other side's, if the owner has none.
-    pub copy: Option<PrivateRow>,
+    pub copy: Option<MessageRow>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

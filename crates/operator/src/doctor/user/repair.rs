@@ -4,8 +4,8 @@
 use std::fmt;
 
 use protocol::conversation::{ConversationRow, Head};
-use protocol::history::PrivateRow;
 use protocol::message::Target;
+use protocol::message_row::MessageRow;
 use protocol::presence::SessionKey;
 use protocol::{ConversationId, MessageId};
 
@@ -16,7 +16,7 @@ pub enum Mend {
     /// Remove mail, as an acknowledgement by the device would.
     Acknowledge(Target, MessageId),
     /// Write each row where none, or an earlier one, is there.
-    WriteRows(Vec<PrivateRow>),
+    WriteRows(Vec<MessageRow>),
     /// Write the head unless a later head is there.
     WriteHead(ConversationId, Head),
     /// Write the list row unless one of a later source is there.
@@ -37,7 +37,7 @@ impl fmt::Display for Mend {
                 [row] => write!(
                     f,
                     "write the row of position {} again, from what is left of it",
-                    row.seq
+                    row.seq()
                 ),
                 rows => write!(
                     f,

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use protocol::conversation::{ConversationRow, Head};
-use protocol::history::{PrivateRow, Version};
+use protocol::history::Version;
 use protocol::message::Content;
+use protocol::message_row::MessageRow;
 use protocol::presence::SessionKey;
 use protocol::receipt::ReceiptKind;
-use protocol::unread::Tally;
 use protocol::{
     BoatId, ConversationId, DeviceId, Incarnation, Message, MessageId, Options, Placed, Platform,
     Position, Recipient, SendId, Seq, SessionId,
@@ -51,7 +51,7 @@ fn version(offset: u64) -> Version {
 }
 
 /// User 2's row of the message at this position.
-fn row(seq: u64) -> PrivateRow {
+fn row(seq: u64) -> MessageRow {
     let message = Message {
         id: id(seq),
         from: user(1),
@@ -70,7 +70,7 @@ fn row(seq: u64) -> PrivateRow {
         },
         message,
     };
-    let [_, incoming] = PrivateRow::pair_of(&placed, seq, version(seq)).expect("private");
+    let [_, incoming] = MessageRow::pair_of(&placed, seq, version(seq)).expect("private");
     incoming
 }
 
@@ -83,12 +83,9 @@ fn whole(last: u64) -> Conversation {
             row: ConversationRow {
                 owner: user(2),
                 conversation: ours(),
-                end: Tally {
-                    seq: newest.seq,
-                    incoming: newest.incoming,
-                },
+                end: newest.tally(),
                 rev: 0,
-                last_id: newest.id,
+                last_id: newest.id(),
                 version: NOW,
                 source: newest.version,
             },
@@ -96,17 +93,17 @@ fn whole(last: u64) -> Conversation {
             received_seq: Seq(last),
         }),
         head: Some(Head {
-            seq: newest.seq,
+            seq: newest.seq(),
             rev: 0,
-            last_id: Some(newest.id),
-            max_id: Some(newest.id),
+            last_id: Some(newest.id()),
+            max_id: Some(newest.id()),
             from_low: last,
             stamp: NOW,
             version: newest.version,
         }),
         head_unread: false,
         newest: Some(Newest::from(&newest)),
-        max_id: Some(newest.id),
+        max_id: Some(newest.id()),
         holes: Vec::new(),
         skipped: Seq::ZERO,
         cut_off: false,

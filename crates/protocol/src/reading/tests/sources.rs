@@ -7,14 +7,14 @@ use crate::cache::{CacheKey, Entries, GroupEntry, UserEntry};
 use crate::change::Overlay;
 use crate::conversation::{ConversationRow, ListEntry, ListRegisters};
 use crate::group::{GroupSettings, Member};
-use crate::history::{PrivateRow, RowStatus};
+use crate::history::RowStatus;
+use crate::message_row::{MessageRow, Owner};
 use crate::reading::{
     self, Fact, Fill, LatestMessages, LatestNeed, Need, PageNeed, ReadFacts, ReadOutcome,
     ReadQuestion, ReadRules, Slice, Unanswered, from_timeline,
 };
 use crate::writer::tests::NOON;
 use crate::writer::tests::store::Store;
-use crate::writer::{MessageRow, Owner};
 use crate::{
     ConversationId, GroupId, Placed, Refusal, Seq, UserId,
     frame::{HistoryRange, SyncAnswer, SyncQuery},
@@ -196,15 +196,15 @@ pub(super) fn rows_of(
     let rows = store
         .rows
         .values()
-        .filter(|row| row.conversation() == Some(of));
-    let rows = rows.filter(|row| row.owner() == Owner::of(of, user));
+        .filter(|row| row.placed.conversation == of);
+    let rows = rows.filter(|row| row.owner == Owner::of(of, user));
     rows.map(|row| (row.seq(), row)).collect()
 }
 
 /// End of a group, as a cache beside history would have it.
 fn latest(store: &Store, user: UserId, asked: &LatestNeed) -> Option<Vec<Placed>> {
     let rows = rows_of(store, user, ConversationId::Group(asked.group));
-    let newest = rows.values().rev().filter_map(|row| row.placed());
+    let newest = rows.values().rev().map(|row| row.placed.clone());
     let range = HistoryRange::Backward { before: None };
     from_timeline(
         newest.collect(),
@@ -218,7 +218,7 @@ fn latest(store: &Store, user: UserId, asked: &LatestNeed) -> Option<Vec<Placed>
 fn page(store: &Store, user: UserId, asked: &PageNeed) -> Vec<Placed> {
     let rows = rows_of(store, user, asked.conversation);
     let rows = rows.range(asked.key.first..=asked.key.last);
-    let mut messages: Vec<Placed> = rows.filter_map(|(_, row)| row.placed()).collect();
+    let mut messages: Vec<Placed> = rows.map(|(_, row)| row.placed.clone()).collect();
     if !asked.key.is_forward {
         messages.reverse();
     }
@@ -362,13 +362,10 @@ fn stored_messages(store: &Store, user: UserId, need: &Need) -> Option<Fact> {
             Fact::Pins(pins.take(*limit).collect())
         }
         Need::Feed(Slice { of, after, limit }) => {
-            let rows = store.rows.values().filter_map(|row| match row {
-                MessageRow::Private(row) => Some(row),
-                MessageRow::Group(_) => None,
-            });
-            let rows = rows.filter(|row| row.owner == *of && Some(row.id) > *after);
-            let mut rows: Vec<PrivateRow> = rows.cloned().collect();
-            rows.sort_by_key(|row| row.id);
+            let rows = store.rows.values();
+            let rows = rows.filter(|row| row.owner == Owner::User(*of) && Some(row.id()) > *after);
+            let mut rows: Vec<MessageRow> = rows.cloned().collect();
+            rows.sort_by_key(MessageRow::id);
             rows.truncate(*limit);
             Fact::Feed(rows)
         }

@@ -12,11 +12,12 @@ use crate::conversation::{ConversationRow, Head};
 use crate::delivery::Source;
 use crate::group::{Group, GroupSettings, Member};
 use crate::history::Version;
+use crate::message_row::{MessageRow, Owner};
 use crate::record::TaskRecord;
 use crate::unread::Tally;
 use crate::writer::{
-    Batch, Effect, Facts, ListOpKind, MessageRow, Missing, Owner, Parts, Plan, ROUNDS_MAX, Rules,
-    Stage, Undecided, decide,
+    Batch, Effect, Facts, ListOpKind, Missing, Parts, Plan, ROUNDS_MAX, Rules, Stage, Undecided,
+    decide,
 };
 use crate::{ConversationId, GroupId, MessageId, Platform, Seq, Timestamp, UserId};
 
@@ -79,7 +80,7 @@ impl Store {
     pub(crate) fn holes(&self) -> Vec<String> {
         let mut seqs: BTreeMap<(Owner, ConversationId), Vec<u64>> = BTreeMap::new();
         for ((owner, _), row) in &self.rows {
-            let of = row.conversation().expect("of two users");
+            let of = row.placed.conversation;
             seqs.entry((*owner, of)).or_default().push(row.seq().0);
         }
         let holes = seqs.into_iter().filter_map(|((owner, of), mut seqs)| {
@@ -173,10 +174,9 @@ impl Store {
         for key in &missing.first_sends {
             let mut rows = self.rows.values();
             let first = rows.find(|row| {
-                let placed = row.placed().expect("of two users");
-                let message = &placed.message;
-                row.owner() == Owner::of(key.conversation, key.from)
-                    && placed.conversation == key.conversation
+                let message = &row.placed.message;
+                row.owner == Owner::of(key.conversation, key.from)
+                    && row.placed.conversation == key.conversation
                     && (message.from, message.send_id) == (key.from, key.send_id)
                     && row.id() >= key.since
             });
@@ -206,9 +206,9 @@ impl Store {
         for (owner, of, seq) in &missing.followers {
             let mut rows = self.rows.values();
             let next = rows.find(|row| {
-                row.owner() == *owner && row.conversation() == Some(*of) && row.seq() == seq.next()
+                row.owner == *owner && row.placed.conversation == *of && row.seq() == seq.next()
             });
-            let next = next.map(MessageRow::version);
+            let next = next.map(|row| row.version);
             facts.followers.insert((*owner, *of, *seq), next);
         }
         for key in &missing.cleared {
@@ -292,9 +292,9 @@ impl Store {
             }
             Effect::Messages(rows) => {
                 for row in rows {
-                    let key = (row.owner(), row.id());
+                    let key = (row.owner, row.id());
                     let old = self.rows.get(&key);
-                    if old.is_none_or(|old| old.version() <= row.version()) {
+                    if old.is_none_or(|old| old.version <= row.version) {
                         self.rows.insert(key, row.clone());
                     }
                 }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use backend::history::HistoryStore;
+use backend::messages::MessageStore;
 use clap::Args;
 use protocol::frame::HistoryRange;
-use protocol::history::{IdRange, Order, PrivateRow, Version};
+use protocol::history::{IdRange, Order, Version};
 use protocol::id::snowflake;
 use protocol::message::Content;
+use protocol::message_row::{MessageRow, Owner};
 use protocol::{
     ConversationId, DeviceId, Message, MessageId, Options, Placed, Position, Recipient, SendId,
     Seq, UserId,
@@ -23,7 +24,7 @@ use tokio::time::Instant;
 
 use super::report::median;
 use crate::cli::Output;
-use crate::compose::{Environment, history};
+use crate::compose::{Environment, messages};
 use crate::settings::Settings;
 
 /// Messages of one page.
@@ -94,7 +95,7 @@ impl Pages {
             2 * PAGE
         );
         let store = match self.real {
-            true => history(settings).await?,
+            true => messages(settings).await?,
             false => {
                 Environment::on_disk(
                     data,
@@ -102,7 +103,7 @@ impl Pages {
                     settings.station.sessions.capacity(),
                 )?
                 .backends
-                .history
+                .messages
             }
         };
         let mut chance = StdRng::from_os_rng();
@@ -176,18 +177,18 @@ impl Talk {
         MessageId::floor_of(at)
     }
 
-    async fn fill(&self, store: &dyn HistoryStore, bytes: usize) -> Result<()> {
+    async fn fill(&self, store: &dyn MessageStore, bytes: usize) -> Result<()> {
         let mut next = 1;
         while next <= self.messages {
             let end = (next + TOGETHER).min(self.messages + 1);
             let rows = (next..end).filter_map(|seq| self.rows(seq, bytes));
-            store.save_private(rows.flatten().collect()).await?;
+            store.save(rows.flatten().collect()).await?;
             next = end;
         }
         Ok(())
     }
 
-    fn rows(&self, seq: u64, bytes: usize) -> Option<[PrivateRow; 2]> {
+    fn rows(&self, seq: u64, bytes: usize) -> Option<[MessageRow; 2]> {
         let id = self.id(seq);
         let mut send_id = [0; 16];
         send_id[..8].copy_from_slice(&self.users[0].get().to_be_bytes());
@@ -213,24 +214,22 @@ impl Talk {
             epoch: 0,
             offset: seq,
         };
-        PrivateRow::pair_of(&placed, seq, version)
+        MessageRow::pair_of(&placed, seq, version)
     }
 
     /// Time of one page, in microseconds.
     async fn page(
         &self,
-        store: &Arc<dyn HistoryStore>,
+        store: &Arc<dyn MessageStore>,
         kind: Kind,
         chance: &mut StdRng,
     ) -> Result<f64> {
-        let owner = self.users[1];
+        let owner = Owner::User(self.users[1]);
         let begun = Instant::now();
         let rows = match kind {
             Kind::OfUser => {
                 let range = IdRange::default();
-                store
-                    .find_private(owner, range, Order::Backward, PAGE)
-                    .await?
+                store.find(owner, range, Order::Backward, PAGE).await?
             }
             Kind::Newest | Kind::Anywhere => {
                 let range = match kind {
@@ -239,9 +238,7 @@ impl Talk {
                     },
                     _ => HistoryRange::Backward { before: None },
                 };
-                store
-                    .conversation(owner, self.conversation, range, PAGE)
-                    .await?
+                store.page(owner, self.conversation, range, PAGE).await?
             }
         };
         if rows.len() != PAGE {

@@ -1,0 +1,139 @@
+//! Messages in the embedded store.
+
+mod groups;
+mod private;
+
+use async_trait::async_trait;
+use protocol::frame::HistoryRange;
+use protocol::history::{IdRange, Order, RowStatus};
+use protocol::message_row::{MessageRow, Owner, StoredPlace};
+use protocol::reading::OwnRange;
+use protocol::receipt::StatusWrite;
+use protocol::unread::Tally;
+use protocol::writer::SendKey;
+use protocol::{ConversationId, MessageId, SendId, Seq, UserId};
+
+use self::groups::GroupTables;
+use self::private::PrivateTables;
+use super::{MessageStore, owners};
+use crate::Result;
+use crate::embedded::Engine;
+
+/// Messages in the embedded store. One instance per store: it remembers its writes.
+pub struct EmbeddedMessages {
+    private: PrivateTables,
+    groups: GroupTables,
+}
+
+impl EmbeddedMessages {
+    pub fn new(engine: Engine) -> EmbeddedMessages {
+        EmbeddedMessages {
+            private: PrivateTables::new(engine.clone()),
+            groups: GroupTables::new(engine),
+        }
+    }
+}
+
+#[async_trait]
+impl MessageStore for EmbeddedMessages {
+    async fn save(&self, rows: Vec<MessageRow>) -> Result<()> {
+        let (copies, messages) = owners::rows(rows)?;
+        let (of_users, of_groups) = (self.private.save(copies), self.groups.save(messages));
+        of_users.and(of_groups)
+    }
+
+    async fn rows(&self, keys: &[(Owner, MessageId)]) -> Result<Vec<Option<MessageRow>>> {
+        let halves = owners::keys(keys);
+        let of_users = self.private.rows(&halves.of_users)?;
+        let of_groups = self.groups.rows(&halves.of_groups)?;
+        Ok(halves.merge(of_users, of_groups))
+    }
+
+    async fn places(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<StoredPlace>>> {
+        self.private.places(keys)
+    }
+
+    async fn find(
+        &self,
+        owner: Owner,
+        range: IdRange,
+        order: Order,
+        limit: usize,
+    ) -> Result<Vec<MessageRow>> {
+        match owner {
+            Owner::User(user) => self.private.find(user, range, order, limit),
+            Owner::Group(group) => self.groups.find(group, range, order, limit),
+        }
+    }
+
+    async fn page(
+        &self,
+        owner: Owner,
+        conversation: ConversationId,
+        range: HistoryRange,
+        limit: usize,
+    ) -> Result<Vec<MessageRow>> {
+        match owner {
+            Owner::User(user) => self.private.page(user, conversation, range, limit),
+            Owner::Group(group) if conversation == ConversationId::Group(group) => {
+                self.groups.page(group, range, limit)
+            }
+            Owner::Group(_) => Ok(Vec::new()),
+        }
+    }
+
+    async fn at(
+        &self,
+        places: &[(Owner, ConversationId, Seq)],
+    ) -> Result<Vec<Option<(MessageId, Tally)>>> {
+        let halves = owners::places(places);
+        let of_users = self.private.at(&halves.of_users)?;
+        let of_groups = self.groups.at(&halves.of_groups)?;
+        Ok(halves.merge(of_users, of_groups))
+    }
+
+    async fn find_sends(&self, keys: &[SendKey]) -> Result<Vec<Option<MessageRow>>> {
+        let halves = owners::sends(keys);
+        let of_users = self.private.find_sends(&halves.of_users)?;
+        let of_groups = self.groups.find_sends(&halves.of_groups)?;
+        Ok(halves.merge(of_users, of_groups))
+    }
+
+    async fn sent_as(&self, send_id: SendId) -> Result<Vec<(UserId, MessageId)>> {
+        let mut sent = self.private.sent_as(send_id)?;
+        sent.extend(self.groups.sent_as(send_id)?);
+        Ok(sent)
+    }
+
+    async fn own_between(&self, user: UserId, ranges: &[OwnRange]) -> Result<Vec<u64>> {
+        let own = ranges.iter();
+        own.map(|range| self.groups.own_between(user, range))
+            .collect()
+    }
+
+    async fn set_status(&self, writes: Vec<StatusWrite>) -> Result<Vec<bool>> {
+        self.private.set_status(writes)
+    }
+
+    async fn status(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<RowStatus>> {
+        self.private.status(keys)
+    }
+
+    async fn delete(&self, keys: &[(Owner, MessageId)]) -> Result<()> {
+        let halves = owners::keys(keys);
+        let of_users = self.private.delete(&halves.of_users);
+        let of_groups = self.groups.delete(&halves.of_groups);
+        of_users.and(of_groups)
+    }
+
+    async fn deleted(&self, keys: &[(Owner, MessageId)]) -> Result<Vec<bool>> {
+        let halves = owners::keys(keys);
+        let of_users = self.private.status(&halves.of_users)?;
+        let of_users = of_users.iter().map(|status| status.deleted).collect();
+        let of_groups = self.groups.deleted(&halves.of_groups)?;
+        Ok(halves.merge(of_users, of_groups))
+    }
+}
+
+#[cfg(test)]
+mod tests;
