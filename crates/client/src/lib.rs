@@ -6,6 +6,6 @@ pub mod driver;
 pub mod store;
 
 pub use driver::{
-    Client, ClientConfig, ClientError, ConnectError, ConversationList, EdgeConfig, EdgeSource,
-    Event, Events, Handlers, SendTicket, TokenSource,
+    Address, ByteStream, Client, ClientConfig, ClientError, ConnectError, ConversationList, Dial,
+    EdgeConfig, EdgeSource, Event, Events, Handlers, SendTicket, TcpDial, TokenSource,
 };

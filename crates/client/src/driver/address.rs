@@ -47,7 +47,7 @@ impl Address {
         self.carrier
     }
 
-    pub(super) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port
     }
 }

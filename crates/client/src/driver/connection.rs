@@ -1,4 +1,4 @@
-//! Socket that carries frames: WebSocket messages, or TCP with a length before each.
+//! Byte stream that carries frames: WebSocket messages, or plain ones with a length before each.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -8,7 +8,6 @@ use bytes::Bytes;
 use futures_util::{Sink, SinkExt, Stream, StreamExt};
 use protocol::{Code, Refusal};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::http::HeaderValue;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
@@ -17,6 +16,7 @@ use tokio_util::codec::Framed;
 
 use super::Address;
 use super::address::Carrier;
+use super::dial::Dial;
 use super::tls::Tls;
 
 const SUBPROTOCOL: &str = "packetboat.v1";
@@ -35,23 +35,22 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Opens a connection, with TLS if given, all within `timeout`.
+    /// Opens a connection over a stream of `dial`, with TLS if given, all within `timeout`.
     pub(super) async fn open(
         address: &Address,
+        dial: &dyn Dial,
         tls: Option<&Tls>,
         timeout: Duration,
         frame_bytes_max: usize,
     ) -> Result<Connection, Refusal> {
         let opened = async {
-            let place = (address.host(), address.port());
-            let socket = TcpStream::connect(place).await.map_err(lost)?;
-            socket.set_nodelay(true).map_err(lost)?;
+            let stream = dial.dial(address).await.map_err(lost)?;
             match tls {
                 Some(tls) => {
-                    let stream = tls.connect(address, socket).await?;
+                    let stream = tls.connect(address, stream).await?;
                     carry(address, stream, frame_bytes_max).await
                 }
-                None => carry(address, socket, frame_bytes_max).await,
+                None => carry(address, stream, frame_bytes_max).await,
             }
         };
         tokio::time::timeout(timeout, opened)

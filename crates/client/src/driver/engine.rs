@@ -1,4 +1,4 @@
-//! The one task of a client: drives the core over a socket and a store, and decides nothing.
+//! The one task of a client: drives the core over a connection and a store, and decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
@@ -32,7 +32,7 @@ const CLOSING: Duration = Duration::from_secs(3);
 /// Tickets kept before checking which of them are still held.
 const TICKETS_UNCHECKED: usize = 4096;
 
-type Dial = Pin<Box<dyn Future<Output = Result<Connection, Refusal>> + Send>>;
+type ConnectionAttempt = Pin<Box<dyn Future<Output = Result<Connection, Refusal>> + Send>>;
 
 pub(super) struct Engine {
     list: watch::Sender<ConversationList>,
@@ -48,7 +48,7 @@ pub(super) struct Engine {
     epoch: u64,
     /// Account whose state comes next.
     switch_to: Option<Account>,
-    dial: Option<Dial>,
+    dial: Option<ConnectionAttempt>,
     fetch: Option<Fetch>,
     connection: Option<Connection>,
     /// Frames for the socket; bounded by the core's windows.

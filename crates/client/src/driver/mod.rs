@@ -21,6 +21,7 @@
 mod address;
 mod clock;
 mod connection;
+mod dial;
 mod engine;
 mod events;
 mod handlers;
@@ -56,6 +57,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub use crate::core::Event;
 pub use address::{Address, AddressError};
+pub use dial::{ByteStream, Dial, TcpDial};
 pub use events::Events;
 pub use handlers::Handlers;
 pub use route::{EdgeConfig, EdgeSource};
@@ -75,6 +77,8 @@ pub struct ClientConfig {
     /// Source of addresses, as stations name them. `url` is then used if no edge is known, and
     /// takes turns with edges once all have failed.
     pub edges: Option<EdgeConfig>,
+    /// Opens the byte streams below connections: by TCP, or e.g. through a proxy.
+    pub dial: Arc<dyn Dial>,
     /// Trust and cryptography for addresses that ask for TLS. ALPN is replaced: `http/1.1` for
     /// `wss`, `packetboat.v1` for `tls`.
     pub tls: Option<Arc<rustls::ClientConfig>>,
@@ -132,6 +136,7 @@ impl ClientConfig {
         ClientConfig {
             url: url.into(),
             edges: None,
+            dial: Arc::new(TcpDial),
             tls: None,
             token: token.into(),
             token_source: None,

@@ -11,6 +11,7 @@ use protocol::{Code, Refusal, Timestamp};
 use tokio::time::{Duration, timeout};
 
 use super::connection::{Connection, lost};
+use super::dial::Dial;
 use super::tls::Tls;
 use super::{Address, ClientConfig, ConnectError};
 use crate::store::StorePath;
@@ -68,6 +69,7 @@ pub(super) struct Route {
     fixed: Option<RouteTarget>,
     edges: Option<Arc<Edges>>,
     trust: Option<Arc<rustls::ClientConfig>>,
+    dial: Arc<dyn Dial>,
     within: Duration,
     frame_bytes_max: usize,
 }
@@ -106,6 +108,7 @@ impl Route {
             fixed,
             edges,
             trust,
+            dial: Arc::clone(&config.dial),
             within: config.connect_timeout,
             frame_bytes_max: config.frame_bytes_max,
         })
@@ -118,7 +121,9 @@ impl Route {
             None => self.fixed.clone().ok_or_else(nowhere)?,
         };
         let RouteTarget { address, tls } = target;
-        Connection::open(&address, tls.as_ref(), self.within, self.frame_bytes_max).await
+        let dial = self.dial.as_ref();
+        let (within, frame_bytes_max) = (self.within, self.frame_bytes_max);
+        Connection::open(&address, dial, tls.as_ref(), within, frame_bytes_max).await
     }
 
     async fn choose(

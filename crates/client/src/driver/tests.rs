@@ -1,6 +1,7 @@
 //! The driver against real sockets.
 
 mod boat;
+mod dial;
 mod route;
 mod tls;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use protocol::Refusal;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, ClientConfig, Error};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -39,12 +39,15 @@ impl Tls {
         })
     }
 
-    pub(super) async fn connect(
+    pub(super) async fn connect<S>(
         &self,
         address: &Address,
-        socket: TcpStream,
-    ) -> Result<TlsStream<TcpStream>, Refusal> {
-        let connected = self.connector.connect(self.name.clone(), socket).await;
+        stream: S,
+    ) -> Result<TlsStream<S>, Refusal>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let connected = self.connector.connect(self.name.clone(), stream).await;
         connected.map_err(|error| lost(words(address, &error)))
     }
 }

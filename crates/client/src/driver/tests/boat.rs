@@ -123,14 +123,14 @@ impl Boat {
         }
     }
 
-    async fn serve_tcp<S: AsyncRead + AsyncWrite + Unpin>(self, stream: S) {
+    pub(super) async fn serve_tcp<S: AsyncRead + AsyncWrite + Unpin>(self, stream: S) {
         let (sink, stream) = Framed::new(stream, Frames::new(FRAME_MAX)).split();
         let stream = stream.filter_map(|frame| std::future::ready(frame.ok()));
         self.converse(sink, stream, |_| None).await;
     }
 
     #[allow(clippy::result_large_err, reason = "the shape is tungstenite's")]
-    async fn serve_websocket<S: AsyncRead + AsyncWrite + Unpin>(self, stream: S) {
+    pub(super) async fn serve_websocket<S: AsyncRead + AsyncWrite + Unpin>(self, stream: S) {
         let negotiate = |request: &Request, mut response: Response| {
             let name = "Sec-WebSocket-Protocol";
             assert_eq!(request.headers()[name], "packetboat.v1");
