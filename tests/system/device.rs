@@ -303,8 +303,8 @@ impl Living {
         }
         let harbour = harbours[self.rng.random_range(0..harbours.len())].clone();
         let (here, there) = duplex(PIPE_BYTES);
-        let boat = Arc::clone(&harbour.boat);
-        tokio::spawn(async move { boat.serve(there).await });
+        let pipes = harbour.pipes.clone();
+        tokio::spawn(async move { pipes.serve_tcp(there).await });
         let (mut sink, mut stream) = Framed::new(here, Frames::new(FRAME_BYTES_MAX)).split();
         let (out, mut sent) = mpsc::unbounded_channel::<Bytes>();
         let (heard, frames) = mpsc::unbounded_channel();

@@ -184,7 +184,7 @@ impl Hook for Life {
 }
 
 enum Running {
-    Boat(Arc<boat::Running>),
+    Boat(boat::Running),
     Station(station::Running),
     Carrier(carrier::Running),
     Horn(horn::Running),
@@ -205,7 +205,7 @@ impl Running {
 /// Boat that clients may connect to.
 #[derive(Clone)]
 pub(crate) struct Harbour {
-    pub(crate) boat: Arc<boat::Running>,
+    pub(crate) pipes: boat::PipeListener,
     pub(crate) dead: CancellationToken,
 }
 
@@ -284,7 +284,7 @@ impl Host {
         life.chance.started();
         if let Running::Boat(boat) = &running {
             let harbour = Harbour {
-                boat: Arc::clone(boat),
+                pipes: boat.pipes(),
                 dead: life.dead().clone(),
             };
             self.world.harbours.lock().insert(self.number, harbour);
@@ -359,7 +359,7 @@ impl Host {
                     connections: Handle::current(),
                 };
                 let boat = boat::start(settings.boat.clone(), parts, stop).await?;
-                Running::Boat(Arc::new(boat))
+                Running::Boat(boat)
             }
             Service::Station => {
                 listed(self.name.clone());

@@ -39,4 +39,5 @@ mod urgent;
 mod tests;
 
 pub use config::{ACCEPTS_PER_CORE, Config};
+pub use listener::PipeListener;
 pub use start::{BoatParts, Running, StartError, start};

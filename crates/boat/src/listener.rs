@@ -3,6 +3,7 @@
 
 mod arrival;
 pub mod client_stream;
+mod pipe;
 mod tcp;
 pub mod upgrade;
 mod websocket;
@@ -27,7 +28,8 @@ use crate::connection_driver::ConnectionDriver;
 use crate::connection_loop::ClientSocket;
 use crate::stack::Wire;
 
-pub(crate) use tcp::{serve_pipe, serve_tcp};
+pub use pipe::PipeListener;
+pub(crate) use tcp::serve_tcp;
 pub(crate) use websocket::serve_websocket;
 
 /// Time for the peer to acknowledge sent bytes; after it the kernel drops the socket.

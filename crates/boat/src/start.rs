@@ -11,7 +11,6 @@ use backend::discovery::{Registry, Role};
 use backend::tls::{CertificateError, Certificates};
 use protocol::presence::BoatLife;
 use thiserror::Error;
-use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -25,7 +24,7 @@ use crate::boat_lease::{BoatLease, keep, within};
 use crate::certificates;
 use crate::drain;
 use crate::grpc::routes;
-use crate::listener::{bind, serve_pipe, serve_tcp, serve_websocket};
+use crate::listener::{PipeListener, bind, serve_tcp, serve_websocket};
 use crate::memory::watch_memory;
 use crate::reregister::sweep;
 use crate::revocations::follow;
@@ -111,10 +110,11 @@ impl Running {
         self.boat.sessions()
     }
 
-    /// Serves a client in this process, which speaks the TCP protocol. Waits for its place among
-    /// the arriving clients.
-    pub async fn serve(&self, client: DuplexStream) {
-        serve_pipe(client, &self.boat).await;
+    /// Way in for clients of this process. It outlives the handle, and keeps nothing running.
+    pub fn pipes(&self) -> PipeListener {
+        PipeListener {
+            boat: Arc::clone(&self.boat),
+        }
     }
 
     /// Watches whether new clients are welcome: registered, and not leaving.

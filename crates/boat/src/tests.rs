@@ -13,6 +13,7 @@ mod leaving;
 mod limits;
 mod listening;
 mod malformed;
+mod piping;
 mod revoked;
 mod sending;
 mod shortage;

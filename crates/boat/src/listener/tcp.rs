@@ -1,12 +1,9 @@
-use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
 use tokio::time::timeout_at;
 
 use super::arrival::arrive;
-use super::client_stream::ByteStream;
 use super::{Accepted, Acceptor, serve};
 use crate::boat::{Boat, Shortage};
 use crate::connection_driver::HELLO_BYTES_MAX;
@@ -26,14 +23,8 @@ pub(crate) async fn serve_tcp(listener: TcpListener, boat: Arc<Boat>) {
     }
 }
 
-/// Serves a client at the other end of a pipe as if it had come over loopback, without TLS.
-pub(crate) async fn serve_pipe(pipe: DuplexStream, boat: &Arc<Boat>) {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let accepted = Accepted::new(ByteStream::Pipe(pipe), address, boat).await;
-    begin(accepted, boat);
-}
-
-fn begin(accepted: Accepted, boat: &Arc<Boat>) {
+/// Begins a session whose bytes come first.
+pub(super) fn begin(accepted: Accepted, boat: &Arc<Boat>) {
     let address = Some(accepted.address);
     if let Some((socket, peer)) = accepted.admit(boat, address) {
         let wire = Wire::length_prefix(HELLO_BYTES_MAX.min(boat.frame_bytes_max()));

@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use hyper::upgrade::OnUpgrade;
 use protocol::origin;
 use protocol::proxy::{self, HeaderError};
+use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio::time::timeout_at;
 
@@ -27,17 +28,20 @@ pub(crate) async fn serve_websocket(listener: TcpListener, boat: Arc<Boat>) {
     let mut acceptor = Acceptor::new(listener, Arc::clone(&boat), Shortage::WebSocketFiles);
     loop {
         let accepted = acceptor.accept().await;
-        tokio::spawn(shake_hands(accepted, Arc::clone(&boat), on_loopback));
+        let tls = boat.tls_for_websockets().cloned();
+        tokio::spawn(shake_hands(accepted, Arc::clone(&boat), tls, on_loopback));
     }
 }
 
 /// Reads one request; returns once the socket is upgraded or closed.
-async fn shake_hands(accepted: Accepted, boat: Arc<Boat>, on_loopback: bool) {
+pub(super) async fn shake_hands(
+    accepted: Accepted,
+    boat: Arc<Boat>,
+    tls: Option<Arc<ServerConfig>>,
+    on_loopback: bool,
+) {
     let until = accepted.until;
-    let arrived = timeout_at(
-        until,
-        arrive(accepted, &boat, boat.tls_for_websockets(), true),
-    );
+    let arrived = timeout_at(until, arrive(accepted, &boat, tls.as_ref(), true));
     let Ok(Some((stream, peer))) = arrived.await else {
         return;
     };
