@@ -1,4 +1,5 @@
-//! Shared code of whole-system tests: a system in one process, its users, its faults, its log.
+//! Shared code of whole-system tests: a system in one process, its users, its faults, its log, and
+//! the worlds that services live in.
 
 pub mod actions;
 pub mod app;
@@ -14,6 +15,7 @@ pub mod screen;
 pub mod spans;
 pub mod system;
 pub mod wire;
+pub mod world;
 
 pub use person::{Device, user};
 pub use system::{Cluster, settings};

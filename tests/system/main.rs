@@ -10,20 +10,17 @@
     reason = "a replayed world is shown on standard output"
 )]
 
-mod chance;
 mod device;
 mod host;
 mod judge;
-mod network;
 mod plan;
-mod trace;
 mod world;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use plan::Plan;
-use trace::Trace;
+use tests::world::Trace;
 
 /// Number of worlds of the gate.
 const SEEDS: u64 = 200;

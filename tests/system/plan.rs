@@ -5,6 +5,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tests::actions::{UserActions, moment};
+use tests::world::{Risks, Server};
 
 /// Services of a world, in the order in which they start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,36 +14,6 @@ pub(crate) enum Service {
     Carrier,
     Station,
     Boat,
-}
-
-/// Servers that the parts of a cluster live on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Server {
-    Discovery,
-    Log,
-    /// Mailboxes, timelines and caches.
-    Memory,
-    /// Everything kept for good.
-    Store,
-}
-
-impl Server {
-    const ALL: [Server; 4] = [
-        Server::Discovery,
-        Server::Log,
-        Server::Memory,
-        Server::Store,
-    ];
-
-    /// Server of a seam, by its name.
-    pub(crate) fn of(seam: &str) -> Server {
-        match seam {
-            "discovery" => Server::Discovery,
-            "queue" => Server::Log,
-            "mailbox" | "timeline" | "cache" => Server::Memory,
-            _ => Server::Store,
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -159,6 +130,17 @@ impl Plan {
             hung,
             wait_max: Duration::from_millis(rng.random_range(0..40)),
             keeps_pages: rng.random_bool(0.5),
+        }
+    }
+
+    /// Risks of each life of a host.
+    pub(crate) const fn risks(&self) -> Risks {
+        Risks {
+            deaths: self.deaths,
+            failed: self.failed,
+            lost: self.lost,
+            hung: self.hung,
+            wait_max: self.wait_max,
         }
     }
 }

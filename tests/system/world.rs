@@ -1,10 +1,8 @@
 //! World: its stores, hosts, devices and time.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use api::transport::Connector;
@@ -25,17 +23,15 @@ use server::compose::Environment;
 use server::settings::Settings;
 use tests::actions::{START, TROUBLE, user};
 use tests::core_device::CoreDevice;
+use tests::world::{Life, Names, Outages, Panics, Trace};
 use tokio::runtime::Builder;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::chance::Outages;
 use crate::device::{Living, Order};
-use crate::host::{self, Harbour, Host, Life, role};
-use crate::network::Names;
+use crate::host::{self, Harbour, Host, role};
 use crate::plan::{Fault, Plan, Service};
-use crate::trace::Trace;
 
 /// Time without trouble within which a world must come to rest.
 const REST: Duration = Duration::from_secs(1200);
@@ -72,32 +68,9 @@ pub(crate) struct World {
     findings: Mutex<Vec<String>>,
 }
 
-thread_local! {
-    /// Panics of this thread's world.
-    static PANICS: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
-}
-
-/// Makes a panic in a world a finding; the runtime would hide one of a task.
-fn catch_panics() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let before = panic::take_hook();
-        panic::set_hook(Box::new(move |info| {
-            let is_caught = PANICS.with_borrow_mut(|panics| {
-                let panics = panics.as_mut();
-                panics.map(|panics| panics.push(info.to_string())).is_some()
-            });
-            if !is_caught {
-                before(info);
-            }
-        }));
-    });
-    PANICS.set(Some(Vec::new()));
-}
-
 /// Runs a world to its end. Returns its verdict, and all events.
 pub(crate) fn run(plan: Plan) -> (Result<(), String>, Arc<Trace>) {
-    catch_panics();
+    let panics = Panics::collect(false);
     let runtime = Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
@@ -109,8 +82,7 @@ pub(crate) fn run(plan: Plan) -> (Result<(), String>, Arc<Trace>) {
         (World::play(world).await, trace)
     });
     drop(runtime);
-    let panics = PANICS.take().unwrap_or_default();
-    match panics.into_iter().next() {
+    match panics.take().into_iter().next() {
         Some(panic) => (Err(panic), result.1),
         None => result,
     }
@@ -188,7 +160,7 @@ impl World {
             rosters,
             connector: Connector::default(),
             names: Arc::default(),
-            trace: Arc::new(Trace::new()),
+            trace: Arc::new(Trace::begin()),
             healed: Arc::default(),
             outages: Arc::default(),
             restarts: plan.hosts.iter().map(|_| Notify::new()).collect(),

@@ -8,15 +8,15 @@ use tokio::time::Instant;
 /// Calls of the parts and frames of devices, each with its virtual time: the same for the same
 /// seed.
 #[derive(Debug)]
-pub(crate) struct Trace {
+pub struct Trace {
     zero: Instant,
     lines: Mutex<Vec<String>>,
     is_shown: bool,
 }
 
 impl Trace {
-    /// Starts a trace now.
-    pub(crate) fn new() -> Trace {
+    /// Starts a trace now; with `PACKETBOAT_SIM_TRACE` set, its events are also printed.
+    pub fn begin() -> Trace {
         Trace {
             zero: Instant::now(),
             lines: Mutex::default(),
@@ -24,7 +24,9 @@ impl Trace {
         }
     }
 
-    pub(crate) fn add(&self, who: &str, what: fmt::Arguments<'_>) {
+    /// Adds an event of `who`, at this time.
+    #[allow(clippy::print_stdout, reason = "a replayed world is shown there")]
+    pub fn add(&self, who: &str, what: fmt::Arguments<'_>) {
         let millis = self.zero.elapsed().as_millis();
         let line = format!("{millis:>7} {who} {what}");
         if self.is_shown {
@@ -33,7 +35,8 @@ impl Trace {
         self.lines.lock().push(line);
     }
 
-    pub(crate) fn lines(&self) -> Vec<String> {
+    /// All events so far.
+    pub fn lines(&self) -> Vec<String> {
         self.lines.lock().clone()
     }
 }

@@ -1,6 +1,5 @@
 //! Random waits and failures of calls.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,9 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tokio::time::{Instant, sleep};
-
-use crate::plan::{Plan, Server};
+use tokio::time::sleep;
 
 /// Share of slow calls; most are quick.
 const SLOW: f64 = 0.2;
@@ -24,8 +21,37 @@ const WHILE_STARTING: f64 = 20.0;
 /// Upper bound of the effects in a life that ends at a call.
 const LAST_EFFECT: u64 = 150;
 
+/// Chances of a life, and the length of its calls.
+#[derive(Clone, Copy, Debug)]
+pub struct Risks {
+    /// Share of lives that end at a call with an effect.
+    pub deaths: f64,
+    /// Share of calls that fail without an effect.
+    pub failed: f64,
+    /// Share of calls whose answer is lost.
+    pub lost: f64,
+    /// Share of calls that are never answered.
+    pub hung: f64,
+    /// Longest way, to a part and back from it; most ways are short.
+    pub wait_max: Duration,
+}
+
+impl Risks {
+    /// Nothing fails: calls take their time, and no more.
+    pub const fn none(wait_max: Duration) -> Risks {
+        Risks {
+            deaths: 0.0,
+            failed: 0.0,
+            lost: 0.0,
+            hung: 0.0,
+            wait_max,
+        }
+    }
+}
+
 /// Dice of one life of a host. After the world has healed, calls still wait, but none fails.
-pub(crate) struct Chance {
+#[derive(Debug)]
+pub struct Chance {
     rng: Mutex<StdRng>,
     healed: Arc<AtomicBool>,
     shares: [f64; 3],
@@ -36,34 +62,23 @@ pub(crate) struct Chance {
     left: AtomicU64,
 }
 
-/// Servers out of reach, each with the end of its outage.
-#[derive(Default)]
-pub(crate) struct Outages(Mutex<BTreeMap<Server, Instant>>);
-
-impl Outages {
-    pub(crate) fn begin(&self, server: Server, lasting: Duration) {
-        self.0.lock().insert(server, Instant::now() + lasting);
-    }
-
-    pub(crate) fn has(&self, seam: &str) -> bool {
-        let until = self.0.lock().get(&Server::of(seam)).copied();
-        until.is_some_and(|until| until > Instant::now())
-    }
-}
-
+/// Fate of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub enum Fate {
     Pass,
+    /// Not done.
     Fail,
     /// Done, with the answer lost.
     Lose,
+    /// Never answered.
     Hang,
 }
 
 impl Chance {
-    pub(crate) fn new(plan: &Plan, seed: u64, healed: &Arc<AtomicBool>) -> Chance {
+    /// Dice of this seed. `healed` is set once nothing fails any more.
+    pub fn new(risks: &Risks, seed: u64, healed: &Arc<AtomicBool>) -> Chance {
         let mut rng = StdRng::seed_from_u64(seed);
-        let left = match rng.random_bool(plan.deaths) {
+        let left = match rng.random_bool(risks.deaths) {
             true => rng.random_range(1..=LAST_EFFECT),
             false => 0,
         };
@@ -71,18 +86,19 @@ impl Chance {
             left: AtomicU64::new(left),
             rng: Mutex::new(rng),
             healed: Arc::clone(healed),
-            shares: [plan.failed, plan.lost, plan.hung],
-            wait_max: plan.wait_max,
+            shares: [risks.failed, risks.lost, risks.hung],
+            wait_max: risks.wait_max,
             starts: AtomicBool::new(true),
         }
     }
 
     /// Lets calls fail as often as the plan says from now on.
-    pub(crate) fn started(&self) {
+    pub fn started(&self) {
         self.starts.store(false, Ordering::Relaxed);
     }
 
-    pub(crate) fn fate(&self) -> Fate {
+    /// Throws the dice for one call.
+    pub fn fate(&self) -> Fate {
         if self.healed.load(Ordering::Relaxed) {
             return Fate::Pass;
         }
@@ -101,24 +117,26 @@ impl Chance {
     }
 
     /// True if the host dies at this call, which has an effect.
-    pub(crate) fn is_last(&self) -> bool {
+    pub fn is_last(&self) -> bool {
         let is_healed = self.healed.load(Ordering::Relaxed);
         let left = self.left.load(Ordering::Relaxed);
         self.left.store(left.saturating_sub(1), Ordering::Relaxed);
         !is_healed && left == 1
     }
 
-    pub(crate) fn up_to(&self, most: Duration) -> Duration {
+    /// Random time, in whole milliseconds.
+    pub fn up_to(&self, most: Duration) -> Duration {
         let most = most.as_millis() as u64;
         Duration::from_millis(self.rng.lock().random_range(0..=most))
     }
 
-    pub(crate) fn number(&self) -> u64 {
+    /// Random number, for a seed.
+    pub fn number(&self) -> u64 {
         self.rng.lock().random()
     }
 
     /// Waits for the time of one way.
-    pub(crate) async fn wait(&self) {
+    pub async fn wait(&self) {
         let is_slow = self.rng.lock().random_bool(SLOW);
         let most = match is_slow {
             true => self.wait_max,

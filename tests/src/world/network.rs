@@ -5,19 +5,20 @@ use std::future::pending;
 use std::sync::Arc;
 
 use api::transport::Gate;
+use async_trait::async_trait;
 use parking_lot::Mutex;
-use tonic::{Status, async_trait};
+use tonic::Status;
 
-use crate::chance::Fate;
-use crate::host::Life;
+use super::{Fate, Life};
 
 /// Current life behind each name that calls may go to.
-pub(crate) type Names = Mutex<BTreeMap<String, Arc<Life>>>;
+pub type Names = Mutex<BTreeMap<String, Arc<Life>>>;
 
 /// Network as one life of a host sees it.
-pub(crate) struct HostGate {
-    pub(crate) life: Arc<Life>,
-    pub(crate) names: Arc<Names>,
+#[derive(Debug)]
+pub struct HostGate {
+    pub life: Arc<Life>,
+    pub names: Arc<Names>,
 }
 
 impl HostGate {

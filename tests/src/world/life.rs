@@ -1,0 +1,199 @@
+//! Lives of hosts: a hook around the parts that waits, fails, and ends with its host.
+
+use std::fmt;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use backend::Error;
+use backend::hook::{self, Hook, Op};
+use backend::queue::{Partition, Record};
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::{Chance, Fate, Outages, Trace};
+
+/// Time after which a host without a network learns that a call fails.
+const REFUSAL: Duration = Duration::from_secs(1);
+/// Time without an answer from a part: as long as the most patient driver waits.
+const HANG: Duration = Duration::from_secs(60);
+
+/// One life of a host, from start to end. After its death it makes no calls, and none is answered.
+pub struct Life {
+    name: String,
+    trace: Arc<Trace>,
+    pub chance: Chance,
+    outages: Arc<Outages>,
+    dead: CancellationToken,
+    /// Cancelled once brokers have noticed the death.
+    expired: CancellationToken,
+    /// Node number for ids, if it is a station.
+    node: Mutex<Option<u16>>,
+    /// Isolation from parts and other hosts; clients still reach it.
+    isolated: Mutex<Isolation>,
+}
+
+#[derive(Default)]
+struct Isolation {
+    until: Option<Instant>,
+    /// Cancelled, and renewed, at each isolation.
+    begins: CancellationToken,
+}
+
+impl fmt::Debug for Life {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Life").field(&self.name).finish()
+    }
+}
+
+impl Life {
+    /// Begins a life under this name; its calls go into the trace.
+    pub fn new(name: String, trace: Arc<Trace>, chance: Chance, outages: Arc<Outages>) -> Life {
+        Life {
+            name,
+            trace,
+            chance,
+            outages,
+            dead: CancellationToken::new(),
+            expired: CancellationToken::new(),
+            node: Mutex::default(),
+            isolated: Mutex::default(),
+        }
+    }
+
+    /// Adds an event to the trace; nothing, once dead.
+    pub fn note(&self, what: fmt::Arguments<'_>) {
+        if !self.is_dead() {
+            self.trace.add(&self.name, what);
+        }
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.dead.is_cancelled()
+    }
+
+    /// Kills the life: from now on it makes no calls, and none is answered.
+    pub fn die(&self, how: fmt::Arguments<'_>) {
+        self.note(how);
+        self.dead.cancel();
+    }
+
+    /// Cancelled at the death.
+    pub fn dead(&self) -> &CancellationToken {
+        &self.dead
+    }
+
+    /// Lets brokers notice the death: its consumers leave their groups.
+    pub fn expire(&self) {
+        self.expired.cancel();
+    }
+
+    /// Node number for ids, if it reserved one.
+    pub fn node(&self) -> Option<u16> {
+        *self.node.lock()
+    }
+
+    /// Cuts it off from parts and other hosts, from now on for this time.
+    pub fn isolate(&self, lasting: Duration) {
+        self.note(format_args!("is isolated for {lasting:?}"));
+        let mut isolated = self.isolated.lock();
+        isolated.until = Some(Instant::now() + lasting);
+        std::mem::take(&mut isolated.begins).cancel();
+    }
+
+    pub fn is_isolated(&self) -> bool {
+        let until = self.isolated.lock().until;
+        until.is_some_and(|until| until > Instant::now())
+    }
+
+    /// Waits until the connections open now break.
+    pub async fn cut(&self) {
+        let begins = self.isolated.lock().begins.clone();
+        tokio::select! {
+            biased;
+            () = self.dead.cancelled() => {}
+            () = begins.cancelled() => {}
+        }
+    }
+}
+
+#[async_trait]
+impl Hook for Life {
+    async fn before(&self, op: &Op) -> backend::Result<()> {
+        self.chance.wait().await;
+        if self.is_dead() {
+            return pending().await;
+        }
+        let Op {
+            seam, name, kind, ..
+        } = op;
+        self.note(format_args!("{seam}.{name} {kind} {:?}", op.subjects));
+        // Half of these hosts die before the effect, half after it.
+        if op.has_effect && self.chance.is_last() {
+            self.die(format_args!("dies at {seam}.{name}"));
+            return pending().await;
+        }
+        if self.is_isolated() || self.outages.has(seam) {
+            sleep(REFUSAL).await;
+            return Err(Error::unavailable(op.seam, "no way there"));
+        }
+        match self.chance.fate() {
+            Fate::Fail => {
+                self.note(format_args!("{seam}.{name} fails"));
+                Err(Error::unavailable(op.seam, "the part is away for a moment"))
+            }
+            Fate::Hang => {
+                self.note(format_args!("{seam}.{name} hangs"));
+                sleep(HANG).await;
+                Err(Error::unavailable(op.seam, "no answer in time"))
+            }
+            Fate::Lose | Fate::Pass => Ok(()),
+        }
+    }
+
+    fn item(&self, op: &Op, subject: u64) -> hook::Fate {
+        match self.chance.fate() {
+            Fate::Fail => {
+                self.note(format_args!("{}.{} fails for {subject}", op.seam, op.name));
+                hook::Fate::Fail(Error::unavailable(op.seam, "not for this one"))
+            }
+            Fate::Pass | Fate::Lose | Fate::Hang => hook::Fate::Pass,
+        }
+    }
+
+    fn shows(&self, op: &Op, record: &Record) -> bool {
+        let Partition { topic, number } = record.partition;
+        let offset = record.offset;
+        self.note(format_args!("{} shows {topic}/{number}@{offset}", op.name));
+        true
+    }
+
+    async fn after(&self, op: &Op, _done: usize) -> backend::Result<()> {
+        if op.name == "reserve_node" || op.name == "lease_node" {
+            let number = op.subjects.first().copied();
+            let mut node = self.node.lock();
+            *node = number
+                .and_then(|number| u16::try_from(number).ok())
+                .or(*node);
+        }
+        if op.has_effect && self.chance.is_last() {
+            self.die(format_args!("dies after {}.{}", op.seam, op.name));
+        }
+        self.chance.wait().await;
+        if self.is_dead() {
+            return pending().await;
+        }
+        // A failed read was not done; a lost answer matters only for an effect.
+        if op.has_effect && self.chance.fate() == Fate::Lose {
+            self.note(format_args!("{}.{} loses its answer", op.seam, op.name));
+            return Err(Error::unavailable(op.seam, "the answer got lost"));
+        }
+        Ok(())
+    }
+
+    async fn ended(&self) {
+        self.expired.cancelled().await;
+    }
+}
