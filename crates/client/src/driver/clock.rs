@@ -3,7 +3,7 @@ use std::time::SystemTime;
 use protocol::Timestamp;
 use tokio::time::Instant;
 
-/// The time of day, read once and carried on by the runtime's timer: it never jumps while a client
+/// The time of day, set or read once and carried on by the runtime's timer: it never jumps while a client
 /// runs, and stands still in tests with paused time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
@@ -16,12 +16,17 @@ impl Clock {
         clippy::disallowed_methods,
         reason = "a client may not depend on backend, where the services' clock is"
     )]
-    pub(super) fn start() -> Clock {
+    fn machine() -> Timestamp {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let millis = i64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(i64::MAX);
+        Timestamp::from_millis(millis)
+    }
+
+    /// Starts at this time, or at the machine's.
+    pub(super) fn start(at: Option<Timestamp>) -> Clock {
         Clock {
             zero: Instant::now(),
-            start: Timestamp::from_millis(millis),
+            start: at.unwrap_or_else(Clock::machine),
         }
     }
 

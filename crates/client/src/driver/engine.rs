@@ -10,11 +10,11 @@ use bytes::Bytes;
 use futures_util::{Sink, SinkExt, StreamExt};
 use protocol::frame::{HistoryPage, SyncAnswer};
 use protocol::{Code, Refusal, SendId, Timestamp};
+use rand::RngCore;
 use rand::rngs::StdRng;
-use rand::{RngCore, SeedableRng};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
-use uuid::Uuid;
+use uuid::Builder;
 
 use super::clock::Clock;
 use super::connection::{Connection, lost};
@@ -24,7 +24,7 @@ use super::store_worker::{StoreResult, StoreWorker};
 use super::token::{Fetch, fetch};
 use super::{ClientConfig, Command, ConversationList, SendTicket};
 use crate::core::{Account, Action, ConnectionState, Core, Event, Reset, SendStatus, Snapshot};
-use crate::store::Store;
+use crate::store::{Store, StorePath};
 
 /// Time closing waits for the store and for the server's confirmations.
 const CLOSING: Duration = Duration::from_secs(3);
@@ -40,7 +40,7 @@ pub(super) struct Engine {
     route: Route,
     core: Core,
     clock: Clock,
-    jitter: StdRng,
+    chance: StdRng,
     shelf: StoreWorker,
     feed: EventFeed,
     state: watch::Sender<ConnectionState>,
@@ -88,14 +88,16 @@ impl Engine {
     ) -> Engine {
         let core = Core::new(config.settings(), saved);
         list.send_replace(rows_of(&core));
+        let (starts_at, chance) = (config.starts_at, super::chance(config.seed));
+        let is_in_memory = matches!(config.state, StorePath::Memory);
         Engine {
             list,
             core,
             config,
             route,
-            clock: Clock::start(),
-            jitter: StdRng::from_os_rng(),
-            shelf: StoreWorker::new(store),
+            clock: Clock::start(starts_at),
+            chance,
+            shelf: StoreWorker::new(store, is_in_memory),
             feed,
             state,
             epoch: 0,
@@ -194,7 +196,7 @@ impl Engine {
             }
             Wake::Token(token) => {
                 self.fetch = None;
-                let jitter = self.jitter.next_u64();
+                let jitter = self.chance.next_u64();
                 self.core.handle_token(token, now, jitter);
             }
             Wake::Dialed(Err(why)) => {
@@ -219,7 +221,7 @@ impl Engine {
         {
             match action {
                 Action::Connect => {
-                    let (now, jitter) = (self.clock.now(), self.jitter.next_u64());
+                    let (now, jitter) = (self.clock.now(), self.chance.next_u64());
                     self.dial = Some(Box::pin(self.route.clone().open(now, jitter)));
                 }
                 Action::FetchToken => self.fetch = Some(fetch(&self.config)),
@@ -258,7 +260,9 @@ impl Engine {
         // Failed replies are ignored: their caller stopped waiting.
         match command {
             Command::Send { to, content, reply } => {
-                let send_id = SendId::from_uuid(Uuid::new_v4());
+                let mut bytes = [0; 16];
+                self.chance.fill_bytes(&mut bytes);
+                let send_id = SendId::from_uuid(Builder::from_random_bytes(bytes).into_uuid());
                 let sent = self.core.send(send_id, to, content, now);
                 let ticket = sent.map(|()| self.ticket(send_id));
                 let _ = reply.send(ticket);
@@ -358,7 +362,7 @@ impl Engine {
         self.outgoing.clear();
         self.unflushed = false;
         tracing::debug!(code = %why.code, text = %why.text, "disconnected");
-        let (now, jitter) = (self.clock.now(), self.jitter.next_u64());
+        let (now, jitter) = (self.clock.now(), self.chance.next_u64());
         self.core.handle_disconnected(why, now, jitter);
         // The boat's stated reason counts, not how its socket ended.
         if let ConnectionState::Reconnecting { why, .. } = self.core.state() {

@@ -38,6 +38,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use protocol::change::{ChangeKind, ChangeOf, ListArrangement};
 use protocol::frame::{
     CountSince, HistoryPage, MemberPage, MissedPage, PinPage, Summary, SyncAnswer, SyncQuery,
@@ -104,6 +105,12 @@ pub struct ClientConfig {
     pub connect_timeout: Duration,
     /// Largest frame accepted from the server, in bytes; a larger one ends the connection.
     pub frame_bytes_max: usize,
+    /// Time of day at the start; from then on the runtime's timer counts. `None`: the machine's.
+    pub starts_at: Option<Timestamp>,
+    /// Seed of everything that the client draws: the jitter of its pauses, the ids of its sends and
+    /// groups. `None`: the operating system's chance, which every program wants; a test may want to
+    /// be repeated. No two clients of a cluster may have the same.
+    pub seed: Option<u64>,
 }
 
 impl fmt::Debug for ClientConfig {
@@ -150,6 +157,8 @@ impl ClientConfig {
             limits: Limits::default(),
             connect_timeout: Duration::from_secs(10),
             frame_bytes_max: 16 << 20,
+            starts_at: None,
+            seed: None,
         }
     }
 
@@ -202,6 +211,8 @@ pub struct Client {
     commands: mpsc::Sender<Command>,
     state: watch::Receiver<ConnectionState>,
     list: watch::Receiver<ConversationList>,
+    /// For the ids of new groups.
+    chance: Arc<Mutex<StdRng>>,
 }
 
 /// Conversations of the user, as far as this device knows them, including those taken from the list
@@ -248,7 +259,10 @@ impl Client {
         let (state, platform, device) =
             (config.state.clone(), config.platform, config.device.clone());
         let durability = config.durability;
-        let opened = tokio::task::spawn_blocking(move || {
+        // Apart from what the engine draws.
+        let chance = Arc::new(Mutex::new(chance(config.seed.map(|seed| !seed))));
+        let is_in_memory = matches!(state, store::StorePath::Memory);
+        let opened = store_worker::run(is_in_memory, move || {
             let store = Store::open(&state, platform, &device, durability)?;
             let saved = store.load()?;
             Ok::<_, StoreError>((store, saved))
@@ -265,6 +279,7 @@ impl Client {
             commands,
             state,
             list,
+            chance,
         };
         Ok((client, events))
     }
@@ -360,7 +375,7 @@ impl Client {
         settings: group::GroupSettings,
         members: Vec<UserId>,
     ) -> Result<(GroupId, SendTicket), ClientError> {
-        let group = new_group();
+        let group = new_group(&mut self.chance.lock());
         let wish = GroupCommand::Create { settings, members };
         Ok((group, self.wish(group, wish).await?))
     }
@@ -640,10 +655,14 @@ fn another_answer() -> Refusal {
 
 /// Draws an id at random from more than there will ever be groups; if it is taken all the same, the
 /// group is refused.
-fn new_group() -> GroupId {
-    let mut random = StdRng::from_os_rng();
+/// Chance of this seed, or of the operating system.
+fn chance(seed: Option<u64>) -> StdRng {
+    seed.map_or_else(StdRng::from_os_rng, StdRng::seed_from_u64)
+}
+
+fn new_group(chance: &mut StdRng) -> GroupId {
     loop {
-        if let Ok(group) = GroupId::new(random.random_range(1..=i64::MAX)) {
+        if let Ok(group) = GroupId::new(chance.random_range(1..=i64::MAX)) {
             return group;
         }
     }

@@ -1,4 +1,5 @@
-//! Runs the store on the runtime's threads for blocking work, one job at a time.
+//! Runs the store, one job at a time: on the runtime's threads for blocking work, unless it is in
+//! memory.
 
 use tokio::task::JoinHandle;
 
@@ -9,6 +10,8 @@ use crate::store::{Store, StoreError};
 #[derive(Debug)]
 pub(super) struct StoreWorker {
     store: Option<Store>,
+    /// Nothing blocks: jobs run among the other tasks, in an order that does not depend on threads.
+    is_in_memory: bool,
     job: Option<JoinHandle<(Store, Result<StoreResult, StoreError>)>>,
 }
 
@@ -20,9 +23,10 @@ pub(super) enum StoreResult {
 }
 
 impl StoreWorker {
-    pub(super) fn new(store: Store) -> StoreWorker {
+    pub(super) fn new(store: Store, is_in_memory: bool) -> StoreWorker {
         StoreWorker {
             store: Some(store),
+            is_in_memory,
             job: None,
         }
     }
@@ -34,7 +38,7 @@ impl StoreWorker {
     /// Starts a write. No effect while a job runs: the core never asks for two.
     pub(super) fn write(&mut self, batch: u64, changes: Vec<Change>) {
         if let Some(mut store) = self.store.take() {
-            self.job = Some(tokio::task::spawn_blocking(move || {
+            self.job = Some(run(self.is_in_memory, move || {
                 let written = store.write(&changes);
                 (store, written.map(|()| StoreResult::Stored(batch)))
             }));
@@ -43,7 +47,7 @@ impl StoreWorker {
 
     pub(super) fn switch(&mut self, account: Account) {
         if let Some(mut store) = self.store.take() {
-            self.job = Some(tokio::task::spawn_blocking(move || {
+            self.job = Some(run(self.is_in_memory, move || {
                 let switched = store.switch(account);
                 (
                     store,
@@ -70,5 +74,16 @@ impl StoreWorker {
             }
             Err(error) => Err(error.to_string()),
         }
+    }
+}
+
+/// Runs a job of a store.
+pub(super) fn run<T: Send + 'static>(
+    is_in_memory: bool,
+    job: impl FnOnce() -> T + Send + 'static,
+) -> JoinHandle<T> {
+    match is_in_memory {
+        true => tokio::spawn(async move { job() }),
+        false => tokio::task::spawn_blocking(job),
     }
 }

@@ -471,3 +471,33 @@ async fn the_application_is_asked_for_tokens() {
     assert_eq!(boat.hellos(), 1);
     client.close().await;
 }
+
+/// Ids that a client of this seed draws for a group and for its send.
+async fn drawn(boat: &Boat, seed: Option<u64>) -> (GroupId, SendId) {
+    let seeded = ClientConfig {
+        seed,
+        ..tcp(boat, 1)
+    };
+    let (client, _events) = start(seeded).await;
+    let settings = group::GroupSettings {
+        open_history: false,
+        open_door: false,
+    };
+    let made = client.create_group(settings, Vec::new()).await;
+    let (group, ticket) = made.expect("in the outbox");
+    (group, ticket.send_id())
+}
+
+#[tokio::test]
+async fn a_seed_draws_the_same_ids_again_and_no_seed_others() {
+    let boat = Boat::start().await;
+    let first = drawn(&boat, Some(7)).await;
+    assert_eq!(drawn(&boat, Some(7)).await, first);
+    let others = [Some(8), None, None];
+    let mut all = vec![first];
+    for seed in others {
+        let (group, send_id) = drawn(&boat, seed).await;
+        assert!(all.iter().all(|(g, s)| *g != group && *s != send_id));
+        all.push((group, send_id));
+    }
+}
