@@ -154,7 +154,8 @@ impl Edge {
                 ..TlsConfig::default()
             };
         }
-        let cluster = Cluster::with(settings, |backends| backends).await;
+        // Clients are sockets of the kernel, on other threads.
+        let cluster = Cluster::on_sockets(settings, |backends| backends).await;
         let address = cluster.websocket();
         let hellos = (1..=WARM + CLIENTS).map(|user| first_message(&cluster, user));
         Edge {

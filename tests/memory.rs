@@ -49,7 +49,8 @@ async fn largest_group(cluster: &Cluster) -> GroupId {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_to_the_largest_group_needs_less_than_a_gibibyte_and_private_chats_go_on() {
-    let cluster = Cluster::with(settings(), |backends| backends).await;
+    // Time passes on several threads, and is measured.
+    let cluster = Cluster::on_sockets(settings(), |backends| backends).await;
     let group = largest_group(&cluster).await;
     let mut owner = Wire::signed_in(&cluster, Port::Tcp, 1).await;
     ALLOCATED.reset_peak_usage();

@@ -332,7 +332,7 @@ async fn group_of(cluster: &Cluster) -> GroupId {
 
 async fn everybody_shows_what_the_log_comes_to(seed: u64) {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut cluster = Cluster::start().await;
+    let mut cluster = Cluster::seeded(seed).await;
     let group = group_of(&cluster).await;
     let mut all: Vec<Living> = DEVICES
         .into_iter()

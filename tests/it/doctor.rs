@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use backend::clock::{Clock, SystemClock, SystemEntropy};
+use backend::clock::Clock;
 use backend::embedded::{Engine, ScanOrder, Table, WriteBatch};
 use backend::hook::{Fault, Faults};
 use operator::Access;
@@ -159,28 +159,11 @@ impl Vandal {
     }
 }
 
-/// System whose stores a vandal can reach.
-async fn cluster_over(settings: &Settings, engine: &Engine) -> Cluster {
-    Cluster::with(settings.clone(), |_| {
-        let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
-        Environment::over(
-            engine.clone(),
-            &settings.embedded,
-            settings.station.sessions.capacity(),
-            clock,
-            entropy,
-        )
-        .expect("stores")
-        .backends
-    })
-    .await
-}
-
 #[tokio::test]
 async fn damage_is_named_mended_and_gone() {
     let engine = Engine::memory();
     let settings = tests::settings();
-    let cluster = cluster_over(&settings, &engine).await;
+    let cluster = Cluster::over(settings.clone(), &engine).await;
     let doctor = doctor(&settings, &cluster.environment, Stores::Memory);
     let vandal = Vandal { engine };
     cluster.device(2).ready().await.close().await;
@@ -321,7 +304,7 @@ async fn damage_is_named_mended_and_gone() {
 async fn a_message_that_both_sides_lost_is_named_and_not_made_up() {
     let engine = Engine::memory();
     let settings = tests::settings();
-    let cluster = cluster_over(&settings, &engine).await;
+    let cluster = Cluster::over(settings.clone(), &engine).await;
     let doctor = doctor(&settings, &cluster.environment, Stores::Memory);
     let ada = cluster.device(1).ready().await;
     let mut ids = Vec::new();
@@ -443,7 +426,7 @@ async fn a_part_that_hangs_holds_up_no_other() {
 async fn what_cannot_be_read_is_named_and_the_rest_is_examined() {
     let engine = Engine::memory();
     let settings = tests::settings();
-    let cluster = cluster_over(&settings, &engine).await;
+    let cluster = Cluster::over(settings.clone(), &engine).await;
     let doctor = doctor(&settings, &cluster.environment, Stores::Memory);
     cluster.device(2).ready().await.close().await;
     let ada = cluster.device(1).ready().await;

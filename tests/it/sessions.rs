@@ -310,7 +310,7 @@ async fn a_deaf_session_costs_only_itself() {
         bea.hear().await;
     }
     // One acknowledgement deadline of the deaf session would cost a second in each round.
-    assert!(begin.elapsed() < Duration::from_secs(3));
+    assert!(begin.elapsed() < Duration::from_secs(10));
     cluster.assert_settled(21).await;
     cluster.stop().await;
 }
@@ -321,7 +321,8 @@ const ROUNDS: u64 = 4;
 /// Time until every acknowledging client has all messages sent to all; `deaf` of them acknowledge
 /// nothing.
 async fn time_until_all_is_heard(deaf: i64) -> Duration {
-    let cluster = Cluster::start().await;
+    // Several threads, and the machine's time is measured.
+    let cluster = Cluster::on_sockets(tests::settings(), |backends| backends).await;
     let heard = Arc::new(AtomicU64::new(0));
     let (mut listening, mut silent) = (JoinSet::new(), Vec::new());
     for number in 0..RECEIVERS {

@@ -1,10 +1,12 @@
 //! A person with a device: the real client, with short words for tests.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use backend::clock::Clock;
 use client::core::{CatchUp, ConnectionState, Limits, Origin, SendStatus, Shown};
-use client::{Client, ClientConfig, Event, Events, SendTicket};
+use client::{Client, ClientConfig, Dial, Event, Events, SendTicket};
 use protocol::change::{ChangeKind, OrderedChange};
 use protocol::frame::Summary;
 use protocol::group::GroupSettings;
@@ -35,6 +37,8 @@ pub struct DeviceBuilder {
     websocket: String,
     tcp: String,
     config: ClientConfig,
+    /// `None`: the machine's.
+    clock: Option<Arc<dyn Clock>>,
 }
 
 impl DeviceBuilder {
@@ -51,7 +55,21 @@ impl DeviceBuilder {
             websocket,
             tcp,
             config,
+            clock: None,
         }
+    }
+
+    /// Puts the device into a world: its connections, its clock and its chance.
+    pub(crate) fn in_world(
+        mut self,
+        dial: Arc<dyn Dial>,
+        clock: Arc<dyn Clock>,
+        seed: u64,
+    ) -> DeviceBuilder {
+        self.config.dial = dial;
+        self.config.seed = Some(seed);
+        self.clock = Some(clock);
+        self
     }
 
     pub fn on(mut self, platform: Platform) -> DeviceBuilder {
@@ -103,7 +121,8 @@ impl DeviceBuilder {
         device
     }
 
-    pub async fn connect(self) -> Device {
+    pub async fn connect(mut self) -> Device {
+        self.config.starts_at = self.clock.map(|clock| clock.now());
         let (client, events) = Client::connect(self.config).await.expect("a client");
         Device { client, events }
     }

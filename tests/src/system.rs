@@ -1,4 +1,4 @@
-//! Whole system in this process, on ports of its own.
+//! Whole system in this process: on paused time with clients on pipes, or on ports of its own.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use api::task::Value;
 use backend::Backends;
+use backend::embedded::Engine;
 use backend::hook::Faults;
 use backend::queue::Partition;
+use client::ByteStream;
 use operator::admin::log::Log;
 use operator::admin::{audit, trace};
 use operator::dead_letters::{DeadLetters, LetterOutcome, Refused, Selection};
@@ -18,25 +20,30 @@ use protocol::{MessageId, Platform, Timestamp};
 use server::compose::{Environment, System};
 use server::settings::Settings;
 use station::auth::{Claims, Signer};
+use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::logs::Logs;
 use crate::parts;
+use crate::paused::{PausedWorld, WAIT_MAX};
 use crate::person::{Device, DeviceBuilder};
+use crate::pipes::Pipes;
 use crate::spans::RecordedSpans;
+use crate::wire::Port;
 
 /// Time limit, on the slowest machine, for anything that should come soon. Only a failing test
-/// waits that long.
+/// waits that long; on paused time it takes no time.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// Look-back of lists: less than a test takes, so that a wrong stamp shows. Real parts may take two
-/// seconds for a write where their tables are new.
+/// Look-back of lists: less than a test takes, so that a wrong stamp shows. A write ends within half
+/// of it: on paused time that is the way to a part and back; real parts may take two seconds where
+/// their tables are new.
 pub fn list_margin() -> Duration {
     match parts::are_real() {
         true => Duration::from_secs(4),
-        false => Duration::from_millis(40),
+        false => 4 * WAIT_MAX,
     }
 }
 
@@ -67,8 +74,20 @@ pub fn settings() -> Settings {
 }
 
 /// All four services, with the observations tests need. End it with [`stop`](Cluster::stop).
+///
+/// On embedded parts time is paused: each call of a part takes a while by the seed, nothing else
+/// takes any, and clients come by pipes. The clock passes whenever all tasks wait, so nothing may
+/// wait for another process, a socket or a thread, other than one of `spawn_blocking`. A test that
+/// needs these starts [`on_sockets`](Cluster::on_sockets) or [`on_disk`](Cluster::on_disk), where
+/// the machine's time passes; on the real parts every test does.
+///
+/// A failing test prints its seed; `PACKETBOAT_SEED=n` repeats it, `PACKETBOAT_SIM_TRACE=1` prints
+/// the calls of the parts.
 pub struct Cluster {
     system: Option<System>,
+    /// `None`: the machine's time passes, and clients come by sockets.
+    world: Option<PausedWorld>,
+    pipes: Pipes,
     settings: Box<Settings>,
     pub environment: Environment,
     pub backends: Backends,
@@ -87,11 +106,47 @@ impl Cluster {
         Cluster::with(settings(), |backends| backends).await
     }
 
+    /// As above, with another seed than that of all tests.
+    pub async fn seeded(seed: u64) -> Cluster {
+        Box::pin(Cluster::begin(settings(), Some(seed), |backends| backends)).await
+    }
+
     /// As above, with other settings.
-    pub async fn with(mut settings: Settings, wrap: impl FnOnce(Backends) -> Backends) -> Cluster {
+    pub async fn with(settings: Settings, wrap: impl FnOnce(Backends) -> Backends) -> Cluster {
+        Box::pin(Cluster::begin(settings, None, wrap)).await
+    }
+
+    async fn begin(
+        settings: Settings,
+        seed: Option<u64>,
+        wrap: impl FnOnce(Backends) -> Backends,
+    ) -> Cluster {
+        if parts::are_real() {
+            return Box::pin(Cluster::on_sockets(settings, wrap)).await;
+        }
+        let world = PausedWorld::begin(seed);
+        let mut environment = world.environment(&settings, Engine::memory());
+        environment.backends = wrap(environment.backends);
+        Box::pin(Cluster::run(settings, environment, Some(world))).await
+    }
+
+    /// Starts a system over this store, which the test reaches behind its back; never on the real
+    /// parts.
+    pub async fn over(settings: Settings, engine: &Engine) -> Cluster {
+        let world = PausedWorld::begin(None);
+        let environment = world.environment(&settings, engine.clone());
+        Box::pin(Cluster::run(settings, environment, Some(world))).await
+    }
+
+    /// Starts a system whose clients come by sockets, on the machine's time: for tests with several
+    /// threads, or with clients that are not of this process' runtime.
+    pub async fn on_sockets(
+        mut settings: Settings,
+        wrap: impl FnOnce(Backends) -> Backends,
+    ) -> Cluster {
         let mut environment = parts::new(&mut settings).await;
         environment.backends = wrap(environment.backends);
-        Box::pin(Cluster::over(settings, environment)).await
+        Box::pin(Cluster::run(settings, environment, None)).await
     }
 
     /// Starts a system whose parts fail when the test wants them to.
@@ -102,7 +157,8 @@ impl Cluster {
         (cluster, faults)
     }
 
-    /// Starts a system on a directory, as an earlier one may have left it.
+    /// Starts a system on a directory, as an earlier one may have left it. The disk has threads of
+    /// its own, so the machine's time passes, and clients come by sockets.
     pub async fn on_disk(settings: Settings, dir: &Path) -> Cluster {
         let environment = Environment::on_disk(
             dir,
@@ -110,13 +166,19 @@ impl Cluster {
             settings.station.sessions.capacity(),
         )
         .expect("stores on disk");
-        Box::pin(Cluster::over(settings, environment)).await
+        Box::pin(Cluster::run(settings, environment, None)).await
     }
 
-    async fn over(settings: Settings, environment: Environment) -> Cluster {
+    async fn run(
+        settings: Settings,
+        environment: Environment,
+        world: Option<PausedWorld>,
+    ) -> Cluster {
         let logs = Logs::collect();
         let begun = System::start(&settings, environment.clone(), Handle::current());
-        let system = Box::pin(begun).await;
+        let system = Box::pin(begun).await.expect("the system starts");
+        let pipes = Pipes::default();
+        pipes.lead_to(Some(system.boat.pipes()));
         let backends = environment.backends.clone();
         let letters = DeadLetters::new(backends.clone(), settings.station.bounds());
         let stop_worker = CancellationToken::new();
@@ -125,7 +187,9 @@ impl Cluster {
             letters,
             worker: tokio::spawn(work),
             stop_worker,
-            system: Some(system.expect("the system starts")),
+            system: Some(system),
+            world,
+            pipes,
             settings: Box::new(settings),
             environment,
             backends,
@@ -173,11 +237,34 @@ impl Cluster {
 
     /// Device of this user: by default desktop, over WebSocket, with nothing kept.
     pub fn device(&self, user: i64) -> DeviceBuilder {
-        DeviceBuilder::new(
-            self.url(),
-            format!("tcp://{}", self.tcp()),
-            self.token(user),
-        )
+        let tcp = format!("tcp://{}", self.tcp());
+        let builder = DeviceBuilder::new(self.url(), tcp, self.token(user));
+        match &self.world {
+            Some(world) => {
+                let dial = Arc::new(self.pipes.clone());
+                builder.in_world(dial, world.clock(), world.seed_of_client())
+            }
+            None => builder,
+        }
+    }
+
+    /// Opens the bytes of a connection that is no client's: a pipe on paused time, else a socket.
+    pub(crate) async fn dial(&self, port: Port) -> Box<dyn ByteStream> {
+        if self.world.is_some() {
+            return Box::new(self.pipes.open(port).expect("a boat"));
+        }
+        let address = match port {
+            Port::WebSocket => self.websocket(),
+            Port::Tcp => self.tcp(),
+        };
+        Box::new(TcpStream::connect(address).await.expect("connects"))
+    }
+
+    /// Calls of the parts so far, each with its time; none on the machine's time.
+    pub fn calls(&self) -> Vec<String> {
+        self.world
+            .as_ref()
+            .map_or_else(Vec::new, PausedWorld::calls)
     }
 
     /// Ready device of a user, on this platform.
@@ -241,10 +328,13 @@ impl Cluster {
         change(&mut self.settings);
         let (settings, environment) = (&self.settings, self.environment.clone());
         let begun = Box::pin(System::start(settings, environment, Handle::current())).await;
-        self.system = Some(begun.expect("the system starts"));
+        let system = begun.expect("the system starts");
+        self.pipes.lead_to(Some(system.boat.pipes()));
+        self.system = Some(system);
     }
 
     async fn end(&mut self) {
+        self.pipes.lead_to(None);
         if let Some(system) = self.system.take() {
             let drained = tokio::time::timeout(SOON, system.drain()).await;
             drained.expect("it drains");
@@ -317,7 +407,8 @@ impl Cluster {
         assert!(happened(&report), "no {event} for {target:?}: {report:#?}");
     }
 
-    /// Ends the system in order and returns its settings; fails on unexpected log lines.
+    /// Ends the system in order and returns its settings; fails on unexpected log lines, and on
+    /// panics that the runtime would hide.
     pub async fn stop(mut self) -> Settings {
         self.stop_worker.cancel();
         // The worker holds the stores.
@@ -326,6 +417,11 @@ impl Cluster {
         if let Some(logs) = self.logs.take() {
             logs.check();
         }
+        let panics = self
+            .world
+            .as_mut()
+            .map_or_else(Vec::new, PausedWorld::panics);
+        assert!(panics.is_empty(), "tasks ended with a panic: {panics:#?}");
         parts::forget(&self.settings).await;
         Settings::clone(&self.settings)
     }

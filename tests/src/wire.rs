@@ -5,22 +5,23 @@ use std::time::Duration;
 use api::codec::{Frames, decode_server, encode_client};
 use api::v1;
 use bytes::Bytes;
+use client::ByteStream;
 use futures_util::{SinkExt, StreamExt};
 use prost::Message as _;
 use protocol::frame::{Ack, AckItem, ClientFrame, Hello, Send, ServerFrame, VERSION, Welcome};
 use protocol::message::Content;
 use protocol::receipt::ReceiptKind;
 use protocol::{
-    Code, ConversationId, DeviceId, MessageId, Options, Placed, Platform, Recipient, SendId, Seq,
+    Code, ConversationId, DeviceId, MessageId, Options, Placed, Platform, Recipient, Seq,
 };
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_util::codec::Framed;
 
+use crate::paused::send_id;
 use crate::system::{Cluster, SOON};
 use crate::user;
 
@@ -37,17 +38,16 @@ pub const PORTS: [Port; 2] = [Port::WebSocket, Port::Tcp];
 
 /// Connection under the test's control.
 pub enum Wire {
-    WebSocket(Box<WebSocketStream<TcpStream>>),
-    Tcp(Framed<TcpStream, Frames>),
+    WebSocket(Box<WebSocketStream<Box<dyn ByteStream>>>),
+    Tcp(Framed<Box<dyn ByteStream>, Frames>),
 }
 
 impl Wire {
     pub async fn open(cluster: &Cluster, port: Port) -> Wire {
+        let stream = cluster.dial(port).await;
         match port {
             Port::WebSocket => {
-                let address = cluster.websocket();
-                let stream = TcpStream::connect(address).await.expect("connects");
-                let mut request = format!("ws://{address}/")
+                let mut request = format!("ws://{}/", cluster.websocket())
                     .into_client_request()
                     .expect("a request");
                 let subprotocol = "packetboat.v1".parse().expect("a header");
@@ -59,10 +59,7 @@ impl Wire {
                     .expect("upgrades");
                 Wire::WebSocket(Box::new(socket))
             }
-            Port::Tcp => {
-                let stream = TcpStream::connect(cluster.tcp()).await.expect("connects");
-                Wire::Tcp(Framed::new(stream, Frames::new(FRAME_MAX)))
-            }
+            Port::Tcp => Wire::Tcp(Framed::new(stream, Frames::new(FRAME_MAX))),
         }
     }
 
@@ -263,7 +260,7 @@ pub fn hello(token: String) -> Hello {
 /// First try of a text.
 pub fn send(to: i64, text: &str) -> Send {
     Send {
-        send_id: SendId::from_uuid(uuid::Uuid::new_v4()),
+        send_id: send_id(),
         to: Recipient::User(user(to)),
         options: Options::CHAT,
         content: Content::text(text),
