@@ -50,7 +50,8 @@ async fn largest_group(cluster: &Cluster) -> GroupId {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_to_the_largest_group_needs_less_than_a_gibibyte_and_private_chats_go_on() {
     // Time passes on several threads, and is measured.
-    let cluster = Cluster::on_sockets(settings(), |backends| backends).await;
+    let mut cluster = Cluster::on_sockets(settings(), |backends| backends).await;
+    cluster.waive_judges("it ends in the middle of a burst");
     let group = largest_group(&cluster).await;
     let mut owner = Wire::signed_in(&cluster, Port::Tcp, 1).await;
     ALLOCATED.reset_peak_usage();

@@ -11,6 +11,7 @@ mod dead_letters;
 mod doctor;
 mod groups;
 mod hiding;
+mod judging;
 mod listing;
 mod receipts;
 mod resending;

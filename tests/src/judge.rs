@@ -1,0 +1,228 @@
+//! Judges of any system at rest, whatever its test was about: the audit, the log against history
+//! and lists, and the doctor.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::task::Value;
+use backend::Backends;
+use backend::queue::Partition;
+use operator::Access;
+use operator::admin::audit;
+use operator::admin::doctor::{self, Stores};
+use operator::admin::log::Log;
+use operator::admin::{Doctor, Operators};
+use operator::doctor::CheckVerdict;
+use operator::lifecycle::Phases;
+use protocol::history::{IdRange, Order, PrivateRow};
+use protocol::keys::Topic;
+use protocol::ledger::LedgerEvent;
+use protocol::record::{Task, Work};
+use protocol::{ConversationId, MessageId, Recipient, Seq, UserId};
+use server::settings::Settings;
+
+use crate::evidence::Evidence;
+use crate::model::{Model, Talk};
+
+/// Upper bound of the rows of a user.
+const ALL: usize = 100_000;
+/// Records of the log read at a time.
+const PAGE: usize = 500;
+
+type Rows = BTreeMap<(UserId, MessageId), PrivateRow>;
+
+/// Judges over the parts as the services have them.
+pub(crate) struct Judges<'a> {
+    backends: &'a Backends,
+    doctor: Doctor,
+}
+
+impl<'a> Judges<'a> {
+    pub(crate) fn new(backends: &'a Backends, settings: &Settings) -> Judges<'a> {
+        let doctor = Doctor::new(doctor::Parts {
+            settings: settings.for_doctor(),
+            role: None,
+            stores: Stores::Memory,
+            access: Access::from(backends),
+            phases: Phases::default(),
+            operators: Operators::default(),
+            desk: None,
+            certificates: None,
+        });
+        Judges { backends, doctor }
+    }
+
+    /// Judges everything that the log accepted.
+    ///
+    /// # Errors
+    /// The first thing wrong, or not yet right.
+    pub(crate) async fn judge(&self) -> Result<(), String> {
+        self.audit().await?;
+        let log = accepted(self.backends).await.map_err(text)?;
+        let users: BTreeSet<UserId> = log.iter().flat_map(users_of).collect();
+        let rows = self.rows(&users).await.map_err(text)?;
+        let evidence = Evidence {
+            rows: &rows,
+            ledger: &BTreeMap::new(),
+            devices: Vec::new(),
+            standing: Vec::new(),
+            accepted: &BTreeMap::new(),
+            asked: &BTreeSet::new(),
+            repeats: &BTreeMap::new(),
+            late: &BTreeSet::new(),
+        };
+        evidence.judge_history()?;
+        let late = self.late(&log).await.map_err(text)?;
+        for (conversation, talk) in &Model::of(&log).talks {
+            let ConversationId::Private { low, high } = *conversation else {
+                continue;
+            };
+            if late.contains(conversation) {
+                continue;
+            }
+            for owner in [low, high] {
+                judge_order(owner, *conversation, talk, &rows)?;
+                self.judge_row(owner, *conversation, talk).await?;
+            }
+        }
+        self.examine(users).await
+    }
+
+    /// Audits the books, as an operator does.
+    async fn audit(&self) -> Result<(), String> {
+        let log = Log::new(self.backends.queue.clone());
+        let question = audit::AuditQuestion {
+            all: true,
+            ..audit::AuditQuestion::default()
+        };
+        let (ledger, now) = (self.backends.ledger.as_ref(), self.backends.clock.now());
+        let report = audit::audit(&log, ledger, &question, now).await;
+        let report = report.map_err(|error| error.to_string())?;
+        match report.balanced && report.in_flight == 0 {
+            true => Ok(()),
+            false => Err(format!("the audit says {report:?}")),
+        }
+    }
+
+    async fn rows(&self, users: &BTreeSet<UserId>) -> backend::Result<Rows> {
+        let mut rows = BTreeMap::new();
+        for user in users {
+            let (history, all) = (&self.backends.history, IdRange::default());
+            for row in history
+                .find_private(*user, all, Order::Forward, ALL)
+                .await?
+            {
+                rows.insert((*user, row.id), row);
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Conversations with a message that was a dead letter once: it may have its place later than
+    /// the log says, or none.
+    async fn late(&self, log: &[Work]) -> backend::Result<BTreeSet<ConversationId>> {
+        let messages: Vec<_> = log.iter().filter_map(message_of).collect();
+        let ids: Vec<MessageId> = messages.iter().map(|(id, _)| *id).collect();
+        let ledger = self.backends.ledger.trace(&ids).await?;
+        let lives = messages.into_iter().zip(ledger);
+        let late = lives.filter_map(|((_, conversation), entries)| {
+            let mut events = entries.iter().map(|entry| &entry.event);
+            let is_late = events.any(|event| matches!(event, LedgerEvent::Dead { .. }));
+            conversation.filter(|_| is_late)
+        });
+        Ok(late.collect())
+    }
+
+    /// Checks that a user's list has the end of the conversation.
+    async fn judge_row(
+        &self,
+        owner: UserId,
+        conversation: ConversationId,
+        talk: &Talk,
+    ) -> Result<(), String> {
+        let key = [(owner, conversation)];
+        let entries = self.backends.conversations.get(&key).await.map_err(text)?;
+        let end = entries[0].map(|entry| entry.row.end).unwrap_or_default();
+        let incoming = talk.view().iter().filter(|said| said.from != owner).count();
+        match (end.seq, end.incoming) == (talk.end(), incoming as u64) {
+            true => Ok(()),
+            false => Err(format!(
+                "the list of {owner} has {conversation} up to {end:?}, the log {incoming} of others up to {}",
+                talk.end()
+            )),
+        }
+    }
+
+    /// Examines the stores of each user, as a doctor does.
+    async fn examine(&self, users: BTreeSet<UserId>) -> Result<(), String> {
+        for user in users {
+            let report = self.doctor.examine(user).await;
+            let report = report.expect("it sees the stores");
+            // Warnings are of sessions that come and go, and of mail that has expired.
+            let mut differences = report.differences.items.iter();
+            if let Some(found) = differences.find(|it| it.verdict == CheckVerdict::Failure) {
+                return Err(format!("the doctor says of {user}: {found:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks that history has the messages of the log, in its order.
+fn judge_order(
+    owner: UserId,
+    conversation: ConversationId,
+    talk: &Talk,
+    rows: &Rows,
+) -> Result<(), String> {
+    let own = rows.values().filter(|row| row.owner == owner);
+    let own = own.filter(|row| row.conversation() == Some(conversation));
+    let mut got: Vec<(Seq, MessageId)> = own.map(|row| (row.seq, row.id)).collect();
+    got.sort_unstable();
+    let said = talk.view();
+    let expected: Vec<(Seq, MessageId)> = said.iter().map(|said| (said.seq, said.id)).collect();
+    match got == expected {
+        true => Ok(()),
+        false => Err(format!(
+            "history of {owner} has {got:?} of {conversation}, the log {expected:?}"
+        )),
+    }
+}
+
+/// Records of topic `message`, partition by partition in order.
+pub(crate) async fn accepted(backends: &Backends) -> backend::Result<Vec<Work>> {
+    let (queue, topic) = (&backends.queue, Topic::Message);
+    let mut accepted = Vec::new();
+    for number in 0..queue.partitions(topic) {
+        let partition = Partition { topic, number };
+        let (mut next, end) = queue.bounds(partition).await?;
+        while next < end {
+            let records = queue.read(partition, next, PAGE).await?;
+            next = records.last().expect("it has not ended").offset + 1;
+            let tasks = records.into_iter().map(|record| Task::decode(record.value));
+            accepted.extend(tasks.map(|task| task.expect("a task").work));
+        }
+    }
+    Ok(accepted)
+}
+
+fn message_of(work: &Work) -> Option<(MessageId, Option<ConversationId>)> {
+    match work {
+        Work::Message(task) => Some((task.message.id, task.message.conversation())),
+        Work::Deliver(_) | Work::Kickout(_) => None,
+    }
+}
+
+/// Sender and recipient of a message.
+fn users_of(work: &Work) -> Vec<UserId> {
+    let Work::Message(task) = work else {
+        return Vec::new();
+    };
+    match task.message.to {
+        Recipient::User(to) => vec![task.message.from, to],
+        Recipient::Group(_) => vec![task.message.from],
+    }
+}
+
+fn text(error: backend::Error) -> String {
+    error.to_string()
+}
