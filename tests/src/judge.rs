@@ -146,7 +146,8 @@ impl<'a> Judges<'a> {
         match (end.seq, end.incoming) == (talk.end(), incoming as u64) {
             true => Ok(()),
             false => Err(format!(
-                "the list of {owner} has {conversation} up to {end:?}, the log {incoming} of others up to {}",
+                "the list of {owner} has {conversation} up to {end:?}, \
+                 the log {incoming} of others up to {}",
                 talk.end()
             )),
         }
