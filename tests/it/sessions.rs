@@ -285,8 +285,10 @@ async fn a_deaf_client_that_keeps_coming_back_cannot_hold_a_message() {
         .assert_traced(id, "StoredOffline", Some("2/desktop"))
         .await;
     cluster.assert_settled(1).await;
-    // A reconnect would displace the next device: the newest sign-in counts.
+    // A reconnect would displace the next device, also one that is under way: the newest sign-in
+    // counts.
     deaf.close().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
     let mut bea = cluster.device(2).named("hears").ready().await;
     assert_eq!(text(&bea.hear().await), "hello?");
     bea.hears_nothing().await;

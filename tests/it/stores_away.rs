@@ -6,7 +6,7 @@ use backend::hook::Fault;
 use client::core::SendStatus;
 use protocol::{Code, UserId};
 use tests::faults::{HISTORY, MAILBOX, MESSAGES};
-use tests::person::{accepted, reaches};
+use tests::person::{accepted, done, reaches};
 use tests::wire::{Port, Wire, send};
 use tests::{Cluster, settings};
 
@@ -91,7 +91,7 @@ async fn a_mailbox_that_is_away_keeps_nobody_out() {
     let two = UserId::new(2).expect("a user");
     let ada = cluster.device(1).ready().await;
     let mut early = ada.write(2, "before").await;
-    accepted(&mut early).await;
+    done(&mut early).await.expect("placed");
 
     faults.begin(MAILBOX.about(two.get()), Fault::Unavailable);
     let mut bea = cluster.device(2).ready().await;

@@ -13,9 +13,10 @@ use operator::admin::log::Log;
 use operator::admin::{Doctor, Operators};
 use operator::doctor::CheckVerdict;
 use operator::lifecycle::Phases;
-use protocol::history::{IdRange, Order, PrivateRow};
+use protocol::history::{IdRange, Order};
 use protocol::keys::Topic;
 use protocol::ledger::LedgerEvent;
+use protocol::message_row::{MessageRow, Owner};
 use protocol::record::{Task, Work};
 use protocol::{ConversationId, MessageId, Recipient, Seq, UserId};
 use server::settings::Settings;
@@ -23,12 +24,12 @@ use server::settings::Settings;
 use crate::evidence::Evidence;
 use crate::model::{Model, Talk};
 
-/// Upper bound of the rows of a user.
+/// Upper bound of the rows of an owner.
 const ALL: usize = 100_000;
 /// Records of the log read at a time.
 const PAGE: usize = 500;
 
-type Rows = BTreeMap<(UserId, MessageId), PrivateRow>;
+type Rows = BTreeMap<(Owner, MessageId), MessageRow>;
 
 /// Judges over the parts as the services have them.
 pub(crate) struct Judges<'a> {
@@ -59,7 +60,16 @@ impl<'a> Judges<'a> {
         self.audit().await?;
         let log = accepted(self.backends).await.map_err(text)?;
         let users: BTreeSet<UserId> = log.iter().flat_map(users_of).collect();
-        let rows = self.rows(&users).await.map_err(text)?;
+        let model = Model::of(&log);
+        let groups = model
+            .talks
+            .keys()
+            .filter_map(|conversation| match conversation {
+                ConversationId::Group(group) => Some(Owner::Group(*group)),
+                ConversationId::Private { .. } | ConversationId::System(_) => None,
+            });
+        let owners = users.iter().map(|user| Owner::User(*user)).chain(groups);
+        let rows = self.rows(owners).await.map_err(text)?;
         let evidence = Evidence {
             rows: &rows,
             ledger: &BTreeMap::new(),
@@ -72,16 +82,21 @@ impl<'a> Judges<'a> {
         };
         evidence.judge_history()?;
         let late = self.late(&log).await.map_err(text)?;
-        for (conversation, talk) in &Model::of(&log).talks {
-            let ConversationId::Private { low, high } = *conversation else {
-                continue;
-            };
+        for (conversation, talk) in &model.talks {
             if late.contains(conversation) {
                 continue;
             }
-            for owner in [low, high] {
-                judge_order(owner, *conversation, talk, &rows)?;
-                self.judge_row(owner, *conversation, talk).await?;
+            match *conversation {
+                ConversationId::Private { low, high } => {
+                    for owner in [low, high] {
+                        judge_order(Owner::User(owner), *conversation, talk, &rows)?;
+                        self.judge_row(owner, *conversation, talk).await?;
+                    }
+                }
+                ConversationId::Group(group) => {
+                    judge_order(Owner::Group(group), *conversation, talk, &rows)?;
+                }
+                ConversationId::System(_) => {}
             }
         }
         self.examine(users).await
@@ -103,15 +118,12 @@ impl<'a> Judges<'a> {
         }
     }
 
-    async fn rows(&self, users: &BTreeSet<UserId>) -> backend::Result<Rows> {
+    async fn rows(&self, owners: impl Iterator<Item = Owner>) -> backend::Result<Rows> {
         let mut rows = BTreeMap::new();
-        for user in users {
-            let (history, all) = (&self.backends.history, IdRange::default());
-            for row in history
-                .find_private(*user, all, Order::Forward, ALL)
-                .await?
-            {
-                rows.insert((*user, row.id), row);
+        for owner in owners {
+            let (messages, all) = (&self.backends.messages, IdRange::default());
+            for row in messages.find(owner, all, Order::Forward, ALL).await? {
+                rows.insert((owner, row.id()), row);
             }
         }
         Ok(rows)
@@ -170,21 +182,21 @@ impl<'a> Judges<'a> {
 
 /// Checks that history has the messages of the log, in its order.
 fn judge_order(
-    owner: UserId,
+    owner: Owner,
     conversation: ConversationId,
     talk: &Talk,
     rows: &Rows,
 ) -> Result<(), String> {
     let own = rows.values().filter(|row| row.owner == owner);
-    let own = own.filter(|row| row.conversation() == Some(conversation));
-    let mut got: Vec<(Seq, MessageId)> = own.map(|row| (row.seq, row.id)).collect();
+    let own = own.filter(|row| row.placed.conversation == conversation);
+    let mut got: Vec<(Seq, MessageId)> = own.map(|row| (row.seq(), row.id())).collect();
     got.sort_unstable();
     let said = talk.view();
     let expected: Vec<(Seq, MessageId)> = said.iter().map(|said| (said.seq, said.id)).collect();
     match got == expected {
         true => Ok(()),
         false => Err(format!(
-            "history of {owner} has {got:?} of {conversation}, the log {expected:?}"
+            "history of {owner:?} has {got:?} of {conversation}, the log {expected:?}"
         )),
     }
 }

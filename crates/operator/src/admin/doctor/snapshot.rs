@@ -179,7 +179,7 @@ impl Reader<'_> {
 
     /// Fills in the row of each entry; for an entry without one, a copy made from the peer's row.
     async fn compare(&self, entries: &mut [MailEntry]) -> Result<(), UnreadReason> {
-        let keys: Vec<_> = entries.iter().map(|entry| (self.user, entry.id)).collect();
+        let keys: Vec<_> = entries.iter().map(|entry| self.key(entry)).collect();
         let rows = self.rows(&keys).await?;
         let mut rowless = Vec::new();
         for (entry, row) in entries.iter_mut().zip(rows) {
@@ -202,20 +202,27 @@ impl Reader<'_> {
 
     async fn rows(
         &self,
-        keys: &[(UserId, MessageId)],
+        keys: &[(Owner, MessageId)],
     ) -> Result<Vec<Option<MessageRow>>, UnreadReason> {
-        let keys = keys.iter().map(|(user, id)| (Owner::User(*user), *id));
-        let keys: Vec<_> = keys.collect();
-        let asked = self.backends.messages.rows(&keys);
+        let asked = self.backends.messages.rows(keys);
         self.ask(COMPARED_UNTIL, asked).await
     }
 
+    /// Key of the row that a waiting message has. Without a readable body it counts as a private one.
+    fn key(&self, entry: &MailEntry) -> (Owner, MessageId) {
+        let owner = match entry.body {
+            Body::Says(conversation, _) => Owner::of(conversation, self.user),
+            Body::Gone | Body::Unreadable => Owner::User(self.user),
+        };
+        (owner, entry.id)
+    }
+
     /// Key of the peer's row of the same message.
-    fn other_side(&self, entry: &MailEntry) -> Option<(UserId, MessageId)> {
+    fn other_side(&self, entry: &MailEntry) -> Option<(Owner, MessageId)> {
         let Body::Says(conversation, _) = entry.body else {
             return None;
         };
-        Some((conversation.peer_of(self.user)?, entry.id))
+        Some((Owner::User(conversation.peer_of(self.user)?), entry.id))
     }
 
     /// Reads the list, then heads, then rows.
