@@ -177,10 +177,16 @@ impl Living {
         }
         match event {
             Event::Frame(frame) => {
-                let name = frame_name(&frame);
-                self.world
-                    .trace
-                    .add(&self.name, format_args!("hears {name}"));
+                let (name, trace) = (frame_name(&frame), &self.world.trace);
+                match &frame {
+                    ServerFrame::Refused { send_id, refusal } => {
+                        trace.add(
+                            &self.name,
+                            format_args!("hears {name} {send_id}: {refusal}"),
+                        );
+                    }
+                    _ => trace.add(&self.name, format_args!("hears {name}")),
+                }
                 self.world.judge_receipts(&frame);
                 self.device
                     .lock()

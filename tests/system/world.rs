@@ -1,8 +1,9 @@
 //! World: its stores, hosts, devices and time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use api::transport::Connector;
@@ -16,11 +17,13 @@ use operator::admin::{Doctor, Operators};
 use operator::lifecycle::Phases;
 use parking_lot::Mutex;
 use protocol::frame::ServerFrame;
+use protocol::ticket::KeyFile;
 use protocol::{DeviceId, Incarnation, Platform, Timestamp, UserId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use server::compose::Environment;
 use server::settings::Settings;
+use tempfile::TempDir;
 use tests::actions::{START, TROUBLE, user};
 use tests::core_device::CoreDevice;
 use tests::world::{Life, Names, Outages, Panics, Trace};
@@ -88,6 +91,19 @@ pub(crate) fn run(plan: Plan) -> (Result<(), String>, Arc<Trace>) {
     }
 }
 
+/// File with the keys of tickets, one for the stations of all worlds.
+fn ticket_keys() -> &'static Path {
+    static FILE: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let (_, file) = FILE.get_or_init(|| {
+        let dir = TempDir::new().expect("a directory");
+        let file = dir.path().join("keys");
+        let keys = KeyFile::new(7, [7; 32]).to_text();
+        std::fs::write(&file, keys).expect("a file");
+        (dir, file)
+    });
+    file
+}
+
 fn settings(plan: &Plan) -> Settings {
     let mut settings = Settings::default();
     settings.lift_limits();
@@ -96,6 +112,8 @@ fn settings(plan: &Plan) -> Settings {
     settings.boat.trace_share = 0.0;
     settings.station.list_margin = LIST_MARGIN;
     settings.carrier.list_margin = LIST_MARGIN;
+    settings.station.tickets.keys_file = Some(ticket_keys().to_owned());
+    settings.station.tickets.required = true;
     settings.embedded.queue.partitions = plan.partitions;
     settings.carrier.shards = 1;
     if !plan.keeps_pages {

@@ -24,6 +24,11 @@ use crate::backoff::Backoff;
 use crate::boat_directory::{BoatDirectory, DirectoryView};
 use crate::boat_outbox::BoatOutbox;
 
+/// Longest opening of a stream; a boat answers at once. Without an answer every push would be sent
+/// into the same silence.
+const OPENING: Duration = Duration::from_secs(5);
+const UNANSWERED: &str = "the boat does not answer the call for a stream";
+
 /// Report of a boat's stream to its shard.
 #[derive(Debug)]
 pub(crate) enum BoatMessage {
@@ -208,7 +213,10 @@ impl Stream {
 
     /// Reads outcomes until the stream ends.
     async fn converse(&mut self) -> Result<(), tonic::Status> {
-        let mut outcomes = self.client.deliver(self.outbox.open()).await?.into_inner();
+        let opening = self.client.deliver(self.outbox.open());
+        let opened = tokio::time::timeout(OPENING, opening).await;
+        let opened = opened.unwrap_or_else(|_| Err(tonic::Status::deadline_exceeded(UNANSWERED)));
+        let mut outcomes = opened?.into_inner();
         while let Some(batch) = outcomes.message().await? {
             self.backoff.succeeded();
             let outcomes = batch.outcomes.iter().map(outcome).collect();

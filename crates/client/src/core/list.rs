@@ -17,7 +17,20 @@ pub(super) struct ConversationListState {
     /// Own group messages newer than the server's last row: a group's row does not count others'
     /// messages apart.
     own: BTreeMap<ConversationId, BTreeSet<Seq>>,
+    /// Reads and clears of conversations without a row: the server may have made the row that
+    /// comes before it recorded them.
+    early: BTreeMap<ConversationId, EarlyMarks>,
 }
+
+#[derive(Clone, Copy, Debug, Default)]
+struct EarlyMarks {
+    read_seq: Seq,
+    cleared_seq: Seq,
+}
+
+/// Conversations without a row whose marks are remembered; beyond, the first is forgotten, and
+/// shown as its row says.
+const EARLY_MAX: usize = 1024;
 
 /// Own messages remembered per group until the server's next row; beyond, the oldest are forgotten
 /// and, if that row is older than they are, counted as others' until the row after it.
@@ -29,7 +42,16 @@ impl ConversationListState {
             rows,
             recalled: BTreeMap::new(),
             own: BTreeMap::new(),
+            early: BTreeMap::new(),
         }
+    }
+
+    /// Marks of a conversation that has no row yet.
+    fn early(&mut self, conversation: ConversationId) -> &mut EarlyMarks {
+        if self.early.len() >= EARLY_MAX && !self.early.contains_key(&conversation) {
+            self.early.pop_first();
+        }
+        self.early.entry(conversation).or_default()
     }
 
     /// True if the server's list named the conversation.
@@ -45,8 +67,13 @@ impl ConversationListState {
     /// Takes a row from the server and adds the messages newer than it. The flag: the server does
     /// not yet know how far we have read, and must be asked again.
     fn listed(&mut self, summary: Summary) -> (Summary, bool) {
+        let early = self.early.remove(&summary.conversation);
         let row = self.rows.entry(summary.conversation);
         let row = row.or_insert_with(|| summary.clone());
+        if let Some(early) = early {
+            row.read_seq = row.read_seq.max(early.read_seq);
+            row.cleared_seq = row.cleared_seq.max(early.cleared_seq);
+        }
         let later = match summary.conversation {
             ConversationId::Group(_) => {
                 let own = self.own.get_mut(&summary.conversation);
@@ -93,10 +120,13 @@ impl ConversationListState {
     /// Counts a shown message.
     fn shown(&mut self, placed: &Placed, me: UserId) -> Option<Summary> {
         let conversation = placed.conversation;
-        let row = self
-            .rows
-            .entry(conversation)
-            .or_insert_with(|| empty(conversation));
+        let early = self.early.remove(&conversation).unwrap_or_default();
+        let row = self.rows.entry(conversation);
+        let row = row.or_insert_with(|| Summary {
+            read_seq: early.read_seq,
+            cleared_seq: early.cleared_seq,
+            ..empty(conversation)
+        });
         if placed.position.seq <= row.seq {
             return None;
         }
@@ -148,7 +178,11 @@ impl ConversationListState {
 
     /// Takes messages up to `seq` from the list. The flag: the server must be asked for the row.
     fn cleared(&mut self, conversation: ConversationId, seq: Seq) -> Option<(Summary, bool)> {
-        let row = self.rows.get_mut(&conversation)?;
+        let Some(row) = self.rows.get_mut(&conversation) else {
+            let early = self.early(conversation);
+            early.cleared_seq = early.cleared_seq.max(seq);
+            return None;
+        };
         row.cleared_seq = row.cleared_seq.max(seq);
         let is_all = seq >= row.seq;
         if is_all {
@@ -167,7 +201,11 @@ impl ConversationListState {
 
     /// Marks messages up to `seq` as read. The flag: only the server knows how many are left.
     fn read(&mut self, conversation: ConversationId, seq: Seq) -> Option<(Summary, bool)> {
-        let row = self.rows.get_mut(&conversation)?;
+        let Some(row) = self.rows.get_mut(&conversation) else {
+            let early = self.early(conversation);
+            early.read_seq = early.read_seq.max(seq);
+            return None;
+        };
         if seq <= row.read_seq {
             return None;
         }

@@ -1,13 +1,13 @@
 use std::time::Duration;
 
 use protocol::frame::{
-    Ack, AckItem, Acked, ClientFrame, HistoryRange, ServerFrame, SyncAnswer, SyncQuery,
+    Ack, AckItem, Acked, ClientFrame, HistoryRange, ServerFrame, Summary, SyncAnswer, SyncQuery,
 };
 use protocol::loaded_ranges::OlderRange;
-use protocol::receipt::ReceiptKind;
+use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::{Code, Platform, Refusal, Seq};
 
-use super::device::{Device, id, message, message_of, summary, with};
+use super::device::{Device, id, message, message_of, summary, user, with};
 use super::world::START;
 use crate::core::{
     Action, CatchUp, Cursor, Event, Kept, Limits, Origin, Reset, Settings, Snapshot,
@@ -490,6 +490,34 @@ fn the_list_is_read_page_by_page_and_its_version_kept_at_the_end() {
         "the earliest is safe"
     );
     assert!(device.is_ready());
+}
+
+// Seed 922 of the simulation of whole systems: the server read the list, another device read the
+// conversation, and the receipt overtook the list.
+#[test]
+fn a_read_from_before_the_list_is_in_it() {
+    let mut device = Device::new();
+    device.sign_in();
+    let read = |seq| {
+        ServerFrame::Receipts(vec![Receipt {
+            kind: ReceiptKind::Read,
+            conversation: with(2),
+            id: id(seq),
+            seq: Seq(seq),
+            by: user(1),
+            at: START,
+        }])
+    };
+    device.hear(read(3));
+    device.hear(read(2));
+    let unread = Summary {
+        unread: 3,
+        ..summary(2, 3)
+    };
+    device.list(vec![unread]);
+    let row = device.core.list().find(|row| row.conversation == with(2));
+    let row = row.expect("a row");
+    assert_eq!((row.read_seq, row.unread), (Seq(3), 0));
 }
 
 #[test]
