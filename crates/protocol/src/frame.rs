@@ -352,6 +352,8 @@ pub struct PinPage {
     pub marks: BTreeMap<Seq, MessageMarks>,
     /// Ask again with `before` = this; `None` at the end.
     pub next: Option<Seq>,
+    /// Changes up to this one are included.
+    pub rev: u64,
 }
 
 /// Messages that the user hid.

@@ -49,6 +49,7 @@ pub use self::needs::{
     ReadFacts, Slice,
 };
 pub use self::page_key::PageKey;
+pub use self::pins::PINS_MAX;
 pub use self::rules::{
     AHEAD_MAX, DensePage, check_cursor, check_rev, dense_changes, dense_page, fitting, list_from,
     may_go_on, may_read, page_limit,

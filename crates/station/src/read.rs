@@ -18,7 +18,7 @@ use futures_util::future::{FutureExt, try_join_all};
 use futures_util::stream::{self, StreamExt};
 use parking_lot::Mutex;
 use protocol::cache::CacheKey;
-use protocol::frame::SyncPage;
+use protocol::frame::{SyncPage, SyncQuery};
 use protocol::reading::{self, Fill, ReadFacts, ReadOutcome, ReadQuestion, ReadRules, Unanswered};
 use protocol::{Code, ConversationId, Placed, Refusal, Seq, UserId};
 
@@ -51,6 +51,9 @@ impl Reader {
     pub(crate) async fn answer(&self, call: SyncCall) -> Result<SyncPage, Refusal> {
         let user = call.user;
         self.limits.question(user)?;
+        // One permit for the list of pins and the messages in it, which are read one after the other.
+        let is_of_pins = matches!(call.request.query, SyncQuery::Pins { .. });
+        let _read = is_of_pins.then(|| self.limits.read(user)).transpose()?;
         let question = ReadQuestion {
             user,
             query: &call.request.query,

@@ -648,12 +648,14 @@ pub(crate) fn sync_page() -> impl Strategy<Value = SyncPage> {
         (
             vec(placed(), 0..3),
             btree_map(seq(), marks(), 0..3),
-            option::of(1..=u64::MAX)
+            option::of(1..=u64::MAX),
+            any::<u64>()
         )
-            .prop_map(|(messages, marks, next)| SyncAnswer::Pins(PinPage {
+            .prop_map(|(messages, marks, next, rev)| SyncAnswer::Pins(PinPage {
                 messages,
                 marks,
-                next: next.map(Seq)
+                next: next.map(Seq),
+                rev
             })),
     ];
     (any::<u32>(), answer).prop_map(|(request, answer)| SyncPage { request, answer })

@@ -235,6 +235,7 @@ impl TryFrom<v1::SyncPage> for SyncPage {
                 messages: list("page.messages", pins.messages, usize::MAX)?,
                 marks: marks_of(pins.marked)?,
                 next: (pins.next != 0).then_some(Seq(pins.next)),
+                rev: pins.rev,
             }),
         };
         Ok(SyncPage {
@@ -278,6 +279,7 @@ impl From<&SyncPage> for v1::SyncPage {
                 messages: pins.messages.iter().map(v1::MsgChat::from).collect(),
                 marked: marked(&pins.marks),
                 next: pins.next.map_or(0, |next| next.0),
+                rev: pins.rev,
             }),
         };
         v1::SyncPage {

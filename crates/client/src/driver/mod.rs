@@ -436,7 +436,7 @@ impl Client {
     }
 
     /// Pinned messages of a conversation before `before`, newest first; as many as the server gives
-    /// in one page.
+    /// in one page. To stay up to date, apply the changes behind the page's `rev`.
     pub async fn pins(
         &self,
         conversation: ConversationId,

@@ -10,18 +10,22 @@ use crate::frame::PinPage;
 use crate::message_row::Owner;
 use crate::{ConversationId, Placed, Seq};
 
+/// Maximum number of pins of a page: each costs a row and the changes of a message.
+pub const PINS_MAX: usize = 20;
+
 impl Reading<'_> {
     /// Pins by the places of their messages, for users who may read these. A page may have fewer
-    /// messages than pins, and more pages behind it: recalled messages stay in the list of pins, and
-    /// are left out here.
+    /// messages than pins, and more pages behind it: a recalled message that is still in the list of
+    /// pins is left out here, and so is one behind the head that has no row yet. Changes up to the
+    /// rev of the head are included, since the head is read first; of later ones, some may be.
     pub(super) fn pins(
         &self,
         conversation: ConversationId,
         before: Option<Seq>,
         limit: u32,
     ) -> Needing<PinPage> {
-        let ReadAccess { floor, .. } = self.access(conversation, |_| false)?;
-        let limit = page_limit(limit, self.rules.page_max);
+        let ReadAccess { floor, head, .. } = self.access(conversation, |_| false)?;
+        let limit = page_limit(limit, self.rules.page_max.min(PINS_MAX));
         let pins = self.ask.pins(Slice {
             of: conversation,
             after: before.unwrap_or(Seq(u64::MAX)),
@@ -38,8 +42,12 @@ impl Reading<'_> {
         let (rows, overlays) = (self.ask.rows(keys), self.ask.overlays(places));
         let (rows, overlays) = (rows?, overlays?);
         let (mut messages, mut marks): (Vec<Placed>, _) = (Vec::new(), BTreeMap::new());
-        for (row, overlay) in rows.iter().zip(overlays) {
-            let row = row.as_ref().ok_or_else(|| hole(conversation))?;
+        for ((seq, _), (row, overlay)) in readable.iter().zip(rows.iter().zip(overlays)) {
+            let row = match row {
+                Some(row) => row,
+                None if *seq > head.seq => continue,
+                None => return Err(hole(conversation).into()),
+            };
             let mut placed = row.placed.clone();
             let shown = overlay.show(&mut placed).unwrap_or_default();
             if shown.pinned.is_some() {
@@ -61,6 +69,7 @@ impl Reading<'_> {
             messages,
             marks,
             next,
+            rev: head.rev,
         })
     }
 }

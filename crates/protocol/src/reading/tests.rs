@@ -7,12 +7,15 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use self::sources::{Sources, rows_of};
-use super::{CACHED_GROUPS_MAX, COUNTED_MAX, Fact, GROUPS_TOGETHER, LATEST_MAX, Need, READERS_MAX};
+use super::{
+    CACHED_GROUPS_MAX, COUNTED_MAX, Fact, GROUPS_TOGETHER, LATEST_MAX, Need, PINS_MAX, READERS_MAX,
+};
+use crate::change::ChangeKind;
 use crate::frame::{HistoryPage, HistoryRange, ListPage, SyncAnswer, SyncQuery};
 use crate::message_row::Owner;
 use crate::writer::tests::log::{Act, Log, acts, group, user};
 use crate::writer::tests::store::Store;
-use crate::{Code, ConversationId, Refusal, Seq, Timestamp, UserId};
+use crate::{Code, ConversationId, MessageId, Refusal, Seq, Timestamp, UserId};
 
 fn conversations(of: UserId) -> Vec<ConversationId> {
     let private = (1..=3)
@@ -90,6 +93,8 @@ proptest! {
             loop {
                 let page = history(&mut sources, who, of, range, limit).expect("readable");
                 prop_assert!(page.messages.len() <= limit as usize);
+                let head = sources.store.heads.get(&conversation).copied().unwrap_or_default();
+                prop_assert_eq!(page.rev, head.rev);
                 let last = page.messages.last().map(|placed| placed.position.seq);
                 for placed in page.messages {
                     let marks = page.marks.get(&placed.position.seq).cloned();
@@ -326,6 +331,59 @@ proptest! {
     }
 }
 
+/// A pin whose row cannot be read is a hole, unless its place is behind the head: the row comes.
+#[test]
+fn a_pin_without_a_row_is_a_hole_only_up_to_the_head() {
+    let pin = ChangeKind::Pin { on: true };
+    let acts = [Act::say(1, 2), Act::say(1, 2), Act::change(1, 2, 0, pin)];
+    let mut sources = Sources::new(written(&acts), 100);
+    let conversation = ConversationId::private(user(1), user(2)).expect("two");
+    let head = sources.store.heads[&conversation];
+    let query = SyncQuery::Pins {
+        conversation,
+        before: None,
+        limit: 0,
+    };
+    let mut with_pin = |seq: Seq| {
+        sources.answer_altered(user(1), &query, |fact| {
+            if let Fact::Pins(pins) = fact {
+                let id = MessageId::new(i64::MAX).expect("positive");
+                pins.insert(0, (seq, id));
+            }
+        })
+    };
+    let Ok(SyncAnswer::Pins(page)) = with_pin(head.seq.next()) else {
+        panic!("a page")
+    };
+    let seqs = page.messages.iter().map(|placed| placed.position.seq);
+    assert_eq!(seqs.collect::<Vec<_>>(), [Seq(1)]);
+    assert_eq!((page.rev, page.next), (head.rev, None));
+    let hole = with_pin(head.seq).map_err(|refusal| refusal.code);
+    assert_eq!(hole, Err(Code::Unavailable));
+}
+
+/// A page of pins is small, whatever its reader asks for.
+#[test]
+fn a_page_of_pins_is_small() {
+    let count = PINS_MAX + 1;
+    let pin = |subject| Act::change(1, 2, subject, ChangeKind::Pin { on: true });
+    let says = (0..count).map(|_| Act::say(1, 2));
+    let acts: Vec<Act> = says.chain((0..count).map(pin)).collect();
+    let mut sources = Sources::new(written(&acts), 100);
+    let conversation = ConversationId::private(user(1), user(2)).expect("two");
+    for limit in [0, u32::MAX] {
+        let query = SyncQuery::Pins {
+            conversation,
+            before: None,
+            limit,
+        };
+        let Ok(SyncAnswer::Pins(page)) = sources.answer(user(1), &query) else {
+            panic!("a page")
+        };
+        assert_eq!((page.messages.len(), page.next), (PINS_MAX, Some(Seq(2))));
+    }
+}
+
 /// Something happened to the entry that the answer is made from: it is made anew, without one.
 #[test]
 fn an_entry_that_changed_meanwhile_is_not_believed() {
@@ -493,6 +551,6 @@ fn numbers_of_the_rules_are_these() {
         (GROUPS_TOGETHER, CACHED_GROUPS_MAX, LATEST_MAX),
         (128, 1000, 100)
     );
-    assert_eq!((COUNTED_MAX, READERS_MAX), (1000, 500));
+    assert_eq!((COUNTED_MAX, READERS_MAX, PINS_MAX), (1000, 500, 20));
     assert_eq!(super::AHEAD_MAX, Duration::from_secs(600));
 }

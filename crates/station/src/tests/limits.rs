@@ -175,6 +175,26 @@ async fn only_pages_that_history_is_asked_for_count() {
     assert_eq!(page(1, 2).await, Ok(2));
 }
 
+// Pins may be far back, and no memory has them.
+#[tokio::test(start_paused = true)]
+async fn each_page_of_pins_counts_as_one_of_history() {
+    let world = world_with(Config {
+        user_history_reads_burst: count(2),
+        ..Config::default()
+    })
+    .await;
+    world.place(1, 2, 1, "text").await;
+    let pins = || SyncQuery::Pins {
+        conversation: between(1, 2),
+        before: None,
+        limit: 0,
+    };
+    assert!(world.ask(1, pins()).await.is_ok());
+    assert!(world.ask(1, pins()).await.is_ok());
+    assert_eq!(refusal_of(&world, 1, pins()).await.code, Code::RateLimited);
+    assert!(world.ask(2, pins()).await.is_ok(), "the other side");
+}
+
 // A slow store takes the places of its readers, and of nobody else.
 #[tokio::test(start_paused = true)]
 async fn where_history_has_too_much_to_do_only_its_readers_wait() {
