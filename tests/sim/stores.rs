@@ -79,8 +79,7 @@ impl Stores {
             }
             Need::Pins(Slice { of, after, limit }) => {
                 let before = self.altered.range((*of, Seq::ZERO)..(*of, *after)).rev();
-                let on = |overlay: &Overlay| overlay.pinned.as_ref()?.value;
-                let pins = before.filter(|(_, overlay)| on(overlay).is_some());
+                let pins = before.filter(|(_, overlay)| overlay.pin().is_some());
                 let pins =
                     pins.filter_map(|((_, seq), _)| Some((*seq, self.id_at(user, *of, *seq)?)));
                 Fact::Pins(pins.take(*limit).collect())

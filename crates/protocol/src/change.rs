@@ -34,6 +34,7 @@ use serde::{Deserialize, Serialize};
 pub use self::ruling::{ChangeRuling, Known, Requester, rule};
 
 use crate::conversation::Head;
+use crate::frame::SMALL;
 use crate::group::{GroupCommand, Role};
 use crate::history::Version;
 use crate::message::Content;
@@ -136,6 +137,26 @@ impl ChangeKind {
         }
     }
 
+    /// The change of a message that it asks for, with `content` where it carries a text; `None` for
+    /// one of another scope.
+    pub fn of_message(&self, content: &Content) -> Option<MessageChange> {
+        match self {
+            ChangeKind::Recall => Some(MessageChange::Recall),
+            ChangeKind::Edit => Some(MessageChange::Edit(Content {
+                change: None,
+                ..content.clone()
+            })),
+            ChangeKind::React { reaction, on } => Some(MessageChange::React {
+                reaction: reaction.clone(),
+                on: *on,
+            }),
+            ChangeKind::Pin { on } => Some(MessageChange::Pin { on: *on }),
+            ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Hide | ChangeKind::Wish(_) => {
+                None
+            }
+        }
+    }
+
     /// True if the content beside it carries a text.
     pub const fn has_text(&self) -> bool {
         matches!(self, ChangeKind::Edit)
@@ -177,6 +198,9 @@ pub enum MessageChange {
     React { reaction: Reaction, on: bool },
     /// Pins the message, or takes the pin off. A recall takes it off, too.
     Pin { on: bool },
+    /// Kind of a later version, on a client that does not know it: uses its rev and changes nothing.
+    /// No record asks for one.
+    Unknown,
 }
 
 impl MessageChange {
@@ -185,7 +209,7 @@ impl MessageChange {
         match self {
             MessageChange::Recall => *content = content.emptied(),
             MessageChange::Edit(edited) => content.clone_from(edited),
-            MessageChange::React { .. } | MessageChange::Pin { .. } => {}
+            MessageChange::React { .. } | MessageChange::Pin { .. } | MessageChange::Unknown => {}
         }
     }
 
@@ -196,13 +220,14 @@ impl MessageChange {
             MessageChange::Edit(_) => "edit",
             MessageChange::React { .. } => "reaction",
             MessageChange::Pin { .. } => "pin",
+            MessageChange::Unknown => "unknown",
         }
     }
 
     /// False for one that takes something back.
     pub const fn is_on(&self) -> bool {
         match self {
-            MessageChange::Recall | MessageChange::Edit(_) => true,
+            MessageChange::Recall | MessageChange::Edit(_) | MessageChange::Unknown => true,
             MessageChange::React { on, .. } | MessageChange::Pin { on } => *on,
         }
     }
@@ -210,8 +235,8 @@ impl MessageChange {
     /// Size on the wire in bytes, estimated slightly high.
     pub fn weight(&self) -> usize {
         match self {
-            MessageChange::Recall | MessageChange::Pin { .. } => 0,
-            MessageChange::Edit(content) => 64 + content.data.len(),
+            MessageChange::Recall | MessageChange::Pin { .. } | MessageChange::Unknown => 0,
+            MessageChange::Edit(content) => SMALL + content.data.len(),
             MessageChange::React { .. } => REACTION_BYTES_MAX,
         }
     }
@@ -220,7 +245,10 @@ impl MessageChange {
     pub fn content_size(&self) -> usize {
         match self {
             MessageChange::Edit(content) => content.data.len(),
-            MessageChange::Recall | MessageChange::React { .. } | MessageChange::Pin { .. } => 0,
+            MessageChange::Recall
+            | MessageChange::React { .. }
+            | MessageChange::Pin { .. }
+            | MessageChange::Unknown => 0,
         }
     }
 }
@@ -244,21 +272,7 @@ impl ChangeRequest {
     /// operation or a group command.
     pub fn of(message: &Message) -> Option<ChangeRequest> {
         let ChangeOf { subject, kind } = message.content.change.as_deref()?;
-        let change = match kind {
-            ChangeKind::Recall => MessageChange::Recall,
-            ChangeKind::Edit => MessageChange::Edit(Content {
-                change: None,
-                ..message.content.clone()
-            }),
-            ChangeKind::React { reaction, on } => MessageChange::React {
-                reaction: reaction.clone(),
-                on: *on,
-            },
-            ChangeKind::Pin { on } => MessageChange::Pin { on: *on },
-            ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Hide | ChangeKind::Wish(_) => {
-                return None;
-            }
-        };
+        let change = kind.of_message(&message.content)?;
         Some(ChangeRequest {
             id: message.id,
             send_id: message.send_id,
@@ -336,6 +350,7 @@ impl Overlay {
                 self.reactions.extend(now.map(|now| (key, now)));
             }
             MessageChange::Pin { on } => write(&mut self.pinned, version, on.then_some(done)),
+            MessageChange::Unknown => {}
         }
     }
 
@@ -376,13 +391,19 @@ impl Overlay {
             recalled: self.recalled.as_ref().map(|recalled| recalled.value),
             edited: self.edited.as_ref().map(|edited| edited.value.1),
             reactions,
-            pinned: self.pin().filter(|_| self.recalled.is_none()),
+            pinned: self.pin(),
             hidden: false,
         };
         (marks != MessageMarks::default()).then_some(marks)
     }
 
-    fn pin(&self) -> Option<Authorship> {
+    /// Author of the pin that is on; a recalled message has none.
+    pub fn pin(&self) -> Option<Authorship> {
+        self.last_pin().filter(|_| self.recalled.is_none())
+    }
+
+    /// Author of the pin, whatever became of the message.
+    fn last_pin(&self) -> Option<Authorship> {
         self.pinned.as_ref().and_then(|pinned| pinned.value)
     }
 
@@ -440,6 +461,7 @@ impl MessageMarks {
                     .collect();
             }
             MessageChange::Pin { on } => self.pinned = on.then_some(done),
+            MessageChange::Unknown => {}
         }
     }
 
@@ -498,7 +520,7 @@ pub enum ChangeVerdict {
 ///
 /// # Errors
 /// `NotFound` if the message does not exist or was recalled; `Forbidden`, also at the bound of
-/// reactions.
+/// reactions; `Unsupported` for an unknown change.
 pub fn judge(
     record: Version,
     asked: &ChangeRequest,
@@ -515,9 +537,10 @@ pub fn judge(
     match &asked.change {
         MessageChange::Recall | MessageChange::Edit(_) => may_alter(asked, &subject, role, rules)?,
         MessageChange::Pin { .. } => may_pin(role)?,
-        MessageChange::React { .. } => {}
+        MessageChange::React { .. } | MessageChange::Unknown => {}
     }
     match &asked.change {
+        MessageChange::Unknown => refuse(Code::Unsupported, "this server has no such change"),
         MessageChange::Recall if is_recalled => Ok(ChangeVerdict::Nothing),
         MessageChange::Recall => Ok(ChangeVerdict::Change),
         MessageChange::Edit(_) | MessageChange::React { .. } | MessageChange::Pin { .. }
@@ -548,7 +571,7 @@ pub fn judge(
         MessageChange::Pin { on } => {
             let written = altered.pinned.as_ref();
             let is_hidden = written.is_some_and(|written| written.version >= record);
-            Ok(verdict(is_hidden || altered.pin().is_some() != *on))
+            Ok(verdict(is_hidden || altered.last_pin().is_some() != *on))
         }
     }
 }

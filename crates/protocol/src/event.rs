@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use crate::change::{ChangeKind, ChangeScope, OrderedChange};
+use crate::change::{ChangeKind, OrderedChange};
 use crate::frame::{ListEvent, ListEventKind};
 use crate::group::Role;
 use crate::{ConversationId, Message, Placed, Recipient, TraceContext, UserId};
@@ -97,16 +97,15 @@ pub fn own_frames(
 
 /// The line about a list or a group, where the record is one.
 fn list_event(placed: &Placed) -> Option<ListEventKind> {
-    let kind = &placed.message.content.change.as_deref()?.kind;
-    match *kind {
+    match placed.message.content.change.as_deref()?.kind {
         ChangeKind::Clear => Some(ListEventKind::Cleared(placed.position.seq)),
         ChangeKind::Arrange(arranged) => Some(ListEventKind::Arranged(arranged)),
         ChangeKind::Hide => Some(ListEventKind::Hidden(placed.position.seq)),
         // Members concerned have frames of their own.
         ChangeKind::Wish(_) => Some(ListEventKind::Member(None)),
-        _ => {
-            debug_assert_eq!(kind.scope(), ChangeScope::Message);
-            None
-        }
+        ChangeKind::Recall
+        | ChangeKind::Edit
+        | ChangeKind::React { .. }
+        | ChangeKind::Pin { .. } => None,
     }
 }

@@ -477,7 +477,7 @@ pub struct MessageStatus {
 }
 
 /// Weight of a frame without a body.
-const SMALL: usize = 64;
+pub(crate) const SMALL: usize = 64;
 
 impl ServerFrame {
     /// Size on the wire in bytes, estimated slightly high.

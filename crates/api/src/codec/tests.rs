@@ -250,6 +250,32 @@ fn unknown_fields_are_passed_over() {
     assert_eq!(refusal.code, Code::Malformed);
 }
 
+// A server changes nothing that it does not know.
+#[test]
+fn a_send_with_an_unknown_kind_of_change_is_refused() {
+    let mut send = v1::Send::default();
+    let chat = send.message.get_or_insert_default();
+    chat.to_id = 7;
+    chat.chat_type = v1::ChatType::P2p.into();
+    chat.send_id = SendId::from_bytes([1; 16]).to_string();
+    chat.change = Some(v1::ChangeOf {
+        msg_id: 5,
+        kind: None,
+    });
+    let decode = |send: &v1::Send| {
+        let frame = Some(Frame::Send(send.clone()));
+        decode_client(v1::ClientFrame { frame }.encode_to_vec().into(), MAX)
+    };
+    assert_eq!(
+        decode(&send).map_err(|refusal| refusal.code),
+        Err(Code::Malformed)
+    );
+    let chat = send.message.get_or_insert_default();
+    let change = chat.change.get_or_insert_default();
+    change.kind = Some(v1::change_of::Kind::Recall(v1::Recall {}));
+    assert!(decode(&send).is_ok(), "with a kind it is a send");
+}
+
 // By hand: cargo test -p api -- --ignored --nocapture how_long
 #[test]
 #[ignore = "prints figures"]

@@ -267,6 +267,7 @@ fn changed() -> impl Strategy<Value = OrderedChange> {
         (reaction(), any::<bool>())
             .prop_map(|(reaction, on)| MessageChange::React { reaction, on }),
         any::<bool>().prop_map(|on| MessageChange::Pin { on }),
+        Just(MessageChange::Unknown),
     ];
     let asked = (
         message_id(),

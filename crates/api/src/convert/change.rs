@@ -55,7 +55,16 @@ impl TryFrom<v1::ChangeOf> for ChangeOf {
 
 impl From<&ChangeOf> for v1::ChangeOf {
     fn from(change: &ChangeOf) -> Self {
-        let kind = match &change.kind {
+        v1::ChangeOf {
+            msg_id: id_or_zero(change.subject),
+            kind: Some((&change.kind).into()),
+        }
+    }
+}
+
+impl From<&ChangeKind> for Kind {
+    fn from(kind: &ChangeKind) -> Self {
+        match kind {
             ChangeKind::Recall => Kind::Recall(v1::Recall {}),
             ChangeKind::Edit => Kind::Edit(v1::Edit {}),
             ChangeKind::React { reaction, on } => Kind::Reaction(v1::Reaction {
@@ -67,10 +76,6 @@ impl From<&ChangeOf> for v1::ChangeOf {
             ChangeKind::Hide => Kind::Hide(v1::Hide {}),
             ChangeKind::Wish(wish) => Kind::Wish(wish.into()),
             ChangeKind::Pin { on } => Kind::Pin(v1::Pin { off: !on }),
-        };
-        v1::ChangeOf {
-            msg_id: id_or_zero(change.subject),
-            kind: Some(kind),
         }
     }
 }
@@ -132,23 +137,26 @@ impl From<&ListEvent> for v1::ListWord {
     }
 }
 
+fn message_change(of: &ChangeOf, said: Option<v1::MsgChat>) -> Result<MessageChange, Refusal> {
+    let text = match of.kind.has_text() {
+        true => content(present("change.content", said)?)?,
+        false => Content::text(""),
+    };
+    let change = of.kind.of_message(&text);
+    change.ok_or_else(|| invalid("a list is no message: it has no changes"))
+}
+
 impl TryFrom<v1::Change> for OrderedChange {
     type Error = Refusal;
 
     fn try_from(wire: v1::Change) -> Result<Self, Refusal> {
-        let ChangeOf { subject, kind } = present("change.change", wire.change)?.try_into()?;
+        let of = present("change.change", wire.change)?;
+        let subject = optional_message("change.change.msg_id", of.msg_id)?;
         let subject = present("change.change.msg_id", subject)?;
-        let change = match kind {
-            ChangeKind::Recall => MessageChange::Recall,
-            ChangeKind::Edit => MessageChange::Edit(Content {
-                change: None,
-                ..content(present("change.content", wire.content)?)?
-            }),
-            ChangeKind::React { reaction, on } => MessageChange::React { reaction, on },
-            ChangeKind::Pin { on } => MessageChange::Pin { on },
-            ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Hide | ChangeKind::Wish(_) => {
-                return Err(invalid("a list is no message: it has no changes"));
-            }
+        let change = match of.kind.is_some() {
+            true => message_change(&ChangeOf::try_from(of)?, wire.content)?,
+            // A kind of a later version. Refused, it would come again on each connection.
+            false => MessageChange::Unknown,
         };
         Ok(OrderedChange {
             rev: wire.rev,
@@ -169,17 +177,19 @@ impl From<&OrderedChange> for v1::Change {
     fn from(changed: &OrderedChange) -> Self {
         let asked = &changed.asked;
         let (kind, content) = match &asked.change {
-            MessageChange::Recall => (ChangeKind::Recall, None),
-            MessageChange::Edit(content) => (ChangeKind::Edit, Some(saying(content))),
+            MessageChange::Recall => (Some(ChangeKind::Recall), None),
+            MessageChange::Edit(content) => (Some(ChangeKind::Edit), Some(saying(content))),
             MessageChange::React { reaction, on } => {
                 let (reaction, on) = (reaction.clone(), *on);
-                (ChangeKind::React { reaction, on }, None)
+                (Some(ChangeKind::React { reaction, on }), None)
             }
-            MessageChange::Pin { on } => (ChangeKind::Pin { on: *on }, None),
+            MessageChange::Pin { on } => (Some(ChangeKind::Pin { on: *on }), None),
+            // Of a page that an older boat passes on.
+            MessageChange::Unknown => (None, None),
         };
-        let change = ChangeOf {
-            subject: Some(asked.subject),
-            kind,
+        let change = v1::ChangeOf {
+            msg_id: asked.subject.get(),
+            kind: kind.as_ref().map(Kind::from),
         };
         v1::Change {
             rev: changed.rev,
@@ -188,7 +198,7 @@ impl From<&OrderedChange> for v1::Change {
             send_id: asked.send_id.to_string(),
             by: asked.by.get(),
             at: asked.at.millis(),
-            change: Some((&change).into()),
+            change: Some(change),
             content,
         }
     }

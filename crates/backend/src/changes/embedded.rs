@@ -16,7 +16,7 @@ use protocol::reading::RecallRange;
 use protocol::{ConversationId, MessageId, SendId, Seq, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::{ChangeStore, SEARCH};
+use super::{ChangeStore, SEARCH, unknown};
 use crate::Result;
 use crate::embedded::value::{decode, decode_front, encode};
 use crate::embedded::{Engine, ScanOrder, Table, WriteBatch};
@@ -122,7 +122,7 @@ impl ChangeStore for EmbeddedChanges {
         let mut batch = WriteBatch::new();
         for row in changes {
             let change_key = change_key(row.conversation, row.changed.rev);
-            let left_key = own_key(row.conversation, &row.changed);
+            let left_key = own_key(row.conversation, &row.changed)?;
             let version = row.version;
             let kept = StoredRow {
                 version,
@@ -297,17 +297,18 @@ fn left_key(conversation: ConversationId, kind: u8, seq: Seq) -> [u8; 26] {
 }
 
 /// Key of the effect of a change.
-fn own_key(conversation: ConversationId, changed: &OrderedChange) -> Vec<u8> {
+fn own_key(conversation: ConversationId, changed: &OrderedChange) -> Result<Vec<u8>> {
     let ChangeRequest { by, change, .. } = &changed.asked;
     let (kind, rest) = match change {
         MessageChange::Recall => (RECALLED, Vec::new()),
         MessageChange::Edit(_) => (EDITED, Vec::new()),
         MessageChange::React { reaction, .. } => (REACTED, reaction_key(*by, reaction)),
         MessageChange::Pin { .. } => (PINNED, Vec::new()),
+        MessageChange::Unknown => return Err(unknown()),
     };
     let mut key = left_key(conversation, kind, changed.seq).to_vec();
     key.extend(rest);
-    key
+    Ok(key)
 }
 
 fn reaction_key(by: UserId, reaction: &Reaction) -> Vec<u8> {

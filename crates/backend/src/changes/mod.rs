@@ -17,11 +17,16 @@ use protocol::{ConversationId, MessageId, SendId, Seq, UserId};
 pub use self::embedded::EmbeddedChanges;
 #[cfg(feature = "scylla")]
 pub use self::scylla::ScyllaChanges;
-use crate::Result;
 use crate::hook::{hooked, number};
+use crate::{Error, Result};
 
 /// Number of changes that a search by send_id covers: a repeat follows soon after the first try.
 const SEARCH: u64 = 1000;
+
+/// Refusal to store a change that no record asks for.
+fn unknown() -> Error {
+    Error::conflict("changes", "a change of no known kind")
+}
 
 #[async_trait]
 pub trait ChangeStore: Send + Sync {

@@ -19,7 +19,7 @@ use protocol::{ConversationId, MessageId, SendId, Seq, Timestamp, UserId};
 use scylla::{DeserializeRow, SerializeRow};
 use serde::{Deserialize, Serialize};
 
-use super::{ChangeStore, SEARCH};
+use super::{ChangeStore, SEARCH, unknown};
 use crate::embedded::value::{decode, encode};
 use crate::scylla::{Cql, SeamCql, Statement, write_time};
 use crate::{Error, Result};
@@ -236,6 +236,7 @@ impl ScyllaChanges {
                 (REACT, reaction.to_string(), *on, Bytes::new())
             }
             MessageChange::Pin { on } => (REACT, PIN.to_owned(), *on, Bytes::new()),
+            MessageChange::Unknown => return Err(unknown()),
         };
         let (author, by, tm) = (row.author.get(), asked.by.get(), asked.at.millis());
         let left = NewAltered {
@@ -304,7 +305,10 @@ impl ScyllaChanges {
                 let values = (ver, kind, low, high, seq);
                 self.cql.write(&self.unpin, values).await
             }
-            MessageChange::Recall | MessageChange::Edit(_) | MessageChange::React { .. } => Ok(()),
+            MessageChange::Recall
+            | MessageChange::Edit(_)
+            | MessageChange::React { .. }
+            | MessageChange::Unknown => Ok(()),
         }
     }
 

@@ -79,6 +79,57 @@ impl Stands {
     }
 }
 
+#[test]
+fn kinds_of_a_message_have_a_change_and_no_others() {
+    let content = Content {
+        change: Some(Box::new(ChangeOf {
+            subject: Some(id(7)),
+            kind: ChangeKind::Edit,
+        })),
+        ..Content::text("text")
+    };
+    let reacts = ChangeKind::React {
+        reaction: "+1".parse().expect("short"),
+        on: true,
+    };
+    let kinds = [
+        (ChangeKind::Recall, Some(MessageChange::Recall)),
+        (
+            ChangeKind::Edit,
+            Some(MessageChange::Edit(Content::text("text"))),
+        ),
+        (reacts, Some(react("+1", true))),
+        (
+            ChangeKind::Pin { on: false },
+            Some(MessageChange::Pin { on: false }),
+        ),
+        (ChangeKind::Clear, None),
+        (ChangeKind::Arrange(ListArrangement::default()), None),
+        (ChangeKind::Hide, None),
+        (ChangeKind::Wish(GroupCommand::Leave), None),
+    ];
+    for (kind, expected) in kinds {
+        assert_eq!(kind.of_message(&content), expected, "{kind:?}");
+        let is_of_message = kind.scope() == ChangeScope::Message;
+        assert_eq!(is_of_message, expected.is_some(), "{kind:?}");
+    }
+}
+
+#[test]
+fn an_unknown_change_is_refused_and_changes_nothing() {
+    let mut stands = Stands::new();
+    let unknown = asked(1, MessageChange::Unknown);
+    assert_eq!(stands.judge(1, &unknown, None), Err(Code::Unsupported));
+    let mut marks = MessageMarks::default();
+    marks.apply(&unknown);
+    assert_eq!(marks, MessageMarks::default());
+    stands.apply(1, unknown);
+    assert_eq!(stands.altered, Overlay::default());
+    let mut content = Content::text("hello");
+    MessageChange::Unknown.apply_to(&mut content);
+    assert_eq!(content, Content::text("hello"));
+}
+
 // proves S0-61h: the sender for a time, owner and administrators at any, nobody else.
 #[test]
 fn who_may_recall_edit_and_pin() {

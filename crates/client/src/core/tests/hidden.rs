@@ -1,9 +1,14 @@
+use std::collections::BTreeMap;
+
+use protocol::change::{Authorship, MessageMarks};
 use protocol::frame::{
-    ClientFrame, HiddenPage, ListEvent, ListEventKind, ServerFrame, Summary, SyncAnswer, SyncQuery,
+    ClientFrame, HiddenPage, ListEvent, ListEventKind, PinPage, ServerFrame, Summary, SyncAnswer,
+    SyncQuery,
 };
 use protocol::{Code, Refusal, Seq};
 
-use super::device::{Device, id, message, send_id, summary, with};
+use super::device::{Device, id, message, send_id, summary, user, with};
+use super::world::START;
 use crate::core::{CatchUp, Cursor, Kept, Limits, Snapshot};
 
 /// Row of a conversation with `seq` messages and hidings up to `hidden`.
@@ -130,6 +135,50 @@ fn a_new_device_never_has_what_a_hidden_message_says() {
     let says: Vec<bool> = says.map(|m| m.message.content.data.is_empty()).collect();
     assert_eq!(says, [true, false, true, false]);
     assert!(page.marks[&Seq(2)].hidden && page.marks.len() == 2);
+}
+
+/// The server does not hide: its pages of pins have what the user hid.
+#[test]
+fn a_pin_of_a_hidden_message_comes_emptied() {
+    let mut device = back();
+    device.hear(hides(2));
+    let query = SyncQuery::Pins {
+        conversation: with(2),
+        before: None,
+        limit: 0,
+    };
+    let request = device.core.ask_server(query, device.now);
+    device.drain();
+    let pinned = MessageMarks {
+        pinned: Some(Authorship {
+            by: user(2),
+            at: START,
+        }),
+        ..MessageMarks::default()
+    };
+    let page = PinPage {
+        messages: vec![message(3), message(2)],
+        marks: BTreeMap::from([3, 2].map(|seq| (Seq(seq), pinned.clone()))),
+        next: None,
+        rev: 7,
+    };
+    device.answer(request, SyncAnswer::Pins(page));
+    let Some(crate::core::Action::Asked { answer, .. }) = device.told.pop() else {
+        panic!("no answer");
+    };
+    let Ok(SyncAnswer::Pins(page)) = answer else {
+        panic!("another answer");
+    };
+    let says = page.messages.iter();
+    let says: Vec<bool> = says.map(|m| m.message.content.data.is_empty()).collect();
+    assert_eq!(says, [false, true]);
+    assert_eq!(page.marks[&Seq(3)], pinned);
+    let hidden = MessageMarks {
+        hidden: true,
+        ..pinned
+    };
+    assert_eq!(page.marks[&Seq(2)], hidden);
+    assert_eq!(page.rev, 7);
 }
 
 #[test]

@@ -1,5 +1,10 @@
 use std::time::Duration;
 
+use api::codec::decode_server;
+use api::v1;
+use prost::Message as _;
+use prost::encoding::{WireType, encode_key, encode_varint};
+use protocol::change::{ChangeRequest, MessageChange, MessageMarks, OrderedChange};
 use protocol::frame::{
     Ack, AckItem, Acked, ClientFrame, HistoryRange, ServerFrame, Summary, SyncAnswer, SyncQuery,
 };
@@ -7,7 +12,7 @@ use protocol::loaded_ranges::OlderRange;
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::{Code, Platform, Refusal, Seq};
 
-use super::device::{Device, id, message, message_of, summary, user, with};
+use super::device::{Device, id, message, message_of, send_id, summary, user, with};
 use super::world::START;
 use crate::core::{
     Action, CatchUp, Cursor, Event, Kept, Limits, Origin, Reset, Settings, Snapshot,
@@ -732,4 +737,114 @@ fn an_edge_is_kept_and_goes_when_it_is_passed() {
         assert_eq!(device.core.edges(with(2)), edges);
     }
     assert_eq!(device.core.older(with(2), Seq(1)), OlderRange::Nothing);
+}
+
+/// Bytes of a field that has this message.
+fn nested(number: u32, message: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_key(number, WireType::LengthDelimited, &mut bytes);
+    encode_varint(message.len() as u64, &mut bytes);
+    bytes.extend_from_slice(message);
+    bytes
+}
+
+/// Bytes of a change, whose kind has a number that no field of this version has.
+fn change_of_a_later_version(rev: u64) -> Vec<u8> {
+    let of = v1::ChangeOf {
+        msg_id: id(101).get(),
+        kind: None,
+    };
+    let of = [of.encode_to_vec(), nested(999, b"later")].concat();
+    let change = v1::Change {
+        rev,
+        seq: 1,
+        change_id: id(200 + rev).get(),
+        send_id: send_id(9).to_string(),
+        by: 2,
+        at: START.millis(),
+        ..v1::Change::default()
+    };
+    [change.encode_to_vec(), nested(6, &of)].concat()
+}
+
+// A refused frame would end the connection, and come again on the next one.
+#[test]
+fn a_change_of_an_unknown_kind_uses_its_rev_and_changes_nothing() {
+    let mut device = Device::ready();
+    device.push(message(1));
+    device.row(Some(Summary {
+        newest: Some(message(1)),
+        ..summary(2, 1)
+    }));
+    let hear = |device: &mut Device, bytes: Vec<u8>| {
+        let frame = decode_server(bytes.into(), 1 << 20);
+        device.hear(frame.expect("a frame"));
+    };
+    let row = |device: &Device| {
+        let row = device.core.list().find(|row| row.conversation == with(2));
+        row.expect("listed")
+    };
+    let kinds = |device: &Device| -> Vec<(u64, MessageChange)> {
+        let changed = device.changed.iter();
+        let changed = changed.map(|(_, changed)| (changed.rev, changed.asked.change.clone()));
+        changed.collect()
+    };
+    let conversation = v1::Conversation::from(with(2)).encode_to_vec();
+    let before = row(&device);
+
+    let changed = [
+        nested(1, &conversation),
+        nested(2, &change_of_a_later_version(1)),
+    ]
+    .concat();
+    hear(&mut device, nested(12, &changed));
+    assert_eq!(kinds(&device), [(1, MessageChange::Unknown)]);
+    assert_eq!(device.saved.conversations[&with(2)].rev, 1);
+
+    device.hear(ServerFrame::Changed {
+        conversation: with(2),
+        changed: OrderedChange {
+            rev: 4,
+            seq: Seq(1),
+            asked: ChangeRequest {
+                id: id(204),
+                send_id: send_id(8),
+                subject: id(101),
+                by: user(2),
+                at: START,
+                change: MessageChange::Pin { on: false },
+            },
+        },
+    });
+    device.wait(1000);
+    let request = device.question(|query| matches!(query, SyncQuery::Changes { after: 1, .. }));
+    let page = [
+        nested(1, &conversation),
+        nested(2, &change_of_a_later_version(2)),
+        nested(2, &change_of_a_later_version(3)),
+        v1::ChangePage {
+            last_rev: 4,
+            ..v1::ChangePage::default()
+        }
+        .encode_to_vec(),
+    ];
+    let number = v1::SyncPage {
+        request,
+        answer: None,
+    };
+    let page = [number.encode_to_vec(), nested(5, &page.concat())].concat();
+    hear(&mut device, nested(8, &page));
+    let expected = [
+        (1, MessageChange::Unknown),
+        (2, MessageChange::Unknown),
+        (3, MessageChange::Unknown),
+        (4, MessageChange::Pin { on: false }),
+    ];
+    assert_eq!(kinds(&device), expected);
+    assert_eq!(device.saved.conversations[&with(2)].rev, 4);
+
+    let after = row(&device);
+    assert_eq!((after.rev, &after.newest), (4, &before.newest));
+    assert_eq!(after.marks.unwrap_or_default(), MessageMarks::default());
+    assert!(device.is_ready());
 }

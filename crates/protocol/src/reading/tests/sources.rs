@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::cache::{CacheKey, Entries, GroupEntry, UserEntry};
-use crate::change::Overlay;
 use crate::conversation::{ConversationRow, ListEntry, ListRegisters};
 use crate::group::{GroupSettings, Member};
 use crate::history::RowStatus;
@@ -355,8 +354,7 @@ fn stored_messages(store: &Store, user: UserId, need: &Need) -> Option<Fact> {
         }
         Need::Pins(Slice { of, after, limit }) => {
             let before = store.overlays.range((*of, Seq::ZERO)..(*of, *after)).rev();
-            let on = |overlay: &Overlay| overlay.pinned.as_ref()?.value;
-            let pins = before.filter(|(_, overlay)| on(overlay).is_some());
+            let pins = before.filter(|(_, overlay)| overlay.pin().is_some());
             let rows = rows_of(store, user, *of);
             let pins = pins.filter_map(|((_, seq), _)| Some((*seq, rows.get(seq)?.id())));
             Fact::Pins(pins.take(*limit).collect())
