@@ -12,6 +12,7 @@ use client::core::{SendStatus, Shown};
 use client::{Client, ClientError, Event, SendTicket};
 use futures_util::future::join_all;
 use protocol::change::{ChangeKind, ListArrangement};
+use protocol::frame::Summary;
 use protocol::group::{GroupCommand, Role};
 use protocol::message::Content;
 use protocol::{ConversationId, GroupId, MessageId, Platform, Recipient};
@@ -282,10 +283,13 @@ impl Living {
                 screen.check_row(*conversation, talk, rows.get(conversation), read)?;
                 let mut pins = pins(&here.client, *conversation).await?;
                 // A device that came after a clear has not heard of the conversation, nor of what is
-                // hidden there.
-                let hidden = talk.hidden(me);
-                let of_it = pins.iter_mut().filter(|said| hidden.contains(&said.seq));
-                of_it.for_each(Said::hide);
+                // hidden there. Any other hides it.
+                let row = rows.get(conversation);
+                if !row.is_some_and(Summary::is_on_list) {
+                    let hidden = talk.hidden(me);
+                    let of_it = pins.iter_mut().filter(|said| hidden.contains(&said.seq));
+                    of_it.for_each(Said::hide);
+                }
                 let expected = talk.pins_of(*conversation, me);
                 if Some(&pins) != expected.as_ref() {
                     return Err(format!(
