@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | `change` | conversation, rev | the change, and the record that asked for it |
 //! | `altered` | conversation, kind, seq; for a reaction its user and text | newest effect |
+//! | `altered` | conversation, kind, seq | a pin that is on, of a message that is not recalled |
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -31,6 +32,8 @@ const RECALLED: u8 = 0;
 const EDITED: u8 = 1;
 const REACTED: u8 = 2;
 const PINNED: u8 = 3;
+/// List of pins: only those that are on, so that a page reads no others.
+const LISTED: u8 = 4;
 
 /// Changes in the embedded store.
 pub struct EmbeddedChanges {
@@ -60,6 +63,36 @@ impl EmbeddedChanges {
             return Ok(None);
         };
         decode_front(SEAM, &value).map(|(version, _)| Some(version))
+    }
+
+    /// Lists the pin of this row, or takes it off the list. The newest of pins and recalls decides,
+    /// in whatever order they are written.
+    fn list_pin(
+        &self,
+        batch: &mut WriteBatch,
+        row: &StoredRow,
+        conversation: ConversationId,
+    ) -> Result<()> {
+        let OrderedChange { seq, asked, .. } = &row.changed;
+        let is_on = match &asked.change {
+            MessageChange::Pin { on } => *on,
+            MessageChange::Recall => false,
+            MessageChange::Edit(_) | MessageChange::React { .. } | MessageChange::Unknown => {
+                return Ok(());
+            }
+        };
+        for kind in [PINNED, RECALLED] {
+            let newest = self.version(Table::Altered, &left_key(conversation, kind, *seq))?;
+            if newest > Some(row.version) {
+                return Ok(());
+            }
+        }
+        let key = left_key(conversation, LISTED, *seq).to_vec();
+        match is_on {
+            true => batch.put(Table::Altered, key, encode(SEAM, row)?),
+            false => batch.remove(Table::Altered, key),
+        }
+        Ok(())
     }
 
     /// Visits the effects of one kind between two positions, both included.
@@ -129,6 +162,7 @@ impl ChangeStore for EmbeddedChanges {
                 author: row.author,
                 changed: row.changed,
             };
+            self.list_pin(&mut batch, &kept, row.conversation)?;
             let value = encode(SEAM, &kept)?;
             if self.version(Table::Altered, &left_key)? <= Some(version) {
                 batch.put(Table::Altered, left_key, value.clone());
@@ -258,26 +292,15 @@ impl ChangeStore for EmbeddedChanges {
         before: Seq,
         limit: usize,
     ) -> Result<Vec<(Seq, MessageId)>> {
-        let start = left_key(conversation, PINNED, Seq::ZERO);
-        let mut end = left_key(conversation, PINNED, before).to_vec();
-        let mut pins = Vec::new();
-        loop {
-            let bounds = (Bound::Included(&start[..]), Bound::Excluded(&end[..]));
-            let page = self
-                .engine
-                .range(Table::Altered, bounds, ScanOrder::Backward, SCAN)?;
-            for (_, value) in &page {
-                let kept: StoredRow = decode(SEAM, value)?;
-                if kept.changed.asked.change == (MessageChange::Pin { on: true }) {
-                    pins.push((kept.changed.seq, kept.changed.asked.subject));
-                }
-            }
-            pins.truncate(limit);
-            match page.last() {
-                Some((key, _)) if page.len() == SCAN && pins.len() < limit => end = key.to_vec(),
-                _ => return Ok(pins),
-            }
-        }
+        let start = left_key(conversation, LISTED, Seq::ZERO);
+        let end = left_key(conversation, LISTED, before);
+        let bounds = (Bound::Included(&start[..]), Bound::Excluded(&end[..]));
+        let page = self
+            .engine
+            .range(Table::Altered, bounds, ScanOrder::Backward, limit)?;
+        let place = |kept: StoredRow| (kept.changed.seq, kept.changed.asked.subject);
+        let pin = |value: &[u8]| decode(SEAM, value).map(place);
+        page.iter().map(|(_, value)| pin(value)).collect()
     }
 }
 

@@ -75,7 +75,7 @@ pub trait ChangeStore: Send + Sync {
     async fn recalled(&self, ranges: &[RecallRange]) -> Result<Vec<BTreeMap<Seq, UserId>>>;
 
     /// Places and ids of the messages whose pin is on, before a place, newest first, at most
-    /// `limit`. A recalled message stays among them.
+    /// `limit`. A recall takes the pin off.
     async fn pins(
         &self,
         conversation: ConversationId,

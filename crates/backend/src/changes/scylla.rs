@@ -2,8 +2,8 @@
 //! change of each kind on its message.
 //!
 //! Rows of both are written at the time of their record. A redelivery therefore writes the same
-//! rows, and the effect of an earlier record loses to that of a later one. Nothing is removed: a
-//! reaction that was taken back is one that is off.
+//! rows, and the effect of an earlier record loses to that of a later one. Nothing is removed
+//! from them: a reaction that was taken back is one that is off. `pin` lists the pins that are on.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -301,14 +301,12 @@ impl ScyllaChanges {
                 let values = (kind, low, high, seq, subject, ver);
                 self.cql.write(&self.pin, values).await
             }
-            MessageChange::Pin { on: false } => {
+            // A recall knows of no pin: the removal is a tombstone where there is none.
+            MessageChange::Pin { on: false } | MessageChange::Recall => {
                 let values = (ver, kind, low, high, seq);
                 self.cql.write(&self.unpin, values).await
             }
-            MessageChange::Recall
-            | MessageChange::Edit(_)
-            | MessageChange::React { .. }
-            | MessageChange::Unknown => Ok(()),
+            MessageChange::Edit(_) | MessageChange::React { .. } | MessageChange::Unknown => Ok(()),
         }
     }
 
