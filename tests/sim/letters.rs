@@ -41,10 +41,7 @@ impl Letter {
 
     /// Targets of the record that redrives it, and whether it is for live sessions, too.
     fn recipients(&self) -> (&[Target], bool) {
-        match &self.task.work {
-            Work::Deliver(retry) => (&retry.targets[..], !retry.live_users.is_empty()),
-            Work::Message(_) | Work::Kickout(_) => (&[][..], false),
-        }
+        (self.task.work.targets(), self.task.work.is_live())
     }
 }
 
@@ -116,21 +113,22 @@ impl World {
     }
 
     pub(crate) fn bury_step(&mut self, step: u8, burial: Box<Burial>) {
-        let source = burial.source;
+        let (source, work) = (burial.source, &burial.task.work);
         match step {
             0 => {
                 let letter = Letter {
                     task: burial.task.clone(),
-                    targets: Vec::new(),
+                    targets: work.targets().to_vec(),
                 };
-                let name = source.letter(&[]);
+                let name = source.letter(work.targets());
                 self.apply(Effect::Bury { name, letter });
                 self.flush();
             }
             1 => {
-                let message = burial.task.work.message();
+                let of = (work.targets(), work.is_live());
                 let (reason, now) = (burial.reason, self.carrier_wall());
-                let entries = message.map(|id| dead_entries(id, source, &[], reason, now));
+                let entries = work.message();
+                let entries = entries.map(|id| dead_entries(id, source, of, reason, now));
                 self.apply(Effect::Ledger(entries.unwrap_or_default()));
             }
             _ => {

@@ -8,7 +8,7 @@ use protocol::delivery::Source;
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
 use protocol::message::Target;
-use protocol::record::{Task, TaskRecord, Work};
+use protocol::record::{Task, TaskRecord};
 use protocol::{ConversationId, MessageId, Timestamp, TraceContext};
 
 /// A record that can be worked on.
@@ -63,12 +63,15 @@ pub(crate) struct PoisonRecord {
     pub(crate) conversation: Option<ConversationId>,
     /// Targets that miss it; empty if the whole record failed.
     pub(crate) targets: Vec<Target>,
+    /// True if live sessions miss it, too.
+    pub(crate) is_live: bool,
     pub(crate) retry_count: u32,
     pub(crate) trace: Option<TraceContext>,
 }
 
 impl PoisonRecord {
-    /// Gives up a record that was read but cannot be processed.
+    /// Gives up a record that was read but cannot be processed: of a retry its own recipients, of
+    /// any other record the whole.
     pub(crate) fn of(
         read: DecodedRecord,
         reason: DeadReason,
@@ -78,7 +81,8 @@ impl PoisonRecord {
             source: read.source,
             message: read.task.work.message(),
             conversation: read.task.work.conversation(),
-            targets: Vec::new(),
+            targets: read.task.work.targets().to_vec(),
+            is_live: read.task.work.is_live(),
             retry_count: read.task.retry_count,
             trace: read.task.trace,
             record: read.record,
@@ -95,10 +99,6 @@ impl PoisonRecord {
         error: impl Into<String>,
     ) -> Option<Box<PoisonRecord>> {
         let task = Task::decode(retry.value.clone()).ok()?;
-        let targets = match &task.work {
-            Work::Deliver(deliver) => deliver.targets.clone(),
-            Work::Message(_) | Work::Kickout(_) => Vec::new(),
-        };
         let record = RawRecord {
             key: retry.key.clone(),
             value: retry.value.clone(),
@@ -110,9 +110,7 @@ impl PoisonRecord {
             task,
             record,
         };
-        let mut spoilt = PoisonRecord::of(read, DeadReason::TooLarge, error);
-        spoilt.targets = targets;
-        Some(spoilt)
+        Some(PoisonRecord::of(read, DeadReason::TooLarge, error))
     }
 
     pub(crate) fn letter(&self, now: Timestamp, carrier: &str) -> DeadLetter {
@@ -169,6 +167,7 @@ pub(crate) fn read(record: Record, partitions: u32) -> Result<DecodedRecord, Box
             message: None,
             conversation: None,
             targets: Vec::new(),
+            is_live: false,
             retry_count: 0,
             trace: None,
         })

@@ -369,9 +369,8 @@ pub(crate) fn dead_letter(records: &Records, spoilt: &PoisonRecord, now: Timesta
         "dead letter"
     );
     metrics::counter!("carrier_dead_letters_total", "reason" => spoilt.reason.name()).increment(1);
-    let ledger = spoilt
-        .message
-        .map(|message| dead_entries(message, spoilt.source, &spoilt.targets, spoilt.reason, now));
+    let of = (&spoilt.targets[..], spoilt.is_live);
+    let ledger = (spoilt.message).map(|id| dead_entries(id, spoilt.source, of, spoilt.reason, now));
     SettleWork {
         source: spoilt.source,
         records: vec![records.spoilt(spoilt, now)],

@@ -99,11 +99,12 @@ pub enum LedgerEvent {
     Settled,
 }
 
-/// Entries of a message whose record ends as a dead letter: as a whole, or for these targets.
+/// Entries of a message whose record ends as a dead letter: as a whole, or for these targets, and
+/// for live sessions if `is_live`. Other targets of the message are left as they are.
 pub fn dead_entries(
     message: MessageId,
     source: Source,
-    targets: &[Target],
+    (targets, is_live): (&[Target], bool),
     reason: DeadReason,
     now: Timestamp,
 ) -> Vec<LedgerEntry> {
@@ -112,7 +113,7 @@ pub fn dead_entries(
     let mut ends: Vec<(Option<Target>, LedgerEvent)> = (targets.iter())
         .map(|target| (Some(*target), dead.clone()))
         .collect();
-    if ends.is_empty() {
+    if ends.is_empty() || is_live {
         ends.push((None, dead));
     }
     ends.push((None, LedgerEvent::Settled));
@@ -252,9 +253,9 @@ mod tests {
         };
         let user = UserId::new(2).expect("positive");
         let target = |platform| Target { user, platform };
-        let ends = |targets: &[Target]| {
-            let reason = DeadReason::TooLarge;
-            let entries = dead_entries(message, source, targets, reason, Timestamp::ZERO);
+        let ends = |targets: &[Target], is_live| {
+            let (reason, of) = (DeadReason::TooLarge, (targets, is_live));
+            let entries = dead_entries(message, source, of, reason, Timestamp::ZERO);
             let ends = entries.into_iter().map(|entry| (entry.target, entry.event));
             ends.collect::<Vec<_>>()
         };
@@ -264,11 +265,45 @@ mod tests {
         };
         let settled = (None, LedgerEvent::Settled);
         let whole = (None, dead("message-3-1042".to_owned()));
-        assert_eq!(ends(&[]), [whole, settled.clone()]);
+        assert_eq!(ends(&[], false), [whole.clone(), settled.clone()]);
+        assert_eq!(ends(&[], true), [whole, settled.clone()]);
         let targets = [target(Platform::Ios), target(Platform::Web)];
         let each = targets.map(|target| (Some(target), dead(source.letter(&targets))));
-        assert_eq!(ends(&targets)[..2], each);
-        assert_eq!(ends(&targets)[2..], [settled]);
+        assert_eq!(ends(&targets, false)[..2], each);
+        assert_eq!(ends(&targets, false)[2..], [settled.clone()]);
+        let live = (None, dead(source.letter(&targets)));
+        assert_eq!(ends(&targets, true)[..2], each);
+        assert_eq!(ends(&targets, true)[2..], [live, settled]);
+    }
+
+    #[test]
+    fn the_death_of_a_retry_leaves_other_targets_open() {
+        let message = MessageId::new(9).expect("positive");
+        let source = Source {
+            topic: crate::keys::Topic::Retry(1),
+            partition: 0,
+            offset: 4,
+        };
+        let user = UserId::new(2).expect("positive");
+        let [ios, web] = [Platform::Ios, Platform::Web].map(|platform| Target { user, platform });
+        let retried = |target| LedgerEntry {
+            message,
+            at: Timestamp::ZERO,
+            target: Some(target),
+            event: LedgerEvent::Retried {
+                attempt: 1,
+                tier: 1,
+            },
+        };
+        let mut entries = vec![retried(ios), retried(web)];
+        let reason = DeadReason::HandlerPanic;
+        let dead = dead_entries(message, source, (&[web], false), reason, Timestamp::ZERO);
+        entries.extend(dead);
+        let life = trace::MessageLife::of(message, &entries);
+        assert_eq!(life.dead, None);
+        let open = life.open();
+        assert!(open.contains(&trace::OpenObligation::Target(ios)));
+        assert!(!open.contains(&trace::OpenObligation::Target(web)));
     }
 
     // proves S3-17 in part: a platform that waits for it, or may still be owed it, keeps a message unfinished.

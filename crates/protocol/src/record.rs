@@ -85,6 +85,22 @@ impl Work {
         }
     }
 
+    /// Targets that it is for; none if it is for all recipients, or for live sessions only.
+    pub fn targets(&self) -> &[Target] {
+        match self {
+            Work::Deliver(task) => &task.targets,
+            Work::Message(_) | Work::Kickout(_) => &[],
+        }
+    }
+
+    /// True if it is for live sessions, too, besides its targets.
+    pub fn is_live(&self) -> bool {
+        match self {
+            Work::Deliver(task) => !task.live_users.is_empty(),
+            Work::Message(_) | Work::Kickout(_) => false,
+        }
+    }
+
     /// Name of the dead letter that it sends on its way again.
     pub fn letter(&self) -> Option<&str> {
         match self {
@@ -227,9 +243,10 @@ pub fn redrive(mut task: Task, letter: &str, bounds: Bounds, now: Timestamp) -> 
 /// record is for live sessions, too. `letter`: targets of the letter, none if the whole message
 /// died.
 ///
-/// A target that an edit left out keeps the end that the letter gave it. Without the letter nobody
-/// knows whether the whole message died: `None` is then added, and says nothing about a letter of
-/// some targets.
+/// A target that an edit left out keeps the end that the letter gave it, also where only live
+/// sessions are left. A record for nobody that is named stands for the targets of its letter.
+/// Without the letter nobody knows whether the whole message died: `None` is then added, and says
+/// nothing about a letter of some targets.
 pub fn redrive_targets(
     targets: &[Target],
     is_live: bool,
@@ -237,7 +254,7 @@ pub fn redrive_targets(
 ) -> Vec<Option<Target>> {
     let named: &[Target] = match letter {
         Some([]) => &[],
-        Some(letter) if targets.is_empty() => letter,
+        Some(letter) if targets.is_empty() && !is_live => letter,
         Some(_) | None => targets,
     };
     let whole = is_live || letter.is_none_or(<[Target]>::is_empty);
@@ -349,6 +366,11 @@ mod tests {
         assert_eq!(redrive_targets(&[], true, Some(&[])), [None]);
         assert_eq!(redrive_targets(&[web], false, Some(&both)), [Some(web)]);
         assert_eq!(redrive_targets(&[], false, Some(&both)), both.map(Some));
+        assert_eq!(redrive_targets(&[], true, Some(&both)), [None]);
+        assert_eq!(
+            redrive_targets(&[web], true, Some(&both)),
+            [None, Some(web)]
+        );
         assert_eq!(redrive_targets(&[web], false, None), [None, Some(web)]);
     }
 

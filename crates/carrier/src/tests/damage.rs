@@ -7,7 +7,7 @@ use bytes::Bytes;
 use operator::dead_letters::{Filter, Selection};
 use operator::desk::TaskOutcome;
 use protocol::keys::Topic;
-use protocol::ledger::DeadReason;
+use protocol::ledger::{DeadReason, LedgerEvent};
 use protocol::record::MessageTask;
 use protocol::{MessageId, Platform, Seq};
 
@@ -173,6 +173,11 @@ async fn a_retry_whose_row_is_damaged_does_not_hold_its_tier() {
             .count()
     };
     assert_eq!((arrived(sent[0]), arrived(sent[1])), (1, 2));
+    // The death of the retry, not of the message: other platforms are left as they are.
+    let ends = world.events(sent[0]).await.into_iter();
+    let dead = ends.filter(|(_, event)| matches!(event, LedgerEvent::Dead { .. }));
+    let dead: Vec<_> = dead.map(|(of, _)| of).collect();
+    assert_eq!(dead, [Some(target(BOB, Platform::Web))]);
 
     repair(&world, Table::Private, &key, before);
     tokio::time::sleep(Duration::from_secs(1)).await;

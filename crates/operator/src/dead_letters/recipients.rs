@@ -4,7 +4,7 @@ use api::dead_letter::DeadLetter;
 use api::task::{NotificationTask, Value};
 use bytes::Bytes;
 use protocol::message::Target;
-use protocol::record::{Task, Work, redrive_targets};
+use protocol::record::{Task, redrive_targets};
 use protocol::{ConversationId, MessageId};
 
 use super::types::Kind;
@@ -40,14 +40,8 @@ impl RecordSubject {
         RecordSubject {
             message: task.work.message(),
             conversation: task.work.conversation(),
-            targets: match &task.work {
-                Work::Deliver(deliver) => deliver.targets.clone(),
-                Work::Message(_) | Work::Kickout(_) => Vec::new(),
-            },
-            is_live: match &task.work {
-                Work::Deliver(deliver) => !deliver.live_users.is_empty(),
-                Work::Message(_) | Work::Kickout(_) => false,
-            },
+            targets: task.work.targets().to_vec(),
+            is_live: task.work.is_live(),
         }
     }
 
