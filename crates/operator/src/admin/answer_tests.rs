@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
+use backend::queue::{NewRecord, Partition};
+use bytes::Bytes;
+use protocol::keys::Topic;
 use protocol::ledger::{LedgerEntry, LedgerEvent};
-use protocol::{MessageId, UserId};
+use protocol::{MessageId, Timestamp, UserId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -23,7 +26,9 @@ use super::task::Task;
 use super::verify::{self, MinuteFlaw};
 use crate::answer::{ErrorAnswer, List, Page, Time};
 use crate::dead_letters::{Envelope, Forecast, Letter, LetterPackage, Plan, SelectionCount, Stats};
-use crate::desk::{Progress, TaskOutcome};
+use crate::desk::{
+    OperationEntry, OperatorAction, OperatorWork, Pace, Progress, StartedTask, TaskOutcome,
+};
 use crate::doctor::CheckVerdict;
 
 /// Path of an answer that is a schema, whose keys are names of fields and types.
@@ -317,6 +322,64 @@ async fn a_program_looks_plans_and_discards() {
     assert_eq!(task.state, Progress::Over);
     assert_eq!(task.outcomes[&TaskOutcome::Discarded], 3);
     assert_eq!(task.why, "garbage of a night");
+}
+
+/// Logs the start of a task that was broken off before its letters were named.
+async fn break_off(port: &Port, task: &str, work: OperatorWork, letter: &str) {
+    let begun = StartedTask {
+        task: task.parse().expect("a name"),
+        work,
+        letters: 1,
+        pace: Pace::default(),
+        about: letter.to_owned(),
+        why: "a test".to_owned(),
+    };
+    let entry = OperationEntry {
+        at: Timestamp::from_millis(7),
+        by: "bob".to_owned(),
+        act: OperatorAction::Begun(begun),
+    };
+    let record = NewRecord {
+        partition: Partition {
+            topic: Topic::Operation,
+            number: 0,
+        },
+        key: Bytes::from(task.to_owned()),
+        headers: Vec::new(),
+        value: serde_json::to_vec(&entry).expect("JSON").into(),
+    };
+    let published = port.backends.queue.producer().publish(vec![record]).await;
+    assert!(published.iter().all(Result::is_ok), "{published:?}");
+}
+
+// A redrive under the name of a discard named letters for the discard.
+#[tokio::test]
+async fn the_name_of_a_task_begins_no_other_work() {
+    let mut port = Port::new().await;
+    break_off(&port, "night", OperatorWork::Discard, "message-0-0").await;
+    let path = "/dead-letters/tasks";
+    let named = |work: &str, letter: &str| {
+        let selection = json!({ "type": "ids", "ids": [letter] });
+        json!({ "task": "night", "work": work, "selection": selection, "why": "a test" })
+    };
+    let same = named("discard", "message-0-0");
+    // While it is choosing, and once it runs.
+    for _ in 0..2 {
+        let before = port.state();
+        for other in [
+            named("redrive", "message-0-0"),
+            named("discard", "message-0-1"),
+        ] {
+            let body = other.to_string();
+            let (status, answer) = asked(&mut port, &Method::POST, path, &body).await;
+            assert_eq!(status, StatusCode::CONFLICT, "{other}: {answer}");
+            assert_eq!(answer["error"]["code"], "conflict");
+            assert!(before == port.state(), "{other} wrote something");
+        }
+        let task: Task = posted(&mut port, path, &same).await;
+        assert_eq!(task.work, OperatorWork::Discard);
+        assert_eq!(task.state, Progress::Running);
+    }
 }
 
 /// A request that is refused: method, path, body, status, and code.

@@ -448,6 +448,9 @@ fn refused(refused: dead_letters::Refused) -> Refused {
             };
             Refused::new(status, why.to_string())
         }
+        other @ dead_letters::Refused::OtherTask(_) => {
+            Refused::new(StatusCode::CONFLICT, other.to_string())
+        }
         dead_letters::Refused::Failed(error) => failed(error.into()),
     }
 }

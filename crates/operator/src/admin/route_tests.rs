@@ -180,7 +180,7 @@ impl Port {
     }
 
     /// All rows of the stores.
-    fn state(&self) -> BTreeMap<Table, Vec<Pair>> {
+    pub(super) fn state(&self) -> BTreeMap<Table, Vec<Pair>> {
         let all = |table: &Table| {
             let pairs = self
                 .engine

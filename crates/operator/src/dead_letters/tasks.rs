@@ -49,6 +49,9 @@ pub enum Refused {
     Refusal(Refusal),
     #[error("{0}")]
     NotEdited(EditRefusal),
+    /// A task of other work, or of another selection, bears this name.
+    #[error("task {0} has other work or other letters: take another name")]
+    OtherTask(TaskId),
     #[error("{}: {}", .0, .0.source)]
     Failed(Error),
 }
@@ -76,40 +79,47 @@ impl DeadLetters {
     /// are fixed now.
     ///
     /// # Errors
-    /// `InvalidArgument` or `RateLimited` with the reason. A failure of the log leaves open whether
-    /// the task began: ask again under the same name.
+    /// `InvalidArgument` or `RateLimited` with the reason; `OtherTask` if the name is that of another
+    /// task, and nothing is done then. A failure of the log leaves open whether the task began: ask
+    /// again under the same name.
     pub async fn begin(&self, by: &str, request: Request) -> Result<OperatorTask, Refused> {
         let id = match request.task {
             Some(id) => id,
             None => self.new_id()?,
         };
-        let desk = self.view.now().await?;
-        let known = desk.task(&id);
-        if let Some(task) = known.filter(|task| task.progress != Progress::Choosing) {
-            return Ok(task.clone());
+        let (work, about) = (request.work, request.selection.about());
+        let mut desk = self.view.now().await?;
+        if let Some(task) = desk.task(&id) {
+            same(task, work, &about)?;
+            if task.progress != Progress::Choosing {
+                return Ok(task.clone());
+            }
         }
         let letters = self.choose(&request.selection).await?;
         let letters: Vec<String> = letters.into_iter().map(|(letter, _)| letter).collect();
-        let begun = StartedTask {
-            task: id.clone(),
-            work: request.work,
-            letters: letters.len() as u64,
-            pace: request.pace,
-            about: request.selection.about(),
-            why: request.why,
-        };
+        let count = letters.len() as u64;
+        let is_new = desk.task(&id).is_none();
+        if is_new {
+            let begun = StartedTask {
+                task: id.clone(),
+                work,
+                letters: count,
+                pace: request.pace,
+                about: about.clone(),
+                why: request.why,
+            };
+            desk.admit(&begun)?;
+            self.say(by, vec![OperatorAction::Begun(begun)]).await?;
+            // Another request may have taken the name meanwhile.
+            desk = self.view.now().await?;
+        }
+        let task = known(&desk, &id)?;
+        same(task, work, &about)?;
         let mut acts = Vec::new();
-        match known {
-            None => {
-                desk.admit(&begun)?;
-                acts.push(OperatorAction::Begun(begun));
-            }
-            // Not all of its letters were named. With fewer of them now, the task ends, and must be
-            // asked for anew.
-            Some(task) if begun.letters < task.begun.letters => {
-                acts.push(OperatorAction::Cancelled { task: id.clone() });
-            }
-            Some(_) => {}
+        // Not all of its letters were named. With fewer of them now, the task ends, and must be
+        // asked for anew.
+        if !is_new && count < task.begun.letters {
+            acts.push(OperatorAction::Cancelled { task: id.clone() });
         }
         acts.extend(letters.chunks(NAMED).map(|letters| OperatorAction::Chosen {
             task: id.clone(),
@@ -312,6 +322,14 @@ impl DeadLetters {
             .into_iter()
             .reduce(|before, answer| before.and(answer))
             .unwrap_or_else(missing)
+    }
+}
+
+/// Checks that a known task is the one asked for: roles go by its work.
+fn same(task: &OperatorTask, work: OperatorWork, about: &str) -> Result<(), Refused> {
+    match task.begun.work == work && task.begun.about == about {
+        true => Ok(()),
+        false => Err(Refused::OtherTask(task.id().clone())),
     }
 }
 
