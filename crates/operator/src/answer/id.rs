@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serializer, de};
 #[serde(untagged)]
 enum Written {
     Number(i64),
+    Large(u64),
     Text(String),
 }
 
@@ -22,6 +23,7 @@ impl Written {
     {
         let text = match self {
             Written::Number(number) => number.to_string(),
+            Written::Large(number) => number.to_string(),
             Written::Text(text) => text,
         };
         let read = text.parse();
@@ -97,7 +99,12 @@ mod tests {
         }
         let both = serde_json::from_str::<Names>(r#"{"one":7,"other":"8"}"#);
         assert_eq!(both.expect("both").other, Some(user(8)));
-        for wrong in [r#"{"one":0}"#, r#"{"one":"ann"}"#, r#"{"one":-7}"#] {
+        for wrong in [
+            r#"{"one":0}"#,
+            r#"{"one":"ann"}"#,
+            r#"{"one":-7}"#,
+            r#"{"one":18446744073709551615}"#,
+        ] {
             assert!(serde_json::from_str::<Names>(wrong).is_err(), "{wrong}");
         }
     }

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::tasks::Refused;
 use super::types::{Filter, LetterCursor, Selection};
 use super::{DeadLetters, EDIT_OF, LocatedLetter, Result};
+use crate::answer::id;
 use crate::desk::OperatorAction;
 
 /// Bytes of letters in one package, roughly; a single letter may be larger.
@@ -30,6 +31,9 @@ pub const PACKAGE_MAX: usize = 500;
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct LetterPackage {
     /// Installation that it came from.
+    // A number in files of earlier versions.
+    #[serde(with = "id")]
+    #[schemars(with = "String")]
     pub cluster: u64,
     pub id: String,
     pub headers: Vec<(String, HeaderValue)>,
@@ -248,11 +252,25 @@ impl DeadLetters {
 mod tests {
     use super::*;
 
-    /// Files of operators: answers have a form of their own, and this one stays.
+    const FORM: &str = r#"{"cluster":"18446744073709551615","id":"message-0-0","headers":[["reason","too-large"],["raw",{"base64":"AP8="}]],"key":"a2V5","value":"AA=="}"#;
+
+    /// Files of operators keep this form.
     #[test]
     fn the_stored_form_of_a_package_stays() {
-        let text = r#"{"cluster":1,"id":"message-0-0","headers":[["reason","too-large"],["raw",{"base64":"AP8="}]],"key":"a2V5","value":"AA=="}"#;
-        let package: LetterPackage = serde_json::from_str(text).expect("a package");
-        assert_eq!(serde_json::to_string(&package).expect("JSON"), text);
+        let package: LetterPackage = serde_json::from_str(FORM).expect("a package");
+        assert_eq!(package.cluster, u64::MAX);
+        assert_eq!(serde_json::to_string(&package).expect("JSON"), FORM);
+    }
+
+    // Programs whose numbers have 53 bits rounded it, and the import was refused.
+    #[test]
+    fn a_file_that_was_written_with_a_number_is_read() {
+        let package: LetterPackage = serde_json::from_str(FORM).expect("a package");
+        let before = FORM.replace(r#""18446744073709551615""#, "18446744073709551615");
+        let read: LetterPackage = serde_json::from_str(&before).expect("a package");
+        assert_eq!(read, package);
+        let small = FORM.replace(r#""18446744073709551615""#, "7");
+        let read: LetterPackage = serde_json::from_str(&small).expect("a package");
+        assert_eq!(read.cluster, 7);
     }
 }
