@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::PREFIX;
 use super::audit::{self, Contradiction, Minute};
 use super::auditor;
 use super::doctor::{RepairReport, RepairStep, UserFinding, UserReport};
@@ -24,6 +23,7 @@ use super::route_tests::{HEADERS, Port, body_of, filled, staffed};
 use super::routes::{ROUTES, Route};
 use super::task::Task;
 use super::verify::{self, MinuteFlaw};
+use super::{PREFIX, openapi};
 use crate::answer::{ErrorAnswer, List, Page, Time};
 use crate::dead_letters::{Envelope, Forecast, Letter, LetterPackage, Plan, SelectionCount, Stats};
 use crate::desk::{
@@ -486,6 +486,32 @@ async fn who_is_not_heard_gets_the_same_form_of_refusal() {
         let refused: ErrorAnswer = serde_json::from_str(&text).expect(&text);
         assert_eq!(refused.error.code, code, "{headers:?}");
     }
+}
+
+// The guard refused what the schema described: a resume and a cancel have no body.
+#[tokio::test]
+async fn a_request_without_a_body_has_the_headers_that_the_schema_names() {
+    let mut port = staffed().await;
+    let document = openapi::document();
+    let mut asked = 0;
+    for route in &ROUTES {
+        if route.method != Method::POST || route.input.is_some() {
+            continue;
+        }
+        let path = format!("{PREFIX}{}", route.path);
+        let parameters = document["paths"][&path]["post"]["parameters"].as_array();
+        let named = parameters.into_iter().flatten();
+        let named = named.filter(|parameter| parameter["in"] == "header");
+        let headers = named.map(|parameter| {
+            let (name, value) = (&parameter["name"], &parameter["example"]);
+            (name.as_str().expect("text"), value.as_str().expect("text"))
+        });
+        let headers: Vec<_> = std::iter::once(HEADERS[0]).chain(headers).collect();
+        let (status, text) = port.ask(&Method::POST, &filled(&path), &headers, "").await;
+        assert_eq!(status, StatusCode::OK, "{path}: {text}");
+        asked += 1;
+    }
+    assert!(asked >= 2, "{asked} requests have no body");
 }
 
 #[tokio::test]

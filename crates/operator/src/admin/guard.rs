@@ -15,7 +15,7 @@ use super::refusal::Refused;
 
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Header that a form of a foreign page cannot send.
-const OURS: HeaderName = HeaderName::from_static("x-packetboat");
+pub(super) const OURS: HeaderName = HeaderName::from_static("x-packetboat");
 
 /// Address and names of the desk.
 pub(super) struct Guard {

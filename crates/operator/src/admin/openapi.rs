@@ -1,11 +1,13 @@
 //! Schema of the operators' API in OpenAPI 3.1: the table of routes, with the types of requests and
 //! answers.
 
+use axum::http::Method;
 use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use super::PREFIX;
+use super::guard::OURS;
 use super::routes::{Input, Place, ROUTES, Route};
 use crate::answer::ErrorAnswer;
 
@@ -82,6 +84,9 @@ fn operation(
             }
         }
     }
+    if route.input.is_none() && route.method == Method::POST {
+        parameters.push(header_of_ours());
+    }
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
     }
@@ -107,6 +112,19 @@ fn path_parameters(path: &str) -> Vec<Value> {
             json!({ "name": name, "in": "path", "required": true, "schema": schema })
         })
         .collect()
+}
+
+/// Header by which the guard knows a request without a body.
+fn header_of_ours() -> Value {
+    json!({
+        "name": OURS.as_str(),
+        "in": "header",
+        "required": true,
+        "description": "Any value. Needed where a request changes something without a body: a form of another page \
+                        cannot send it. `content-type: application/json` does as well.",
+        "schema": { "type": "string" },
+        "example": "1",
+    })
 }
 
 fn query_parameters(schema: &Schema) -> impl Iterator<Item = Value> {
