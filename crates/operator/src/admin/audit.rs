@@ -43,7 +43,8 @@ pub struct AuditQuestion {
     pub until: Option<Time>,
     /// From the start of the log, unless `since` is set.
     pub all: bool,
-    /// At most this many messages, the oldest of the window; default: 500,000.
+    /// At most this many messages, the oldest of the window, but whole minutes, and one at least;
+    /// default: 500,000.
     pub limit: Option<usize>,
     /// From log and ledger alone, exact to the millisecond, without closed minutes.
     pub deep: bool,

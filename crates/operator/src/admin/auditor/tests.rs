@@ -601,6 +601,36 @@ async fn an_answer_from_closed_minutes_is_that_of_the_log() {
     assert_eq!(world.watch.read.load(Ordering::SeqCst), before);
 }
 
+// A minute that was open on one page is closed on the next, which counted all of it again.
+#[tokio::test(start_paused = true)]
+async fn an_audit_that_goes_on_counts_each_message_once() {
+    let world = World::new();
+    let mut auditor = world.begun().await;
+    for _ in 0..8 {
+        world.settle(&world.books.accept(7).await).await;
+        advance(MINUTE / 2).await;
+    }
+    world.books.commit().await;
+    let mut question = AuditQuestion {
+        all: true,
+        limit: Some(10),
+        ..AuditQuestion::default()
+    };
+    let (mut accepted, mut pages) = (0, 0);
+    loop {
+        let report = world.answer(&question).await;
+        accepted += report.accepted;
+        pages += 1;
+        assert!(report.accepted > 0, "page {pages} is empty");
+        let Some(next) = report.next else { break };
+        question.since = Some(next);
+        advance(MINUTE * 3).await;
+        auditor.round().await.expect("a round");
+    }
+    assert!(pages > 1);
+    assert_eq!(accepted, 8 * 7);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_verification_names_the_minutes_that_were_changed() {
     let world = World::new();
