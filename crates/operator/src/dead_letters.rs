@@ -47,6 +47,8 @@ type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Records read from the log at once, before other tasks get the thread.
 const STEP: usize = 100;
+/// Such steps for one page of letters: few letters may match.
+const STEPS: usize = 200;
 /// Letters chosen at once: one more than a task takes, so that the task says so.
 const CHOSEN: usize = 10_001;
 /// Header of a record with an operator's edit of a letter; its value is the letter's name. The
@@ -80,7 +82,8 @@ impl DeadLetters {
     }
 
     /// Lists letters that pass the filter, messages before notifications and oldest first, at most
-    /// `limit`. The page says where to go on.
+    /// `limit`. The page says where to go on; it may have fewer letters and a next one all the same,
+    /// as an answer looks at a limited number of records.
     pub async fn list(
         &self,
         filter: &Filter,
@@ -89,9 +92,10 @@ impl DeadLetters {
     ) -> Result<LetterPage> {
         let (desk, now) = (self.view.now().await?, self.backends.clock.now());
         let mut page = LetterPage::default();
-        let mut walk = self.walk(after);
+        let mut walk = self.walk(after).at_most(STEPS);
         while page.letters.len() < limit {
             let Some(found) = walk.next().await? else {
+                page.next = walk.rest();
                 return Ok(page);
             };
             let listed = found.listed(&desk, now);

@@ -64,7 +64,8 @@ pub struct ListQuestion {
     pub discarded: Option<bool>,
     /// Also letters that were discarded so long ago that they are gone.
     pub with_gone: bool,
-    /// Letters of a page, 1 to 1000; default: 100.
+    /// Letters of a page, 1 to 1000; default: 100. A page may have fewer, and a next one all the
+    /// same: an answer looks at a limited number of records.
     pub limit: Option<usize>,
     /// `next` of the page before.
     pub after: Option<String>,

@@ -27,6 +27,7 @@ use super::log::{Busy, Log};
 use super::trace::{self, Name};
 use crate::DeadLetters;
 use crate::answer::Time;
+use crate::dead_letters::Filter;
 use crate::in_memory::Environment;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -287,6 +288,28 @@ async fn whoever_reads_the_log_lets_others_run() {
     let looked = turns.load(Ordering::Relaxed) - before;
     assert!(looked >= 20, "{looked} turns for twice ten pages");
     other.abort();
+}
+
+// A filter that nothing matched went over the whole topic in one answer.
+#[tokio::test]
+async fn a_list_looks_at_some_records_and_says_where_to_go_on() {
+    let books = Books::new();
+    for _ in 0..21 {
+        books.bury(1000).await;
+    }
+    let letters = books.letters();
+    let none = Filter {
+        text: Some("no such error".to_owned()),
+        ..Filter::default()
+    };
+    let page = letters.list(&none, None, 10).await.expect("reads");
+    assert_eq!(page.letters, []);
+    let next = page.next.expect("it goes on");
+    assert!((10_000..21_000).contains(&next.offset), "{next}");
+    let page = letters.list(&none, Some(next), 10).await.expect("reads");
+    assert_eq!((page.letters.len(), page.next), (0, None));
+    let packed = letters.pack("ann", 7, &none, None, "a test").await;
+    assert_eq!(packed.expect("reads").next, Some(next));
 }
 
 #[tokio::test(start_paused = true)]

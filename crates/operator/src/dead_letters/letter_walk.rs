@@ -12,6 +12,9 @@ pub(super) struct Walk<'a> {
     place: Option<LetterCursor>,
     /// Place up to which the topics were read.
     read: Option<LetterCursor>,
+    /// Pages that may still be read.
+    pages: usize,
+    is_cut: bool,
 }
 
 impl DeadLetters {
@@ -22,12 +25,19 @@ impl DeadLetters {
             ahead: Vec::new().into_iter(),
             place: after,
             read: after,
+            pages: usize::MAX,
+            is_cut: false,
         }
     }
 }
 
 impl Walk<'_> {
-    /// Next letter; `None` at the current end.
+    /// Limits the pages that are read.
+    pub(super) fn at_most(self, pages: usize) -> Self {
+        Walk { pages, ..self }
+    }
+
+    /// Next letter; `None` at the current end, or behind the last page.
     pub(super) async fn next(&mut self) -> Result<Option<LocatedLetter>> {
         loop {
             if let Some(found) = self.ahead.next() {
@@ -35,6 +45,11 @@ impl Walk<'_> {
                 return Ok(Some(found));
             }
             self.place = self.read;
+            if self.pages == 0 {
+                self.is_cut = true;
+                return Ok(None);
+            }
+            self.pages -= 1;
             let (found, last) = self.letters.read(self.read, STEP).await?;
             if last.is_none() {
                 return Ok(None);
@@ -47,5 +62,10 @@ impl Walk<'_> {
     /// Place to go on from, behind the letters handed out.
     pub(super) fn place(&self) -> Option<LetterCursor> {
         self.place
+    }
+
+    /// Place to go on from if there was no next letter; `None` at the end.
+    pub(super) fn rest(&self) -> Option<LetterCursor> {
+        self.place.filter(|_| self.is_cut)
     }
 }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::tasks::Refused;
 use super::types::{Filter, LetterCursor, Selection};
-use super::{DeadLetters, EDIT_OF, LocatedLetter, Result};
+use super::{DeadLetters, EDIT_OF, LocatedLetter, Result, STEPS};
 use crate::answer::id;
 use crate::desk::OperatorAction;
 
@@ -120,9 +120,10 @@ impl DeadLetters {
     ) -> Result<Package> {
         let (desk, now) = (self.view.now().await?, self.backends.clock.now());
         let (mut package, mut bytes) = (Package::default(), 0);
-        let mut walk = self.walk(after);
+        let mut walk = self.walk(after).at_most(STEPS);
         while bytes < PACKAGE_BYTES && package.letters.len() < PACKAGE_MAX {
             let Some(found) = walk.next().await? else {
+                package.next = walk.rest();
                 return Ok(package);
             };
             let listed = found.listed(&desk, now);

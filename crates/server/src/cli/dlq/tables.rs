@@ -20,7 +20,10 @@ fn table(header: &[&str]) -> Table {
 
 pub(super) fn list(page: &Page<Letter>) {
     if page.items.is_empty() {
-        println!("Nothing is dead.");
+        match &page.next {
+            None => println!("Nothing is dead."),
+            Some(next) => println!("No match so far. more: --after {next}"),
+        }
         return;
     }
     let mut table = table(&[
