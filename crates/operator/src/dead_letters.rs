@@ -33,7 +33,7 @@ use protocol::record::{Task, Work, key_of, redrive};
 pub use self::edit::{EditResult, Envelope, LetterChange};
 pub use self::log::LogPage;
 use self::log_view::View;
-pub use self::plan::{Forecast, Plan, Share};
+pub use self::plan::{Forecast, Plan, PlannedLetters, Share};
 pub use self::tasks::{Refused, Request};
 pub use self::transfer::{HeaderValue, ImportResult, LetterPackage, PACKAGE_MAX, Package};
 pub use self::types::{

@@ -10,8 +10,10 @@ use protocol::ledger::DeadReason;
 use protocol::{Code, UserId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 
 use super::api::{Answer, Desk, busy, failed};
+use super::kick::discovered;
 use super::operation::Operation;
 use super::operators::{Operator, Role};
 use super::refusal::Refused;
@@ -32,6 +34,8 @@ pub(super) const IMPORT_BYTES: usize = 16 << 20;
 pub(super) const EDIT_BYTES: usize = 8 << 20;
 /// Longest wait for a redrive.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest wait for the stores that a plan asks.
+const FORECAST_WITHIN: Duration = Duration::from_secs(30);
 
 /// Filter and page of a list of letters.
 #[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
@@ -249,8 +253,8 @@ pub(super) async fn export(
     let ExportQuestion { list, why } = question;
     operator.may_read(&why)?;
     let (filter, after) = (list.filter()?, list.after()?);
-    let _turn = desk.log.turn().await.map_err(busy)?;
     let cluster = cluster_of(&desk).await?;
+    let _turn = desk.log.turn().await.map_err(busy)?;
     let letters = &desk.letters;
     let packed = letters.pack(&operator.name, cluster, &filter, after, &why);
     let package = packed.await.map_err(|e| failed(e.into()))?;
@@ -267,8 +271,8 @@ pub(super) async fn import(
 ) -> Answer<ImportResult> {
     let ImportQuestion { letters, why } = question;
     operator.may_import(&why)?;
-    let _turn = desk.log.turn().await.map_err(busy)?;
     let cluster = cluster_of(&desk).await?;
+    let _turn = desk.log.turn().await.map_err(busy)?;
     let unpacked = desk.letters.unpack(&operator.name, cluster, letters, &why);
     unpacked.await.map(Json).map_err(refused)
 }
@@ -278,12 +282,17 @@ pub(super) async fn plan(
     Json(selection): Json<Selection>,
 ) -> Answer<Plan> {
     at_most(&selection)?;
-    let _turn = desk.log.turn().await.map_err(busy)?;
-    desk.letters
-        .plan(&selection)
-        .await
-        .map(Json)
-        .map_err(|e| failed(e.into()))
+    let turn = desk.log.turn().await.map_err(busy)?;
+    let letters = desk.letters.planned(&selection).await;
+    let letters = letters.map_err(|e| failed(e.into()))?;
+    // The stores may take long, and others read the log meanwhile.
+    drop(turn);
+    let forecasts = timeout(FORECAST_WITHIN, desk.letters.forecasts(letters)).await;
+    let plan = forecasts.map_err(|_| {
+        let text = format!("no forecast within {FORECAST_WITHIN:?}: plan fewer letters, or later");
+        Refused::new(StatusCode::SERVICE_UNAVAILABLE, text)
+    })?;
+    plan.map(Json).map_err(|e| failed(e.into()))
 }
 
 /// Redrives a few letters and waits for the outcome.
@@ -387,8 +396,7 @@ async fn write_down_look(
 }
 
 async fn cluster_of(desk: &Desk) -> Result<u64, Refused> {
-    let cluster = desk.registry.cluster().await;
-    let cluster = cluster.map_err(|e| failed(e.into()))?;
+    let cluster = discovered(desk.registry.cluster()).await?;
     cluster.ok_or_else(|| failed(anyhow::anyhow!("no station was started here yet")))
 }
 
@@ -458,11 +466,19 @@ fn refused(refused: dead_letters::Refused) -> Refused {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
+    use async_trait::async_trait;
+    use backend::hook::{Hook, Op};
+    use backend::queue::NewRecord;
     use protocol::bounds::Bounds;
+    use protocol::{MessageId, Timestamp};
+    use tokio::time::sleep;
 
     use super::*;
     use crate::admin::audit;
     use crate::admin::operators::Operators;
+    use crate::admin::tests::{Books, dead_letter};
     use crate::desk::Version;
     use crate::in_memory::Environment;
 
@@ -499,6 +515,64 @@ mod tests {
         }
         drop(turn);
         assert!(stats(desk).await.is_ok());
+    }
+
+    /// Ledger and discovery never answer.
+    struct Away;
+
+    #[async_trait]
+    impl Hook for Away {
+        async fn before(&self, op: &Op) -> backend::Result<()> {
+            match op.name {
+                "trace" | "cluster" => pending().await,
+                _ => Ok(()),
+            }
+        }
+    }
+
+    /// A desk with the letter of a message, among stores that never answer.
+    async fn desk_alone() -> State<Arc<Desk>> {
+        let environment = Environment::in_memory().expect("stores in memory");
+        let message = Books::new().record(MessageId::new(1 << 40).expect("positive"));
+        let letter = NewRecord {
+            key: message.key,
+            value: message.value,
+            ..dead_letter(0, Timestamp::ZERO)
+        };
+        let producer = environment.backends.queue.producer();
+        let published = producer.publish(vec![letter]).await;
+        assert!(published.iter().all(Result::is_ok), "{published:?}");
+        let hook: Arc<dyn Hook> = Arc::new(Away);
+        State(Arc::new(Desk::new(
+            &environment.backends.hooked(&hook),
+            &environment.connector,
+            Bounds::default(),
+            Operators::default(),
+        )))
+    }
+
+    /// Has a turn while others wait for the stores.
+    async fn turn_meanwhile(desk: &Desk) {
+        sleep(Duration::from_secs(1)).await;
+        drop(desk.log.turn().await.expect("nobody holds a turn"));
+    }
+
+    // A slow store kept all others from the log.
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_for_the_stores_holds_no_turn_and_waits_for_an_end() {
+        let desk = desk_alone().await;
+        let one = Selection::ids(vec!["message-0-0".to_owned()]);
+        let planned = plan(desk.clone(), Json(one));
+        let (planned, ()) = tokio::join!(planned, turn_meanwhile(&desk));
+        let exported = export(desk.clone(), anybody(), Json(ExportQuestion::default()));
+        let (exported, ()) = tokio::join!(exported, turn_meanwhile(&desk));
+        let imported = import(desk.clone(), anybody(), Json(ImportQuestion::default()));
+        let (imported, ()) = tokio::join!(imported, turn_meanwhile(&desk));
+        for refused in [planned.err(), exported.err(), imported.err()] {
+            let refused = refused.expect("nobody answers");
+            assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
+            assert!(refused.error.retry, "{refused:?}");
+        }
     }
 
     #[tokio::test]
