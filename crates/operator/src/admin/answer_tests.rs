@@ -322,6 +322,9 @@ async fn a_program_looks_plans_and_discards() {
     assert_eq!(task.state, Progress::Over);
     assert_eq!(task.outcomes[&TaskOutcome::Discarded], 3);
     assert_eq!(task.why, "garbage of a night");
+    assert_eq!(task.results.items.len(), 3);
+    let tasks: List<Task> = got(&mut port, "/dead-letters/tasks").await;
+    assert_eq!(tasks.items, [task.summary()]);
 }
 
 /// Logs the start of a task that was broken off before its letters were named.

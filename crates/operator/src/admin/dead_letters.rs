@@ -17,12 +17,11 @@ use super::kick::discovered;
 use super::operation::Operation;
 use super::operators::{Operator, Role};
 use super::refusal::Refused;
-use super::task::Task;
+use super::task::{RedriveAnswer, Task};
 use crate::answer::{List, Page, Time, id, reason};
 use crate::dead_letters::{
     self as dead_letters, EditResult, Envelope, Filter, ImportResult, Kind, Letter, LetterChange,
-    LetterCursor, LetterDetail, LetterOutcome, LetterPackage, Plan, Request, Selection,
-    SelectionCount, Stats,
+    LetterCursor, LetterDetail, LetterPackage, Plan, Request, Selection, SelectionCount, Stats,
 };
 use crate::desk::{EditRefusal, OperatorWork, TaskId};
 
@@ -300,18 +299,18 @@ pub(super) async fn redrive(
     State(desk): State<Arc<Desk>>,
     Extension(operator): Extension<Operator>,
     Json(selection): Json<Selection>,
-) -> Answer<List<LetterOutcome>> {
+) -> Answer<RedriveAnswer> {
     operator.may(Role::Redrive)?;
     at_most(&selection)?;
     let turn = desk.log.turn().await.map_err(busy)?;
     let begun = desk.letters.begin_redrive(&operator.name, &selection);
     let Some(task) = begun.await.map_err(refused)? else {
-        return Ok(Json(Vec::new().into()));
+        return Ok(Json(RedriveAnswer::default()));
     };
     drop(turn);
     let task = desk.letters.wait(task.id(), PATIENCE).await;
     let task = Task::from(task.map_err(refused)?);
-    Ok(Json(task.results))
+    Ok(Json(task.into()))
 }
 
 pub(super) async fn begin(
@@ -328,7 +327,8 @@ pub(super) async fn begin(
 pub(super) async fn tasks(State(desk): State<Arc<Desk>>) -> Answer<List<Task>> {
     let tasks = desk.letters.tasks().await;
     let tasks = tasks.map_err(|e| failed(e.into()))?.into_iter();
-    Ok(Json(tasks.map(Task::from).collect::<Vec<_>>().into()))
+    let tasks = tasks.map(|task| Task::from(task).summary());
+    Ok(Json(tasks.collect::<Vec<_>>().into()))
 }
 
 pub(super) async fn task(State(desk): State<Arc<Desk>>, Path(id): Path<TaskId>) -> Answer<Task> {
@@ -573,6 +573,29 @@ mod tests {
             assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
             assert!(refused.error.retry, "{refused:?}");
         }
+    }
+
+    // Nothing matched, and nothing done yet, were one answer.
+    #[tokio::test(start_paused = true)]
+    async fn a_redrive_counts_the_letters_without_an_outcome_and_names_its_task() {
+        let desk = desk_alone().await;
+        let filter = |text: &str| Selection::Filter {
+            filter: Filter {
+                text: Some(text.to_owned()),
+                ..Filter::default()
+            },
+            limit: 10,
+        };
+        let nothing = redrive(desk.clone(), anybody(), Json(filter("no such error"))).await;
+        let Json(nothing) = nothing.expect("an answer");
+        assert_eq!(nothing, RedriveAnswer::default());
+        // Nobody works.
+        let begun = redrive(desk.clone(), anybody(), Json(filter(""))).await;
+        let Json(begun) = begun.expect("an answer");
+        assert_eq!((begun.items.len(), begun.truncated), (0, 1));
+        let id = begun.task.expect("a task");
+        let Json(task) = task(desk, Path(id)).await.expect("it goes on");
+        assert_eq!(task.letters, 1);
     }
 
     #[tokio::test]

@@ -27,12 +27,12 @@ use super::kick::{self, KickAnswer, KickQuestion};
 use super::operation::Operation;
 use super::operators::{Operator, Role, authenticate};
 use super::refusal::Refused;
-use super::task::Task;
+use super::task::{RedriveAnswer, Task};
 use super::{api, audit, openapi, trace, verify};
 use crate::answer::{List, Page};
 use crate::dead_letters::{
-    EditResult, Envelope, ImportResult, Letter, LetterChange, LetterDetail, LetterOutcome,
-    LetterPackage, Plan, Request, Selection, SelectionCount, Stats,
+    EditResult, Envelope, ImportResult, Letter, LetterChange, LetterDetail, LetterPackage, Plan,
+    Request, Selection, SelectionCount, Stats,
 };
 
 use self::Needs::{Also, Either, View};
@@ -219,16 +219,16 @@ pub(super) static ROUTES: [Route; 31] = [
         method: Method::POST,
         path: "/dead-letters/redrive",
         needs: Also(&[Role::Redrive]),
-        summary: "Redrive of at most 1000 letters; answers with the outcomes of the first 20 seconds.",
+        summary: "Redrive of at most 1000 letters; answers with its task and the outcomes of the first 20 seconds.",
         input: body::<Selection>(IDS),
-        answer: form::<List<LetterOutcome>>(),
+        answer: form::<RedriveAnswer>(),
         serve: Serve::Desk(|| post(dead_letters::redrive)),
     },
     Route {
         method: Method::GET,
         path: "/dead-letters/tasks",
         needs: View,
-        summary: "Tasks, newest first: all that go on, and the last hundred that ended.",
+        summary: "Tasks, newest first: all that go on, and the last hundred that ended. Their letters are counted only.",
         input: None,
         answer: form::<List<Task>>(),
         serve: Serve::Desk(|| get(dead_letters::tasks)),

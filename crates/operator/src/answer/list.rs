@@ -22,6 +22,15 @@ impl<T> List<T> {
         }
     }
 
+    /// The same list with all items left out.
+    #[must_use]
+    pub fn counted(&self) -> List<T> {
+        List {
+            items: Vec::new(),
+            truncated: self.total(),
+        }
+    }
+
     /// Number of items in all.
     pub fn total(&self) -> u64 {
         self.items.len() as u64 + self.truncated
@@ -55,6 +64,7 @@ mod tests {
         let list = List::of(1..=5, 3);
         assert_eq!((&list.items[..], list.truncated), (&[1, 2, 3][..], 2));
         assert_eq!(list.total(), 5);
+        assert_eq!(list.counted(), List::of(1..=5, 0));
         let json = serde_json::to_string(&list).expect("JSON");
         assert_eq!(json, r#"{"items":[1,2,3],"truncated":2}"#);
         assert_eq!(List::from(vec![7]), List::of([7], 9));

@@ -60,9 +60,9 @@ export interface Task {
   ended_at: Time | null;
   state: State;
   outcomes: Partial<Record<Outcome, number>>;
-  /** Outcomes letter by letter. */
+  /** Outcomes letter by letter; a list of tasks counts them only. */
   results: List<LetterOutcome>;
-  /** Ids of new letters, from letters that died again. */
+  /** Ids of new letters, from letters that died again; a list of tasks counts them only. */
   new_letters: List<string>;
 }
 
