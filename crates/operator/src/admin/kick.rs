@@ -322,6 +322,10 @@ pub(super) fn refused(refusal: Refusal) -> Refused {
         Code::NotFound => StatusCode::NOT_FOUND,
         _ => StatusCode::SERVICE_UNAVAILABLE,
     };
+    // `forbidden` would say that the operator lacks a role.
+    if status == StatusCode::CONFLICT {
+        return Refused::new(status, refusal.text);
+    }
     Refused::of(status, &refusal)
 }
 

@@ -164,27 +164,37 @@ fn routes(config: &Config, bound: SocketAddr, parts: Parts) -> Router {
         is_tls: config.tls.is_on(),
     });
     let of_doctor = parts.doctor.map_or_else(Router::new, routes::of_doctor);
+    let formed = |router: Router| {
+        let router = router.layer(map_response(uniform));
+        router.layer(map_response(unstored))
+    };
     health::routes(parts.health)
-        .nest(
-            PREFIX,
-            desk_routes(parts.desk)
-                .merge(of_doctor)
-                .layer(map_response(uniform))
-                .layer(map_response(unstored)),
-        )
+        .merge(formed(root_routes(parts.desk.as_deref())))
+        .nest(PREFIX, formed(desk_routes(parts.desk).merge(of_doctor)))
         .merge(console::routes(console::built))
         .layer(from_fn_with_state(guard, guard::guard))
 }
 
 fn desk_routes(desk: Option<Arc<Desk>>) -> Router {
-    let elsewhere = "this service has no desk: ask the admin port of a station or a carrier";
     match desk {
         Some(desk) => routes::of_desk(desk),
-        None => {
-            let refuse = move || async move { Refused::new(StatusCode::NOT_FOUND, elsewhere) };
-            Router::new().route(routes::OTHERS, any(refuse))
-        }
+        None => Router::new().route(routes::OTHERS, any(elsewhere)),
     }
+}
+
+/// Paths that `nest` leaves to the console.
+fn root_routes(desk: Option<&Desk>) -> Router {
+    match desk {
+        Some(desk) => routes::of_root(desk),
+        None => (routes::roots().iter()).fold(Router::new(), |router, path| {
+            router.route(path, any(elsewhere))
+        }),
+    }
+}
+
+async fn elsewhere() -> Refused {
+    let text = "this service has no desk: ask the admin port of a station or a carrier";
+    Refused::new(StatusCode::NOT_FOUND, text)
 }
 
 /// Forbids caching: an answer of the desk is for its asker, now.

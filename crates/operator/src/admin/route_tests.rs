@@ -16,10 +16,11 @@ use tokio::time::{Instant, advance};
 use tonic::codegen::Service;
 
 use super::operators::Role;
-use super::routes::{OTHERS, Place, ROUTES, Route};
+use super::routes::{OTHERS, Place, ROUTES, Route, roots};
 use super::tests::dead_letter;
 use super::*;
 use crate::Access;
+use crate::answer::ErrorAnswer;
 use crate::in_memory::Environment;
 use crate::lifecycle::Phases;
 
@@ -462,7 +463,7 @@ async fn every_route_of_the_desk_says_what_it_needs() {
     let mut port = staffed().await;
     let rows = rows();
     for path in port.paths() {
-        if path == format!("{PREFIX}{OTHERS}") {
+        if path == format!("{PREFIX}{OTHERS}") || roots().contains(&path) {
             continue;
         }
         for method in [
@@ -486,6 +487,20 @@ async fn every_route_of_the_desk_says_what_it_needs() {
     let paths = port.paths();
     for Row { path, .. } in rows {
         assert!(paths.contains(&path), "{path} is no route");
+    }
+}
+
+// The console answered for them, with a text.
+#[tokio::test]
+async fn the_paths_of_the_whole_api_are_refused_in_its_form() {
+    let mut port = Port::new().await;
+    for path in roots() {
+        for method in [Method::GET, Method::POST] {
+            let (status, text) = port.call(&method, &path, &HEADERS).await;
+            assert_eq!(status, StatusCode::NOT_FOUND, "{method} {path}: {text}");
+            let refused: ErrorAnswer = serde_json::from_str(&text).expect(&text);
+            assert_eq!(refused.error.code, "not_found", "{method} {path}");
+        }
     }
 }
 

@@ -28,7 +28,7 @@ use super::operation::Operation;
 use super::operators::{Operator, Role, authenticate};
 use super::refusal::Refused;
 use super::task::{RedriveAnswer, Task};
-use super::{api, audit, openapi, trace, verify};
+use super::{PREFIX, api, audit, openapi, trace, verify};
 use crate::answer::{List, Page};
 use crate::dead_letters::{
     EditResult, Envelope, ImportResult, Letter, LetterChange, LetterDetail, LetterPackage, Plan,
@@ -39,6 +39,11 @@ use self::Needs::{Also, Either, View};
 
 /// Path of requests that are none of the API.
 pub(super) const OTHERS: &str = "/{*path}";
+
+/// Paths of the API as a whole, which is no route of it.
+pub(super) fn roots() -> [String; 2] {
+    [PREFIX.to_owned(), format!("{PREFIX}/")]
+}
 
 /// A route of the API.
 pub(super) struct Route {
@@ -431,6 +436,16 @@ pub(super) fn of_desk(desk: Arc<Desk>) -> Router {
         .route(OTHERS, any(unknown))
         .layer(middleware::from_fn_with_state(operators, authenticate))
         .with_state(desk)
+}
+
+/// Refusals at the paths of the API as a whole.
+pub(super) fn of_root(desk: &Desk) -> Router {
+    let mut router = Router::new();
+    for path in roots() {
+        router = router.route(&path, any(unknown));
+    }
+    let operators = desk.operators.clone();
+    router.layer(middleware::from_fn_with_state(operators, authenticate))
 }
 
 /// Routes that ask the doctor, which every process has.

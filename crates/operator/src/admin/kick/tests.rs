@@ -300,6 +300,16 @@ async fn another_station_is_asked_where_one_cannot() {
     assert_eq!(wrong.methods().len(), 1);
 }
 
+// A boat that leaves takes no order: its `forbidden` came with 409.
+#[test]
+fn what_another_service_does_not_allow_now_is_a_conflict() {
+    let refused = refused(Refusal::new(Code::Forbidden, "this boat ends"));
+    assert_eq!(refused.status, StatusCode::CONFLICT);
+    assert_eq!(refused.error.code, "conflict");
+    assert_eq!(refused.error.message, "this boat ends");
+    assert!(!refused.error.retry);
+}
+
 #[tokio::test]
 async fn a_desk_of_a_carrier_says_where_to_ask() {
     let carrier = Caller::new(Role::Carrier, "carrier-1");
