@@ -520,19 +520,60 @@ async fn a_request_without_a_body_has_the_headers_that_the_schema_names() {
 #[tokio::test]
 async fn times_of_a_question_have_two_forms() {
     let mut port = Port::new().await;
-    let (ms, text) = (4_928_029_200_500_i64, "2126-03-01T09:00:00.500Z");
-    let number = ms.to_string();
-    for since in [&*number, text, "2126-03-01T10:00:00.500%2B01:00"] {
-        let path = format!("/audit?since={since}&until={since}");
+    let (first, text) = (1_709_283_600_500_i64, "2024-03-01T09:00:00.500Z");
+    let (last, end) = (first + 3_600_000, "2024-03-01T10:00:00.500Z");
+    for (since, until) in [
+        (&*first.to_string(), &*last.to_string()),
+        (text, end),
+        (
+            "2024-03-01T10:00:00.500%2B01:00",
+            "2024-03-01T11:00:00.500%2B01:00",
+        ),
+    ] {
+        let path = format!("/audit?since={since}&until={until}");
         let (status, answer) = asked(&mut port, &Method::GET, &path, "").await;
         assert_eq!(status, StatusCode::OK, "{answer}");
-        let time = json!({ "utc": text, "ms": ms });
-        assert_eq!(answer["since"], time);
-        assert_eq!(answer["until"], time);
+        assert_eq!(answer["since"], json!({ "utc": text, "ms": first }));
+        assert_eq!(answer["until"], json!({ "utc": end, "ms": last }));
+    }
+    for since in [
+        "4928029200500",
+        "2126-03-01T09:00:00.500Z",
+        "2126-03-01T10:00:00.500%2B01:00",
+    ] {
         let path = format!("/dead-letters?since={since}");
         let page: Page<Letter> = got(&mut port, &path).await;
         assert_eq!(page.items, [], "all died before");
     }
     let page: Page<Letter> = got(&mut port, "/dead-letters?since=0").await;
     assert_eq!(page.items.len(), 3);
+}
+
+// A window that ends before it begins was balanced, and its chain intact.
+#[tokio::test]
+async fn a_window_without_a_time_is_refused() {
+    let mut port = Port::new().await;
+    let config = auditor::Config::default();
+    let began = port.desk.auditor(1, config).round().await;
+    began.expect("a chain");
+    for path in [
+        "/audit?since=2000&until=2000",
+        "/audit?since=2000&until=1000&deep=true",
+        "/audit?since=2126-03-01T09:00:00Z",
+        "/audit?since=2126-03-01T09:00:00Z&until=2126-03-02T09:00:00Z",
+        "/audit?since=9223372036854775807",
+        "/audit/verify?since=2126-03-01T09:00:00Z",
+    ] {
+        let (status, answer) = asked(&mut port, &Method::GET, path, "").await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{path}: {answer}");
+        assert_eq!(answer["error"]["code"], "invalid_argument", "{path}");
+    }
+    for path in [
+        "/audit?since=1000&until=2000",
+        "/audit?since=-9223372036854775808",
+        "/audit/verify?since=-9223372036854775808",
+    ] {
+        let (status, answer) = asked(&mut port, &Method::GET, path, "").await;
+        assert_eq!(status, StatusCode::OK, "{path}: {answer}");
+    }
 }

@@ -139,8 +139,10 @@ pub(super) async fn audit_all(
     State(desk): State<Arc<Desk>>,
     Query(question): Query<audit::AuditQuestion>,
 ) -> Answer<audit::Report> {
+    let now = desk.clock.now();
+    question.check(now)?;
     let (ledger, store) = (desk.ledger.as_ref(), desk.audit.as_ref());
-    audit_answer::answer(&desk.log, ledger, store, &question, desk.clock.now())
+    audit_answer::answer(&desk.log, ledger, store, &question, now)
         .await
         .map(Json)
         .map_err(failed)
@@ -150,10 +152,11 @@ pub(super) async fn verify_chain(
     State(desk): State<Arc<Desk>>,
     Query(question): Query<verify::VerifyQuestion>,
 ) -> Answer<verify::Report> {
-    verify::verify(&desk.log, desk.audit.as_ref(), &question)
-        .await
-        .map(Json)
-        .map_err(failed)
+    let verified = verify::verify(&desk.log, desk.audit.as_ref(), &question).await;
+    verified.map(Json).map_err(|error| match error.downcast() {
+        Ok(verify::NoMinutes(text)) => Refused::new(StatusCode::BAD_REQUEST, text),
+        Err(error) => failed(error),
+    })
 }
 
 pub(super) fn busy(busy: Busy) -> Refused {

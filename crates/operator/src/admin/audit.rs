@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::Result;
+use axum::http::StatusCode;
 use backend::ledger::LedgerStore;
 use protocol::ledger::audit::{self as books, Audit, Balance};
 use protocol::ledger::trace::MessageLife;
@@ -13,7 +14,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::task::yield_now;
 
-use super::log::{Accepted, Log, Reader};
+use super::log::{Accepted, CLOCKS_APART, Log, Reader};
+use super::refusal::Refused;
 use crate::answer::{List, Time, id};
 
 /// Lives read from the ledger before the task yields its thread.
@@ -154,6 +156,19 @@ impl AuditQuestion {
             (None, false) => until.unwrap_or(now) - WINDOW,
         };
         since..until.unwrap_or(Timestamp::MAX)
+    }
+
+    /// Refuses a window in which nothing can have been accepted: the balance of nothing is no
+    /// answer.
+    pub(super) fn check(&self, now: Timestamp) -> Result<(), Refused> {
+        let window = self.window(now);
+        let (since, until) = (window.start, window.end.min(now + CLOCKS_APART));
+        if since >= until {
+            let (since, until) = (Time::from(since), Time::from(until));
+            let text = format!("the window is empty: it begins at {since}, and ends at {until}");
+            return Err(Refused::new(StatusCode::BAD_REQUEST, text));
+        }
+        Ok(())
     }
 }
 

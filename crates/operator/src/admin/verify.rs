@@ -6,6 +6,7 @@ use protocol::ledger::chain::{ChainFlaw, ChainHead, ChainWalk};
 use protocol::ledger::minute::{Digest, minute_of};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use super::log::{Log, Reader};
 use super::minute_rows::MinuteRows;
@@ -57,10 +58,15 @@ pub struct MinuteFlaw {
     pub flaw: String,
 }
 
+/// No minute of the part asked for is closed: nothing would be intact.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub struct NoMinutes(pub String);
+
 /// Recomputes the chain from the stored rows.
 ///
 /// # Errors
-/// `Busy` if others read the log for long before a deep verification begins; a log or a store that
+/// `NoMinutes` if the chain ends before the part asked for; `Busy` if others read the log for long before a deep verification begins; a log or a store that
 /// does not answer; no chain yet.
 pub async fn verify(
     log: &Log,
@@ -89,6 +95,11 @@ async fn walk(
     head: &ChainHead,
 ) -> Result<Report> {
     let asked = question.since.map(|since| minute_of(since.at()));
+    if let Some(since) = asked.filter(|since| *since >= head.until) {
+        let (since, until) = (Time::from(since), Time::from(head.until));
+        let text = format!("no minute was closed since {since}: the last one ends at {until}");
+        return Err(NoMinutes(text).into());
+    }
     let (since, mut walk) = match asked {
         Some(since) if since > head.start.minute => (since, ChainWalk::since(head, since)),
         _ => (head.start.minute, ChainWalk::whole(head)),

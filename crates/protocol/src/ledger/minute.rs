@@ -23,9 +23,10 @@ pub const NAMES_MAX: usize = 1000;
 /// Bounds of the pause before the next look at open messages, which is a quarter of their age.
 const AGAIN: (Duration, Duration) = (MINUTE, Duration::from_secs(3600));
 
-/// Start of the minute that contains `at`.
+/// Start of the minute that contains `at`, or the first time of all.
 pub fn minute_of(at: Timestamp) -> Timestamp {
-    Timestamp::from_millis(at.millis() - at.millis().rem_euclid(MINUTE.as_millis() as i64))
+    let within = at.millis().rem_euclid(MINUTE.as_millis() as i64);
+    Timestamp::from_millis(at.millis().saturating_sub(within))
 }
 
 /// SHA-256.

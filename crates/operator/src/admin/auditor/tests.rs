@@ -671,6 +671,30 @@ async fn a_verification_names_the_minutes_that_were_changed() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_verification_of_no_minutes_is_none() {
+    let world = World::new();
+    let mut auditor = world.begun().await;
+    world.settle(&world.books.accept(3).await).await;
+    advance(MINUTE * 3).await;
+    auditor.round().await.expect("a round");
+    let (log, until) = (Log::new(world.queue.clone()), world.head().await.until);
+    let ask = async |since: Timestamp| {
+        let question = verify::VerifyQuestion {
+            since: Some(Time::from(since)),
+            deep: false,
+        };
+        verify(&log, world.store.as_ref(), &question).await
+    };
+    for since in [until, until + MINUTE, Timestamp::MAX] {
+        let none = ask(since).await.expect_err("nothing is closed there");
+        assert!(none.is::<verify::NoMinutes>(), "{none:?}");
+    }
+    for since in [until - MINUTE, Timestamp::from_millis(i64::MIN)] {
+        assert!(ask(since).await.expect("closed minutes").intact);
+    }
+}
+
 /// A chain made anew from start to end is found out by the log.
 #[tokio::test(start_paused = true)]
 async fn a_chain_that_was_made_anew_does_not_match_the_log() {

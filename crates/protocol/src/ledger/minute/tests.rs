@@ -36,6 +36,15 @@ fn found(in_flight: std::ops::Range<u64>, missing: std::ops::Range<u64>) -> Minu
     }
 }
 
+// A time that an operator asked for overflowed.
+#[test]
+fn every_time_is_in_a_minute() {
+    let of = |millis| minute_of(Timestamp::from_millis(millis)).millis();
+    assert_eq!([of(-1), of(0), of(59_999)], [-60_000, 0, 0]);
+    assert_eq!(of(i64::MIN), i64::MIN);
+    assert_eq!(of(i64::MAX).rem_euclid(60_000), 0);
+}
+
 /// SHA-256 of the bytes that the format specifies, computed by another program.
 #[test]
 fn a_digest_is_the_published_hash_of_fixed_bytes() {
