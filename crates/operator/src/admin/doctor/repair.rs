@@ -1,13 +1,15 @@
 //! Repairs a user's data. Each step is an operation of the store itself, which may be repeated and
 //! gives way to a concurrent writer.
 
-use anyhow::{Result, bail};
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, bail};
 use protocol::cache::{CacheKey, Invalidation};
 use protocol::conversation::ConversationRow;
 use protocol::{ConversationId, UserId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::user::examined;
 use super::{Doctor, PATIENCE, UserReport};
@@ -16,6 +18,8 @@ use backend::Backends;
 
 /// Limit of steps in one repair; a further request goes on.
 const MENDS: usize = 500;
+/// Time after which no further step begins: one examination at a time has room.
+const STEPS_WITHIN: Duration = Duration::from_secs(60);
 /// Limit of steps named in the log of operations.
 const NAMED: usize = 50;
 
@@ -32,7 +36,7 @@ pub struct RepairReport {
 pub struct RepairStep {
     /// Step, in words.
     pub step: String,
-    /// Reason for a step that failed, which may be requested again.
+    /// Reason for a step that failed, or was not begun, which may be requested again.
     pub error: Option<String>,
 }
 
@@ -59,15 +63,7 @@ impl Doctor {
             }));
         }
         self.write_down(by, user, &mends, why).await?;
-        let mut steps = Vec::with_capacity(mends.len());
-        for mend in mends {
-            let step = mend.to_string();
-            let error = mend_one(backends, mend).await.err();
-            steps.push(RepairStep {
-                step,
-                error: error.map(|error| format!("{error:#}")),
-            });
-        }
+        let steps = mend_all(backends, mends).await;
         let after = examined(backends, user).await.report();
         Ok(Some(RepairReport {
             before,
@@ -103,6 +99,26 @@ fn owner_of(mend: &Mend) -> Option<CacheKey> {
 async fn forget(backends: &Backends, owner: CacheKey) -> backend::Result<()> {
     let forgotten = backends.cache.forget(&[Invalidation::of(owner)]).await;
     forgotten.into_iter().collect()
+}
+
+/// Does one step after the other, while there is time.
+async fn mend_all(backends: &Backends, mends: Vec<Mend>) -> Vec<RepairStep> {
+    let began = Instant::now();
+    let mut steps = Vec::with_capacity(mends.len());
+    for mend in mends {
+        let step = mend.to_string();
+        let error = match began.elapsed() < STEPS_WITHIN {
+            true => mend_one(backends, mend).await.err(),
+            false => Some(anyhow!(
+                "not begun, as the steps before it took {STEPS_WITHIN:?}"
+            )),
+        };
+        steps.push(RepairStep {
+            step,
+            error: error.map(|error| format!("{error:#}")),
+        });
+    }
+    steps
 }
 
 async fn mend_one(backends: &Backends, mend: Mend) -> Result<()> {
@@ -144,5 +160,61 @@ async fn mend_one(backends: &Backends, mend: Mend) -> Result<()> {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => bail!("{error}: {}", error.source),
         Err(_) => bail!("no answer within {PATIENCE:?}: whether it was done is unknown"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::sync::Arc;
+
+    use async_trait::async_trait;
+    use backend::hook::{Hook, Op};
+    use protocol::message::Target;
+    use protocol::{MessageId, Platform};
+
+    use super::*;
+    use crate::in_memory::Environment;
+
+    /// The mailbox never answers.
+    struct Away;
+
+    #[async_trait]
+    impl Hook for Away {
+        async fn before(&self, op: &Op) -> backend::Result<()> {
+            match op.seam {
+                "mailbox" => pending().await,
+                _ => Ok(()),
+            }
+        }
+    }
+
+    // Five hundred steps at a store that is away took half an hour, with the doctor's only room.
+    #[tokio::test(start_paused = true)]
+    async fn the_steps_of_a_repair_end_together() {
+        let environment = Environment::in_memory().expect("stores in memory");
+        let hook: Arc<dyn Hook> = Arc::new(Away);
+        let backends = environment.backends.hooked(&hook);
+        let target = Target {
+            user: UserId::new(7).expect("positive"),
+            platform: Platform::Ios,
+        };
+        let mends: Vec<Mend> = (1..=100)
+            .map(|id| Mend::Acknowledge(target, MessageId::new(id).expect("positive")))
+            .collect();
+        let began = Instant::now();
+        let steps = mend_all(&backends, mends).await;
+        assert!(began.elapsed() <= STEPS_WITHIN + PATIENCE * 2);
+        assert_eq!(steps.len(), 100, "each is reported");
+        let errors: Vec<String> = steps.into_iter().filter_map(|step| step.error).collect();
+        assert_eq!(errors.len(), 100);
+        let begun = errors.iter().filter(|error| !error.contains("not begun"));
+        let begun = begun.count();
+        assert!((10..=20).contains(&begun), "{begun}");
+        assert!(
+            errors[begun..]
+                .iter()
+                .all(|error| error.contains("not begun"))
+        );
     }
 }
