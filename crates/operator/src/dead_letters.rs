@@ -33,7 +33,7 @@ use protocol::record::{Task, Work, key_of, redrive};
 pub use self::edit::{EditResult, Envelope, LetterChange};
 pub use self::log::LogPage;
 use self::log_view::View;
-pub use self::plan::{Forecast, Plan, PlannedLetters, Share};
+pub use self::plan::{Forecast, Plan, PlanLetters, Share};
 pub use self::tasks::{Refused, Request};
 pub use self::transfer::{HeaderValue, ImportResult, LetterPackage, PACKAGE_MAX, Package};
 pub use self::types::{
@@ -82,8 +82,8 @@ impl DeadLetters {
     }
 
     /// Lists letters that pass the filter, messages before notifications and oldest first, at most
-    /// `limit`. The page says where to go on; it may have fewer letters and a next one all the same,
-    /// as an answer looks at a limited number of records.
+    /// `limit`. The page says where to go on; it may have fewer letters and a next one all the
+    /// same, as an answer looks at a limited number of records.
     pub async fn list(
         &self,
         filter: &Filter,

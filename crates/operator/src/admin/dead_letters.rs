@@ -282,7 +282,7 @@ pub(super) async fn plan(
 ) -> Answer<Plan> {
     at_most(&selection)?;
     let turn = desk.log.turn().await.map_err(busy)?;
-    let letters = desk.letters.planned(&selection).await;
+    let letters = desk.letters.plan_letters(&selection).await;
     let letters = letters.map_err(|e| failed(e.into()))?;
     // The stores may take long, and others read the log meanwhile.
     drop(turn);

@@ -164,13 +164,13 @@ fn routes(config: &Config, bound: SocketAddr, parts: Parts) -> Router {
         is_tls: config.tls.is_on(),
     });
     let of_doctor = parts.doctor.map_or_else(Router::new, routes::of_doctor);
-    let formed = |router: Router| {
+    let in_form = |router: Router| {
         let router = router.layer(map_response(uniform));
         router.layer(map_response(unstored))
     };
     health::routes(parts.health)
-        .merge(formed(root_routes(parts.desk.as_deref())))
-        .nest(PREFIX, formed(desk_routes(parts.desk).merge(of_doctor)))
+        .merge(in_form(root_routes(parts.desk.as_deref())))
+        .nest(PREFIX, in_form(desk_routes(parts.desk).merge(of_doctor)))
         .merge(console::routes(console::built))
         .layer(from_fn_with_state(guard, guard::guard))
 }

@@ -85,7 +85,7 @@ fn operation(
         }
     }
     if route.input.is_none() && route.method == Method::POST {
-        parameters.push(header_of_ours());
+        parameters.push(guard_header());
     }
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
@@ -115,7 +115,7 @@ fn path_parameters(path: &str) -> Vec<Value> {
 }
 
 /// Header by which the guard knows a request without a body.
-fn header_of_ours() -> Value {
+fn guard_header() -> Value {
     json!({
         "name": OURS.as_str(),
         "in": "header",

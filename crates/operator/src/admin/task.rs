@@ -45,8 +45,8 @@ impl Task {
     #[must_use]
     pub fn summary(self) -> Task {
         Task {
-            results: self.results.counted(),
-            new_letters: self.new_letters.counted(),
+            results: self.results.count_only(),
+            new_letters: self.new_letters.count_only(),
             ..self
         }
     }

@@ -66,8 +66,8 @@ pub struct NoMinutes(pub String);
 /// Recomputes the chain from the stored rows.
 ///
 /// # Errors
-/// `NoMinutes` if the chain ends before the part asked for; `Busy` if others read the log for long before a deep verification begins; a log or a store that
-/// does not answer; no chain yet.
+/// `NoMinutes` if the chain ends before the part asked for; `Busy` if others read the log for long
+/// before a deep verification begins; a log or a store that does not answer; no chain yet.
 pub async fn verify(
     log: &Log,
     store: &dyn AuditStore,

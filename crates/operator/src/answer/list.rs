@@ -24,7 +24,7 @@ impl<T> List<T> {
 
     /// The same list with all items left out.
     #[must_use]
-    pub fn counted(&self) -> List<T> {
+    pub fn count_only(&self) -> List<T> {
         List {
             items: Vec::new(),
             truncated: self.total(),
@@ -64,7 +64,7 @@ mod tests {
         let list = List::of(1..=5, 3);
         assert_eq!((&list.items[..], list.truncated), (&[1, 2, 3][..], 2));
         assert_eq!(list.total(), 5);
-        assert_eq!(list.counted(), List::of(1..=5, 0));
+        assert_eq!(list.count_only(), List::of(1..=5, 0));
         let json = serde_json::to_string(&list).expect("JSON");
         assert_eq!(json, r#"{"items":[1,2,3],"truncated":2}"#);
         assert_eq!(List::from(vec![7]), List::of([7], 9));

@@ -62,24 +62,24 @@ pub struct Share {
 }
 
 /// Letters of a selection, each with its place if it is there.
-pub struct PlannedLetters(Vec<(String, Option<LetterCursor>)>);
+pub struct PlanLetters(Vec<(String, Option<LetterCursor>)>);
 
 impl DeadLetters {
     /// Forecasts a redrive of these letters now. Has no effects.
     pub async fn plan(&self, selection: &Selection) -> Result<Plan> {
-        let letters = self.planned(selection).await?;
+        let letters = self.plan_letters(selection).await?;
         self.forecasts(letters).await
     }
 
     /// Chooses the letters of a plan: goes over the log.
-    pub async fn planned(&self, selection: &Selection) -> Result<PlannedLetters> {
-        self.choose(selection).await.map(PlannedLetters)
+    pub async fn plan_letters(&self, selection: &Selection) -> Result<PlanLetters> {
+        self.choose(selection).await.map(PlanLetters)
     }
 
     /// Forecasts a redrive of these letters now: asks the stores for each.
-    pub async fn forecasts(&self, letters: PlannedLetters) -> Result<Plan> {
+    pub async fn forecasts(&self, letters: PlanLetters) -> Result<Plan> {
         let desk = self.view.now().await?;
-        let PlannedLetters(letters) = letters;
+        let PlanLetters(letters) = letters;
         let mut shares: BTreeMap<Forecast, (u64, Vec<String>)> = BTreeMap::new();
         for (letter, at) in &letters {
             let forecast = match at {

@@ -79,9 +79,9 @@ impl DeadLetters {
     /// are fixed now.
     ///
     /// # Errors
-    /// `InvalidArgument` or `RateLimited` with the reason; `OtherTask` if the name is that of another
-    /// task, and nothing is done then. A failure of the log leaves open whether the task began: ask
-    /// again under the same name.
+    /// `InvalidArgument` or `RateLimited` with the reason; `OtherTask` if the name is that of
+    /// another task, and nothing is done then. A failure of the log leaves open whether the task
+    /// began: ask again under the same name.
     pub async fn begin(&self, by: &str, request: Request) -> Result<OperatorTask, Refused> {
         let id = match request.task {
             Some(id) => id,
@@ -90,7 +90,7 @@ impl DeadLetters {
         let (work, about) = (request.work, request.selection.about());
         let mut desk = self.view.now().await?;
         if let Some(task) = desk.task(&id) {
-            same(task, work, &about)?;
+            check_same(task, work, &about)?;
             if task.progress != Progress::Choosing {
                 return Ok(task.clone());
             }
@@ -114,7 +114,7 @@ impl DeadLetters {
             desk = self.view.now().await?;
         }
         let task = known(&desk, &id)?;
-        same(task, work, &about)?;
+        check_same(task, work, &about)?;
         let mut acts = Vec::new();
         // Not all of its letters were named. With fewer of them now, the task ends, and must be
         // asked for anew.
@@ -326,7 +326,7 @@ impl DeadLetters {
 }
 
 /// Checks that a known task is the one asked for: roles go by its work.
-fn same(task: &OperatorTask, work: OperatorWork, about: &str) -> Result<(), Refused> {
+fn check_same(task: &OperatorTask, work: OperatorWork, about: &str) -> Result<(), Refused> {
     match task.begun.work == work && task.begun.about == about {
         true => Ok(()),
         false => Err(Refused::OtherTask(task.id().clone())),

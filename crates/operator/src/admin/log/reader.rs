@@ -66,15 +66,15 @@ impl<'a> Reader<'a> {
         Ok(turn)
     }
 
-    /// Oldest messages of a window, from records appended before `before`: `most` at most, but those
-    /// of the first minute at least.
+    /// Oldest messages of a window, from records appended before `before`: `most` at most, but
+    /// those of the first minute at least.
     pub(in crate::admin) async fn accepted(
         &mut self,
         window: &Range<Timestamp>,
         before: Timestamp,
         most: usize,
     ) -> Result<Accepted> {
-        let mut oldest = Oldest::new(most, MESSAGES_MAX);
+        let mut oldest = OldestIds::new(most, MESSAGES_MAX);
         let mut unreadable = 0;
         self.each_before(window.start, before, |record| {
             match Task::decode(record.value) {
@@ -170,7 +170,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Oldest ids of a window, and the number of those left off.
-struct Oldest {
+struct OldestIds {
     ids: BTreeSet<MessageId>,
     /// Limit of ids, beyond those of the first minute.
     most: usize,
@@ -181,9 +181,9 @@ struct Oldest {
     next: Option<Timestamp>,
 }
 
-impl Oldest {
-    fn new(most: usize, max: usize) -> Oldest {
-        Oldest {
+impl OldestIds {
+    fn new(most: usize, max: usize) -> OldestIds {
+        OldestIds {
             ids: BTreeSet::new(),
             most,
             max,
@@ -254,7 +254,7 @@ mod tests {
 
     /// Accepts one message at each of these times after noon, in this order.
     fn read(most: usize, max: usize, after: &[Duration]) -> Accepted {
-        let mut oldest = Oldest::new(most, max);
+        let mut oldest = OldestIds::new(most, max);
         for (number, after) in (0..).zip(after) {
             let floor = MessageId::floor_of(NOON + *after).get();
             oldest.insert(MessageId::new(floor + number).expect("positive"));
