@@ -38,10 +38,6 @@ pub(crate) struct StalledRecords {
     again_at: Instant,
 }
 
-/// Records of a partition begun and not committed, settled or not. Beyond this number the partition
-/// is paused, because a record at its front cannot be settled.
-const UNCOMMITTED_MAX: usize = 65_536;
-
 impl MessageConsumer {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         // Whatever waits, no two writes follow each other without a poll.
@@ -73,14 +69,12 @@ impl MessageConsumer {
     }
 
     fn pause_where(&mut self) {
-        let (stalled, progress) = (&self.stalled, self.line.progress.clone());
+        let stalled = &self.stalled;
         let stalls = |partition: &Partition| {
             let mut reads = stalled.iter().flat_map(|stalled| &stalled.reads);
             reads.any(|read| read.source.partition == partition.number)
         };
-        self.line.pause_where(|partition| {
-            stalls(partition) || progress.open(*partition) > UNCOMMITTED_MAX
-        });
+        self.line.pause_where(stalls);
     }
 
     async fn handle(&mut self, polled: Polled) {

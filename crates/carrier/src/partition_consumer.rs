@@ -17,6 +17,10 @@ use crate::offsets::PartitionOffsets;
 /// Time of polling the log between two turns of waiting work.
 pub(crate) const GLANCE: Duration = Duration::from_millis(10);
 
+/// Records of a partition begun and not committed, settled or not. Beyond this number the partition
+/// is paused, because a record at its front cannot be settled.
+pub(crate) const UNCOMMITTED_MAX: usize = 65_536;
+
 /// A member of the consumer group, and the progress of its records.
 pub(crate) struct PartitionConsumer {
     pub(crate) consumer: Box<dyn Consumer>,
@@ -94,14 +98,17 @@ impl PartitionConsumer {
         self.assigned.len()
     }
 
-    /// Pauses exactly the wanted and the crowded partitions; all of them while a batch waits for
-    /// room.
+    /// Pauses exactly the wanted and the crowded partitions, and those with too many uncommitted
+    /// records; all of them while a batch waits for room.
     pub(crate) fn pause_where(&mut self, wanted: impl Fn(&Partition) -> bool) {
         let (congested, progress) = (self.congested(), &self.progress);
+        let is_full = |partition: &Partition| {
+            progress.is_crowded(*partition) || progress.open(*partition) > UNCOMMITTED_MAX
+        };
         let quiet: Vec<Partition> = self
             .assigned
             .iter()
-            .filter(|&partition| congested || wanted(partition) || progress.is_crowded(*partition))
+            .filter(|&partition| congested || wanted(partition) || is_full(partition))
             .copied()
             .collect();
         if quiet == self.quiet {

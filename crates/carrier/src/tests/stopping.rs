@@ -1,9 +1,18 @@
+use std::sync::Arc;
 use std::time::Duration;
 
+use backend::queue::{Polled, Record};
+use protocol::keys::Topic;
 use protocol::{Platform, Seq};
+use tokio::time::timeout;
 
+use super::retrying::retry_of;
 use super::world::*;
-use crate::Config;
+use crate::decoded_record::source_of;
+use crate::executor_queue::ExecutorHandle;
+use crate::offsets::PartitionOffsets;
+use crate::partition_consumer::{PartitionConsumer, UNCOMMITTED_MAX};
+use crate::{Config, GROUP};
 
 // proves S1 Pitfall I: a stop finishes what is in flight, commits it, and leaves; the retry consumers too.
 #[tokio::test(start_paused = true)]
@@ -109,4 +118,43 @@ async fn carriers_come_and_go_and_nothing_is_lost() {
             "everybody got everything"
         );
     }
+}
+
+/// One retry never settles: those behind it are held until they are too many.
+#[tokio::test(start_paused = true)]
+async fn a_tier_polls_no_partition_with_too_many_uncommitted_records() {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let world = World::without_carrier(Config::default()).await;
+    let tier = Topic::Retry(1);
+    let retry = retry_of(&world, BOB, Duration::from_secs(1));
+    world.publish(tier, &retry).await;
+    let consumer = world.backends.queue.subscribe(GROUP, tier).await;
+    let progress = Arc::new(PartitionOffsets::default());
+    let (shard, _batches, _abandons) = ExecutorHandle::new();
+    let mut line = PartitionConsumer::new(
+        consumer.expect("a member"),
+        progress.clone(),
+        shard,
+        &world.backends,
+        Arc::new(world.config.clone()),
+    );
+    let polled = line.consumer.poll(9).await.expect("polled");
+    let Polled::Assigned(partitions) = polled else {
+        panic!("{polled:?}");
+    };
+    line.assign(partitions);
+    let waiting = world.records(tier).await.remove(0);
+    let number = |number: usize| Record {
+        offset: waiting.offset + 1 + number as u64,
+        ..waiting.clone()
+    };
+    let begun: Vec<Record> = (0..=UNCOMMITTED_MAX).map(number).collect();
+    progress.begin(&begun);
+    line.pause_where(|_| false);
+    let polled = timeout(PATIENCE, line.consumer.poll(9)).await;
+    assert!(polled.is_err(), "{polled:?}");
+    progress.settle([source_of(&begun[0])]);
+    line.pause_where(|_| false);
+    let polled = timeout(PATIENCE, line.consumer.poll(9)).await;
+    assert!(matches!(polled, Ok(Ok(Polled::Records(_)))), "{polled:?}");
 }
