@@ -7,7 +7,7 @@
 
 mod present;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use backend::clock::{Clock, TimerClock};
@@ -19,8 +19,8 @@ use protocol::record::Work;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::present::Deliveries;
 pub(crate) use self::present::Present;
+use self::present::{Decisions, Deliveries};
 use crate::backoff::Backoff;
 use crate::decoded_record::{self, DecodedRecord, PoisonRecord};
 use crate::executor_queue::ExecutorBatch;
@@ -47,6 +47,9 @@ pub(crate) struct RetryConsumer {
     /// Earliest time of the next batch: a store did not answer, the log is polled first, or more
     /// records gather.
     pub(crate) not_before: Option<Instant>,
+    /// Held records that a store did not answer for when they were last due.
+    pub(crate) failed: BTreeSet<Source>,
+    /// Pause of the failed records alone, unless a batch brings nothing forward.
     pub(crate) backoff: Backoff,
 }
 
@@ -105,6 +108,7 @@ impl RetryConsumer {
 
     fn remove(&mut self, key: &(Timestamp, Source)) -> Option<DecodedRecord> {
         let read = self.held.remove(key)?;
+        self.failed.remove(&key.1);
         if let Some(load) = self.loads.get_mut(&read.source.partition) {
             load.records -= 1;
             load.bytes -= read.bytes();
@@ -165,7 +169,8 @@ impl RetryConsumer {
     }
 
     /// Hands over records that are due, at most a batch. Records that the stores did not answer for
-    /// within `write_time` stay due, and the log is polled before the next try.
+    /// within `write_time` stay due, and the log is polled before the next try. A store that fails
+    /// for some pauses those alone.
     async fn send_due(&mut self) {
         let (now, timer) = (self.line.clock.now(), self.timer.now());
         let due: Vec<(Timestamp, Source)> = self
@@ -175,7 +180,8 @@ impl RetryConsumer {
             .take(self.line.config.poll_max)
             .copied()
             .collect();
-        let until = Instant::now() + self.line.config.write_time;
+        let began = Instant::now();
+        let until = began + self.line.config.write_time;
         let reads = due.iter().filter_map(|key| self.held.get(key));
         let retries: Vec<_> = reads
             .filter_map(|read| match &read.task.work {
@@ -183,27 +189,59 @@ impl RetryConsumer {
                 Work::Message(_) | Work::Kickout(_) => None,
             })
             .collect();
-        let (deliveries, failure) = self.present.deliveries(&retries, until).await;
+        let decisions = self.present.decide(&retries, until).await;
+        let Decisions {
+            deliveries,
+            failed,
+            failure,
+        } = decisions;
         let batch = self.take(&due, deliveries, now);
-        let is_left = due.iter().any(|key| self.held.contains_key(key));
-        let pause = match failure {
+        let count = due.len();
+        let is_held = |key: &(Timestamp, Source)| self.held.contains_key(key);
+        let left: Vec<_> = due.into_iter().filter(is_held).collect();
+        let is_nothing_decided = left.len() == count;
+        // Records that fail once more say nothing of the others.
+        let is_news = failed.iter().any(|source| !self.failed.contains(source));
+        self.failed.extend(&failed);
+        let failed_pause = match failure {
             Some(error) => {
                 let pause = self.backoff.failed(&*self.line.entropy);
-                tracing::warn!(%error, source = %error.source, tier = self.tier, "retries wait for a store");
-                pause
-            }
-            None => {
-                self.backoff.succeeded();
-                match is_left || due.len() == self.line.config.poll_max {
-                    true => GLANCE,
-                    false => gather(self.delay),
+                tracing::warn!(
+                    %error,
+                    source = %error.source,
+                    tier = self.tier,
+                    records = failed.len(),
+                    "retries wait for a store"
+                );
+                match is_nothing_decided && is_news {
+                    true => pause,
+                    // At least half of the tier's time is for records that do not fail.
+                    false => pause.max(began.elapsed()),
                 }
             }
+            None => {
+                if self.failed.is_empty() {
+                    self.backoff.succeeded();
+                }
+                GLANCE
+            }
+        };
+        let pause = if is_nothing_decided && is_news {
+            failed_pause
+        } else if !left.is_empty() || count == self.line.config.poll_max {
+            GLANCE
+        } else {
+            gather(self.delay)
         };
         self.not_before = Some(Instant::now() + pause);
         // Behind all other due records: a store that does not answer for some holds up no others.
-        for key in due {
+        let timer = self.timer.now();
+        for key in left {
             if let Some(read) = self.held.remove(&key) {
+                let pause = match failed.contains(&key.1) {
+                    true => failed_pause,
+                    false => Duration::ZERO,
+                };
                 self.held.insert((timer + pause, key.1), read);
             }
         }
@@ -252,6 +290,8 @@ impl RetryConsumer {
             };
             !partitions.contains(&partition)
         });
+        let held: BTreeSet<Source> = self.held.keys().map(|(_, source)| *source).collect();
+        self.failed.retain(|source| held.contains(source));
         for partition in partitions {
             self.loads.remove(&partition.number);
         }

@@ -1,6 +1,6 @@
 //! Puts a carrier together, and takes it apart in order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::trace::Spans;
@@ -222,6 +222,7 @@ impl Carrier {
             held: BTreeMap::new(),
             loads: BTreeMap::new(),
             not_before: None,
+            failed: BTreeSet::new(),
             backoff: Backoff::new(&self.config),
         }
     }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use api::task::Value;
-use backend::hook::Fault;
+use backend::hook::{Calls, Fault};
 use backend::queue::Record;
 use operator::dead_letters::{Filter, Selection};
 use protocol::group::GroupCommand;
@@ -409,4 +409,63 @@ async fn a_step_of_the_clock_delays_no_retry() {
         let took = began.elapsed();
         assert!(took < Duration::from_secs(10), "{is_read_after}: {took:?}");
     }
+}
+
+/// Retries for twenty users are due at once, and history has this fault for the first of them.
+/// Returns the time until all others have theirs.
+async fn retries_beside_a_failing_row(fault: Fault) -> Duration {
+    const FIRST: i64 = 1000;
+    const LATE: i64 = 2000;
+    let mut world = World::without_carrier(Config::default()).await;
+    let mut ids = Vec::new();
+    for whom in (FIRST..FIRST + 20).chain([LATE]) {
+        (world.sign_in(whom, Platform::Web, whom, Manner::Acknowledges)).await;
+    }
+    for whom in FIRST..FIRST + 20 {
+        let retry = retry_of(&world, whom, Duration::ZERO);
+        ids.push(retry.work.message().expect("of a message").get());
+        world.publish(Topic::Retry(1), &retry).await;
+    }
+    let row = Calls::to("messages").named("rows").about(ids[0]);
+    world.faults.begin(row, fault);
+    let began = tokio::time::Instant::now();
+    world.carrier = Some(world.start().await);
+    (world.until("all others are pushed", async || {
+        world.boat.pushed.lock().len() == 19
+    }))
+    .await;
+    let took = began.elapsed();
+    // The pause of the failing one is at its longest, and is its own.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    for count in 1..=20 {
+        let retry = retry_of(&world, LATE, Duration::ZERO);
+        let published = tokio::time::Instant::now();
+        world.publish(Topic::Retry(1), &retry).await;
+        (world.until("it is pushed", async || {
+            world.boat.pushed_to(LATE).len() == count
+        }))
+        .await;
+        let waited = published.elapsed();
+        assert!(waited < took + Duration::from_secs(1), "{waited:?}");
+    }
+    assert_eq!(world.boat.pushed_to(FIRST), [0i64; 0]);
+    world.faults.end(row);
+    world.until_quiet().await;
+    assert_eq!(world.boat.pushed_to(FIRST), [ids[0]]);
+    assert_eq!(world.boat.pushed.lock().len(), 40, "each once");
+    assert!(world.records(Topic::Dead).await.is_empty());
+    took
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_fails_holds_up_no_other_retry() {
+    let took = retries_beside_a_failing_row(Fault::Unavailable).await;
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+/// The question about all rows, then those about each, take as long as a store may.
+#[tokio::test(start_paused = true)]
+async fn a_row_that_is_never_answered_for_holds_up_others_for_two_calls_at_most() {
+    let took = retries_beside_a_failing_row(Fault::Hang).await;
+    assert!(took < Duration::from_secs(12), "{took:?}");
 }
