@@ -5,7 +5,8 @@
 //! those. The partitions are paused, and the records retried, with ever longer pauses and in ever
 //! smaller parts, until they are written. None of them goes through a retry topic, where it would
 //! lose its place. A slow store does not cost the carrier its membership: records not written
-//! within `write_time` wait in the same way, and the log is polled in between.
+//! within `write_time` wait in the same way, and the log is polled in between. A partition that
+//! does not wait has at least half of the time: [`StalledTurns`].
 
 use std::sync::Arc;
 
@@ -38,25 +39,57 @@ pub(crate) struct StalledRecords {
     again_at: Instant,
 }
 
+/// Times of the tries of stalled records. No two tries follow each other without a poll; if that
+/// brings records of others, the next try waits for as long as the last one took.
+struct StalledTurns {
+    not_before: Instant,
+    /// End of the time that the others have if they have work.
+    others_until: Instant,
+}
+
+impl StalledTurns {
+    fn starting(now: Instant) -> StalledTurns {
+        StalledTurns {
+            not_before: now,
+            others_until: now,
+        }
+    }
+
+    fn tried(&mut self, began: Instant, now: Instant) {
+        self.not_before = now + GLANCE;
+        self.others_until = now + now.duration_since(began);
+    }
+
+    /// Notes work of partitions that are not stalled.
+    fn others_work(&mut self) {
+        self.not_before = self.not_before.max(self.others_until);
+    }
+}
+
 impl MessageConsumer {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        // Whatever waits, no two writes follow each other without a poll.
-        let mut not_before = Instant::now();
+        let mut turns = StalledTurns::starting(Instant::now());
         loop {
             self.pause_where();
             let again_at = self.stalled.iter().map(|stalled| stalled.again_at).min();
-            let again_at = again_at.map(|at| at.max(not_before));
+            let again_at = again_at.map(|at| at.max(turns.not_before));
             let max = self.line.config.poll_max;
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 chore = self.line.chores.next() => self.line.do_chore(chore).await,
                 () = sleep_until(again_at), if again_at.is_some() && !self.line.congested() => {
+                    let began = Instant::now();
                     self.try_again().await;
-                    not_before = Instant::now() + GLANCE;
+                    turns.tried(began, Instant::now());
                 }
                 polled = self.line.consumer.poll(max) => match polled {
-                    Ok(polled) => self.handle(polled).await,
+                    Ok(polled) => {
+                        if matches!(polled, Polled::Records(_)) {
+                            turns.others_work();
+                        }
+                        self.handle(polled).await;
+                    }
                     Err(error) => {
                         tracing::warn!(%error, source = %error.source, "the log does not answer");
                         tokio::time::sleep(self.line.config.backoff_max / 4).await;

@@ -12,7 +12,7 @@ use protocol::change::{ChangeKind, ChangeOf, ListArrangement};
 use protocol::frame::HistoryRange;
 use protocol::group::{GroupCommand, Member, Role};
 use protocol::history::Version;
-use protocol::keys::Topic;
+use protocol::keys::{self, Topic};
 use protocol::ledger::LedgerEvent;
 use protocol::message::Content;
 use protocol::message_row::Owner;
@@ -160,6 +160,35 @@ async fn a_damaged_row_costs_no_tier_its_membership() {
 #[tokio::test(start_paused = true)]
 async fn a_tier_polls_between_what_it_reads() {
     retries_beside_damaged_rows(Duration::from_millis(4500), 32).await;
+}
+
+/// One partition waits for a row that is never written, and each try takes as long as a store may.
+#[tokio::test(start_paused = true)]
+async fn a_stalled_partition_leaves_half_of_the_time_to_others() {
+    let world = World::new().await;
+    let partition_of = |whom| {
+        let key = keys::record_key(between(ALICE, whom));
+        keys::partition_of(&key, world.backends.queue.partitions(Topic::Message))
+    };
+    let other = (BOB + 1..100).find(|whom| partition_of(*whom) != partition_of(BOB));
+    let other = other.expect("several partitions");
+    let stalled = world.message(ALICE, BOB);
+    let save = ROWS.about(stalled.id.get());
+    world.faults.begin(save, Fault::Hang);
+    world.accept(task(stalled)).await;
+    // Nobody knows yet that this partition will stall.
+    tokio::time::sleep(Config::default().store_timeout + Duration::from_secs(1)).await;
+    let mut in_time = 0;
+    for count in 1..=400 {
+        world.send(ALICE, other).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let written = world.conversation(ALICE, other).await.len();
+        in_time += usize::from(written == count);
+    }
+    assert!((180..=260).contains(&in_time), "{in_time} of 400");
+    world.faults.end(save);
+    world.until_quiet().await;
+    assert_eq!(world.conversation(ALICE, BOB).await.len(), 1);
 }
 
 /// Clearing, arranging and hiding are three writes, each quick enough for its stamp.
