@@ -93,8 +93,10 @@ const CHANGES_AT_ONCE: usize = 32;
 impl SendAcceptor {
     /// Accepts a batch; returns one outcome per send, in order. Each session's sends enter the log
     /// in their order. Sends of users of different mailbox servers do not wait for each other, and
-    /// none waits for the stores that judge the changes of others.
+    /// none waits for the stores that judge the changes of others. All share one deadline, so that
+    /// the boat hears of the sends that the log took, however long the stores take for the rest.
     pub(crate) async fn accept(&self, life: &BoatLife, batch: Vec<Submit>) -> Vec<SendOutcome> {
+        let until = self.log.deadline_of_call();
         let changing: BTreeSet<UserId> = batch
             .iter()
             .filter(|item| is_change(&item.send))
@@ -111,7 +113,7 @@ impl SendAcceptor {
         batch.sort_by_key(|(place, item)| (waits_for[&item.user], *place));
         let (places, batch): (Vec<usize>, Vec<Submit>) = batch.into_iter().unzip();
         let parts = batch.chunk_by(|one, next| waits_for[&one.user] == waits_for[&next.user]);
-        let outcomes = join_all(parts.map(|part| self.accept_part(life, part))).await;
+        let outcomes = join_all(parts.map(|part| self.accept_part(life, part, until))).await;
         let mut outcomes: Vec<(usize, SendOutcome)> = places
             .into_iter()
             .zip(outcomes.into_iter().flatten())
@@ -120,9 +122,14 @@ impl SendAcceptor {
         outcomes.into_iter().map(|(_, outcome)| outcome).collect()
     }
 
-    async fn accept_part(&self, life: &BoatLife, batch: &[Submit]) -> Vec<SendOutcome> {
+    async fn accept_part(
+        &self,
+        life: &BoatLife,
+        batch: &[Submit],
+        until: Instant,
+    ) -> Vec<SendOutcome> {
         let began = Instant::now();
-        let outcomes = self.decide_and_publish(life, batch).await;
+        let outcomes = self.decide_and_publish(life, batch, until).await;
         self.metrics.record(&outcomes, began.elapsed());
         self.record_spans(batch, &outcomes, began.elapsed());
         outcomes
@@ -149,7 +156,12 @@ impl SendAcceptor {
         }
     }
 
-    async fn decide_and_publish(&self, life: &BoatLife, batch: &[Submit]) -> Vec<SendOutcome> {
+    async fn decide_and_publish(
+        &self,
+        life: &BoatLife,
+        batch: &[Submit],
+        until: Instant,
+    ) -> Vec<SendOutcome> {
         let count = u32::try_from(batch.len()).unwrap_or(u32::MAX);
         let Ok(_room) = self.room.try_acquire_many(count) else {
             let busy = Refusal::new(Code::Unavailable, "too many sends are on their way")
@@ -175,7 +187,8 @@ impl SendAcceptor {
         let pending = self.judge_members(batch, pending, &mut outcomes).await;
         let pending = self.judge_changes(batch, pending, &mut outcomes).await;
         let pending = self.pace(batch, pending, &mut outcomes).await;
-        self.publish_all(life, batch, &pending, &mut outcomes).await;
+        self.publish_all(life, batch, &pending, until, &mut outcomes)
+            .await;
         outcomes.into_vec()
     }
 
@@ -347,6 +360,7 @@ impl SendAcceptor {
         life: &BoatLife,
         batch: &[Submit],
         pending: &[PendingSend],
+        until: Instant,
         outcomes: &mut Outcomes<'_>,
     ) {
         if pending.is_empty() {
@@ -356,7 +370,7 @@ impl SendAcceptor {
             .iter()
             .map(|send| self.record_of(life, &batch[send.indices[0]], send))
             .collect();
-        let published = self.log.publish(records).await;
+        let published = self.log.publish(records, until).await;
         let traces = pending.iter().map(|send| batch[send.indices[0]].send.trace);
         let acknowledged = published
             .into_iter()

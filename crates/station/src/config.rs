@@ -84,9 +84,9 @@ pub struct Config {
     pub sends_in_flight_max: usize,
     /// Maximum number of items in one batched call. A larger call is refused as a whole.
     pub batch_items_max: usize,
-    /// Time for the log to acknowledge. Then sends are refused as `deadline_exceeded`, and it is
-    /// unknown whether the log has them. Must be less than `boat.station_timeout`, so that boats
-    /// hear the answer.
+    /// Time for the log to acknowledge, the checks before it included. Then sends are refused as
+    /// `deadline_exceeded`, and it is unknown whether the log has them. Must be less than
+    /// `boat.station_timeout`, so that boats hear the answer.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub publish_deadline: Duration,

@@ -84,9 +84,17 @@ impl Publisher {
         since(self.zero)
     }
 
-    /// Publishes records; returns one answer per record, in order, by the deadline at the latest. A
-    /// partition that does not answer while others do is not waited for.
-    pub(crate) async fn publish(&self, records: Vec<NewRecord>) -> Vec<Published> {
+    /// End of a call that comes now.
+    pub(crate) fn deadline_of_call(&self) -> Instant {
+        Instant::now() + self.deadline
+    }
+
+    /// Publishes records; returns one answer per record, in order, at `until` at the latest, or after
+    /// a quarter of the deadline, the time that the log has in any case. A partition that does not
+    /// answer while others do is not waited for.
+    pub(crate) async fn publish(&self, records: Vec<NewRecord>, until: Instant) -> Vec<Published> {
+        let left = until.saturating_duration_since(Instant::now());
+        let deadline = left.max(self.deadline / 4);
         let mut answers: Vec<Published> = records.iter().map(|_| Published::Silent).collect();
         let mut calls = FuturesUnordered::new();
         let mut open: BTreeMap<Partition, usize> = BTreeMap::new();
@@ -96,7 +104,7 @@ impl Publisher {
             match passage {
                 Passage::Open => {
                     open.insert(partition, places.len());
-                    calls.push(self.call(partition, places, records));
+                    calls.push(self.call(partition, places, records, deadline));
                 }
                 Passage::Probe | Passage::Closed(_) => {
                     self.away.increment(places.len() as u64);
@@ -105,7 +113,7 @@ impl Publisher {
                         Passage::Open | Passage::Probe => SILENCE,
                     };
                     if passage == Passage::Probe {
-                        let probe = self.call(partition, Vec::new(), records);
+                        let probe = self.call(partition, Vec::new(), records, self.deadline);
                         self.observe(FuturesUnordered::from_iter([probe]));
                     }
                     for place in places {
@@ -146,8 +154,9 @@ impl Publisher {
         partition: Partition,
         places: Vec<usize>,
         records: Vec<NewRecord>,
+        deadline: Duration,
     ) -> PublishCall {
-        let (producer, deadline) = (self.producer.clone(), self.deadline);
+        let producer = self.producer.clone();
         Box::pin(async move {
             let answered = producer.publish_within(records, deadline).await;
             (partition, places, answered)

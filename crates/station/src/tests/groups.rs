@@ -45,7 +45,7 @@ pub(super) fn of(number: i64) -> ConversationId {
     ConversationId::Group(group(number))
 }
 
-fn to_group(number: i64, send_id: u8, text: &str) -> Send {
+pub(super) fn to_group(number: i64, send_id: u8, text: &str) -> Send {
     Send {
         to: Recipient::Group(group(number)),
         ..send(1, send_id, text)

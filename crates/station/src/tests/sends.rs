@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use backend::hook::Fault;
+use backend::hook::{Calls, Fault};
 use backend::queue::Partition;
 use protocol::bounds::Bounds;
 use protocol::breaker::{PROBE_EVERY, SILENCE};
@@ -13,6 +13,7 @@ use protocol::record::Work;
 use protocol::{Code, MessageId, SendId, Seq};
 use tokio::time::Instant;
 
+use super::groups::to_group;
 use super::world::*;
 use crate::Config;
 
@@ -244,6 +245,34 @@ async fn a_log_that_does_not_answer_is_waited_for_within_bounds() {
     );
     // T-ST2: excess sends are shed at once, and may come again.
     assert_eq!(crowded, Err(Code::Unavailable));
+}
+
+/// Each store takes as long as it may, and then the log does: the boat still hears the answers, one
+/// of them about a send that the log has.
+#[tokio::test(start_paused = true)]
+async fn checks_and_the_log_share_one_deadline() {
+    let world = world().await;
+    let config = Config::default();
+    let members = Calls::to("groups").named("members_of");
+    world.faults.begin(members, Fault::Hang);
+    world.lose_mailboxes_of(&[1]);
+    let began = Instant::now();
+    let sending = world.submit(vec![
+        item(1, to_group(7, 1, "late")),
+        item(3, send(4, 2, "at once")),
+    ]);
+    let log_hangs = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        world.faults.begin(PUBLISHES, Fault::Hang);
+    };
+    let (told, ()) = tokio::join!(sending, log_hangs);
+    let took = began.elapsed();
+    assert_eq!(told[0], Err(Code::DeadlineExceeded));
+    assert!(told[1].is_ok(), "{told:?}");
+    let checks = config.dedupe_deadline + config.members_deadline;
+    assert!(took > checks, "{took:?}");
+    let end = config.publish_deadline + Duration::from_millis(50);
+    assert!(took < end, "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
