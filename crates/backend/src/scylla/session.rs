@@ -279,8 +279,7 @@ impl SeamCql {
     where
         T: Send,
     {
-        let at_once = self.cql.0.config.call_in_flight_max;
-        stream::iter(calls).buffered(at_once).try_collect().await
+        bounded(calls, self.cql.0.config.call_in_flight_max).await
     }
 
     /// Runs one request: its wait for a turn and its work share one deadline.
@@ -321,6 +320,17 @@ impl SeamCql {
     {
         decoded(self.seam, answer)
     }
+}
+
+/// Runs calls concurrently, at most `at_once`; returns their results in order.
+async fn bounded<T>(
+    calls: Vec<impl Future<Output = Result<T>> + Send>,
+    at_once: usize,
+) -> Result<Vec<T>>
+where
+    T: Send,
+{
+    stream::iter(calls).buffered(at_once).try_collect().await
 }
 
 pub(super) fn decoded<R>(seam: &'static str, answer: QueryResult) -> Result<Vec<R>>
@@ -400,4 +410,36 @@ fn serial(level: ConsistencyLevel) -> (SerialConsistency, Consistency) {
 
 fn late(seam: &'static str, what: &str, after: Duration) -> Error {
     Error::unavailable(seam, format!("{what} had no answer within {after:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::time::sleep;
+
+    use super::*;
+
+    /// As many as a poll of a carrier has records, each of a group of its own.
+    #[tokio::test(start_paused = true)]
+    async fn calls_run_side_by_side_within_their_bound() {
+        const TIME: Duration = Duration::from_millis(150);
+        let (in_flight, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let call = |number: usize| {
+            let (in_flight, most) = (&in_flight, &most);
+            async move {
+                let before = in_flight.fetch_add(1, Ordering::Relaxed);
+                most.fetch_max(before + 1, Ordering::Relaxed);
+                sleep(TIME).await;
+                in_flight.fetch_sub(1, Ordering::Relaxed);
+                Ok(number)
+            }
+        };
+        let began = Instant::now();
+        let at_once = ScyllaConfig::default().call_in_flight_max;
+        let done = bounded((0..512).map(call).collect(), at_once).await;
+        assert_eq!(done.expect("done"), Vec::from_iter(0..512));
+        assert_eq!(most.load(Ordering::Relaxed), at_once);
+        assert_eq!(began.elapsed(), TIME * 4);
+    }
 }

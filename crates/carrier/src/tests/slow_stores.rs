@@ -73,6 +73,40 @@ async fn messages_of_512_groups_stay_in_the_group_while_a_timeline_takes_150_ms(
 }
 
 #[tokio::test(start_paused = true)]
+async fn recalls_in_512_groups_are_deleted_together() {
+    let mut world = World::without_carrier(Config::default()).await;
+    for number in 0..RECORDS {
+        world.wish_of(number, create([BOB])).await;
+    }
+    let mut subjects = Vec::new();
+    for number in 0..RECORDS {
+        let mut message = world.for_group(ALICE, None);
+        message.to = Recipient::Group(group(number));
+        subjects.push(world.accept_of(message).await);
+    }
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    world.stop().await;
+    for (number, subject) in subjects.into_iter().enumerate() {
+        let recall = Some((Some(subject), ChangeKind::Recall));
+        let mut message = world.for_group(ALICE, recall);
+        message.to = Recipient::Group(group(number));
+        world.accept_of(message).await;
+    }
+    let deletes = Calls::to("messages").named("delete");
+    world
+        .faults
+        .begin(deletes, Fault::Delay(Duration::from_millis(150)));
+    let began = world.now();
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    assert!(world.since(began) < SOON, "{:?}", world.since(began));
+    assert_eq!(world.faults.items("messages", "delete"), RECORDS);
+    let calls = world.faults.calls("messages", "delete");
+    assert!(calls <= 8, "{calls} calls");
+}
+
+#[tokio::test(start_paused = true)]
 async fn wishes_of_one_group_are_each_saved_once_however_long_that_takes() {
     let mut world = World::without_carrier(Config::default()).await;
     world.wish_of(0, create([BOB])).await;
