@@ -60,7 +60,8 @@ impl World {
                     return false;
                 };
                 self.reply_if_it_arrives(open, Reply::Receipts(Ok(answer)));
-                for ReceiptNotice { to, receipt } in moves.notices(Some(&new), |_| false).recorded {
+                let new: Vec<_> = new.into_iter().map(Some).collect();
+                for ReceiptNotice { to, receipt } in moves.notices(&new, |_| false).recorded {
                     self.tell_of(to, receipt);
                 }
                 false

@@ -38,13 +38,19 @@ pub(crate) async fn answered_within<T>(
 pub(crate) fn unavailable(error: backend::Error) -> Refusal {
     metrics::counter!("station_store_failures_total", "seam" => error.seam).increment(1);
     tracing::warn!(seam = error.seam, %error, source = %error.source, "a store failed");
+    refusal_of(&error)
+}
+
+/// Same for an error that is reported already.
+pub(crate) fn refusal_of(error: &backend::Error) -> Refusal {
     Refusal::new(
         Code::Unavailable,
         format!("{} cannot answer now", error.seam),
     )
 }
 
-fn too_late() -> Refusal {
+/// Refusal for a store that did not answer in time.
+pub(crate) fn too_late() -> Refusal {
     metrics::counter!("station_store_failures_total", "seam" => "deadline").increment(1);
     Refusal::new(Code::DeadlineExceeded, "a store did not answer in time")
 }

@@ -22,6 +22,7 @@ mod limits;
 mod mail;
 mod membership;
 mod metrics;
+mod owner_questions;
 mod publisher;
 mod read;
 mod read_markers;

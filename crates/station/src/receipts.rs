@@ -1,7 +1,8 @@
 //! Receipts of devices: checked against the user's own rows, recorded, and pushed to the senders.
 //!
 //! A call costs one read of private messages, one of groups' and one write of each kind of
-//! register, however many receipts it holds. The answer (ack:A) follows the writes; the notice to
+//! register, however many receipts it holds; if one of these fails, it is done again for each user
+//! or group alone, and refuses the receipts of those that fail. The answer (ack:A) follows the writes; the notice to
 //! the sender (ack:N) follows the answer and may be lost, since the register can be asked (S3-18).
 //!
 //! Messages of groups keep no receipts (S0-61b): a member's receipt moves that member's own
@@ -15,6 +16,7 @@ use api::station::ReceiptItem;
 use backend::clock::Clock;
 use backend::conversations::ConversationStore;
 use backend::messages::MessageStore;
+use futures_util::future::join_all;
 use protocol::frame::Acked;
 use protocol::history::Direction;
 use protocol::message_row::{Owner, StoredPlace};
@@ -22,10 +24,10 @@ use protocol::receipt::{ReceiptFacts, ReceiptKind, ReceiptMoves, ReceiptNeeds, R
 use protocol::{Code, ConversationId, GroupId, MessageId, Refusal, Seq, UserId};
 use tokio_util::task::TaskTracker;
 
-use crate::deadline::within;
 use crate::last_received::LastReceivedWriter;
 use crate::membership::Membership;
 use crate::metrics::ReceiptMetrics;
+use crate::owner_questions::{TOGETHER, by_owner};
 use crate::read::ListCache;
 use crate::workers::WorkQueue;
 
@@ -48,10 +50,7 @@ pub(crate) struct Receipts {
 impl Receipts {
     /// Records receipts; returns one answer per item, in order.
     pub(crate) async fn record(&self, items: Vec<ReceiptItem>) -> Vec<Acked> {
-        let facts = match self.facts(&items).await {
-            Ok(facts) => facts,
-            Err(refusal) => return refuse_all(&items, &refusal),
-        };
+        let facts = self.facts(&items).await;
         let now = self.clock.now();
         let mut moves = ReceiptMoves::default();
         let judged = items
@@ -67,14 +66,11 @@ impl Receipts {
         // be new again, and a cache entry that was not renewed would say less than its register.
         let this = self.clone();
         let written = self.tasks.spawn(async move { this.write(moves).await });
-        let unheard = match written.await.unwrap_or_else(|_| Err(broken_off())) {
-            Ok(unheard) => unheard,
-            Err(refusal) => return refuse_all(&items, &refusal),
+        let Ok(written) = written.await else {
+            return refuse_all(&items, &broken_off());
         };
         for (item, answer) in items.iter().zip(&mut answers) {
-            if item.ack.kind == ReceiptKind::Read && unheard.contains(&item.user) {
-                *answer = refused(item, &unheard_of());
-            }
+            written.apply(item, answer, &facts);
         }
         let recorded = count(&answers, |answer| answer.ids.len());
         self.metrics.recorded.increment(recorded);
@@ -96,102 +92,221 @@ impl Receipts {
     }
 
     /// Facts about the receipts: a read of private messages and one of groups'; receipts of many
-    /// members for one message share it.
-    async fn facts(&self, items: &[ReceiptItem]) -> Result<ReceiptFacts, Refusal> {
+    /// members for one message share it. After a failure each user's and each group's facts are read
+    /// by themselves.
+    async fn facts(&self, items: &[ReceiptItem]) -> ReceiptFacts {
         let mut needs = ReceiptNeeds::default();
         items
             .iter()
             .for_each(|item| needs.add(item.user, &item.ack));
         let members: Vec<_> = needs.members.into_iter().collect();
-        let (places, messages, refused) = tokio::try_join!(
+        let mut facts = ReceiptFacts::default();
+        let (places, messages, refused) = tokio::join!(
             self.places(needs.places),
             self.messages_at(needs.messages),
             async {
-                Ok(match members.is_empty() {
+                match members.is_empty() {
                     true => BTreeMap::new(),
                     false => self.membership.refused(&members).await,
-                })
+                }
             },
-        )?;
-        Ok(ReceiptFacts {
-            places,
-            messages,
-            refused,
-        })
+        );
+        facts.refused = refused;
+        for (key, place) in places {
+            match place {
+                Ok(place) => facts.places.extend(place.map(|place| (key, place))),
+                Err(refusal) => _ = facts.unread_places.insert(key, refusal),
+            }
+        }
+        for (key, message) in messages {
+            match message {
+                Ok(message) => facts.messages.extend(message.map(|id| (key, id))),
+                Err(refusal) => _ = facts.unread_messages.insert(key, refusal),
+            }
+        }
+        facts
     }
 
     async fn places(
         &self,
         keys: Vec<(UserId, MessageId)>,
-    ) -> Result<BTreeMap<(UserId, MessageId), StoredPlace>, Refusal> {
-        if keys.is_empty() {
-            return Ok(BTreeMap::new());
-        }
-        let places = within(self.deadline, self.messages.places(&keys)).await?;
-        let known = keys.into_iter().zip(places);
-        Ok(known
-            .filter_map(|(key, place)| Some((key, place?)))
-            .collect())
+    ) -> Facts<(UserId, MessageId), StoredPlace> {
+        let messages = &self.messages;
+        let ask = move |keys: Vec<(UserId, MessageId)>| async move { messages.places(&keys).await };
+        let places = by_owner(self.deadline, keys.clone(), |(user, _)| *user, ask).await;
+        keys.into_iter().zip(places.each).collect()
     }
 
     /// Messages of groups at these positions.
     async fn messages_at(
         &self,
         seqs: BTreeMap<GroupId, BTreeSet<Seq>>,
-    ) -> Result<BTreeMap<(GroupId, Seq), MessageId>, Refusal> {
+    ) -> Facts<(GroupId, Seq), MessageId> {
         let each = seqs.into_iter();
         let each = each.flat_map(|(group, seqs)| seqs.into_iter().map(move |seq| (group, seq)));
         let each: Vec<(GroupId, Seq)> = each.collect();
-        if each.is_empty() {
-            return Ok(BTreeMap::new());
-        }
         let place = |&(group, seq): &(GroupId, Seq)| {
             (Owner::Group(group), ConversationId::Group(group), seq)
         };
         let places: Vec<_> = each.iter().map(place).collect();
-        let found = within(self.deadline, self.messages.at(&places)).await?;
-        let known = each.into_iter().zip(found);
-        Ok(known
-            .filter_map(|(place, at)| Some((place, at?.0)))
-            .collect())
+        let messages = &self.messages;
+        let ask = move |places: Vec<(Owner, ConversationId, Seq)>| async move {
+            messages.at(&places).await
+        };
+        let found = by_owner(self.deadline, places, |(owner, ..)| *owner, ask).await;
+        let ids = found.each.into_iter();
+        let ids = ids.map(|found| found.map(|at| at.map(|(id, _)| id)));
+        each.into_iter().zip(ids).collect()
     }
 
-    /// Returns the users who must repeat their reads.
-    async fn write(&self, mut moves: ReceiptMoves) -> Result<BTreeSet<UserId>, Refusal> {
+    /// Writes all registers. After a failure each user's are written by themselves.
+    async fn write(&self, mut moves: ReceiptMoves) -> RegisterWrites {
         let statuses = std::mem::take(&mut moves.statuses);
         let received = by_key(std::mem::take(&mut moves.received));
         let read = by_key(std::mem::take(&mut moves.read));
+        let owners: Vec<UserId> = statuses.iter().map(|status| status.owner).collect();
+        let receivers: Vec<UserId> = received.iter().map(|(user, ..)| *user).collect();
+        let (messages, conversations) = (&self.messages, &self.conversations);
         let (changed, received, read) = tokio::join!(
-            within(self.deadline, async {
-                match statuses.is_empty() {
-                    true => Ok(Vec::new()),
-                    false => self.messages.set_status(statuses).await,
-                }
-            }),
-            within(self.deadline, async {
-                match received.is_empty() {
-                    true => Ok(()),
-                    false => self.conversations.set_received(received).await,
-                }
-            }),
-            async {
-                match read.is_empty() {
-                    true => Ok(BTreeSet::new()),
-                    false => self.cached.set_read(read).await,
-                }
-            },
+            by_owner(
+                self.deadline,
+                statuses,
+                |status| status.owner,
+                move |statuses| async move { messages.set_status(statuses).await },
+            ),
+            by_owner(
+                self.deadline,
+                received,
+                |(user, ..)| *user,
+                move |received: Vec<_>| async move {
+                    let count = received.len();
+                    let written = conversations.set_received(received).await;
+                    written.map(|()| vec![(); count])
+                },
+            ),
+            self.set_read(read),
         );
-        let unrecorded = |user| !matches!(&read, Ok(unheard) if !unheard.contains(&user));
-        let news = moves.notices(changed.as_deref().ok(), unrecorded);
+        let is_new = |is_new: &Result<bool, Refusal>| match is_new {
+            // An earlier try that was not answered may have set it.
+            Ok(false) if changed.is_repeat => None,
+            Ok(is_new) => Some(*is_new),
+            Err(_) => None,
+        };
+        let new: Vec<Option<bool>> = changed.each.iter().map(is_new).collect();
+        let unrecorded = |user| read.refused.contains_key(&user) || read.unheard.contains(&user);
+        let news = moves.notices(&new, unrecorded);
         if let Some(notices) = &self.notices
             && !news.is_empty()
         {
             notices.offer(news);
         }
-        changed?;
-        received?;
-        read
+        RegisterWrites {
+            statuses: refusals(owners, changed.each),
+            received: refusals(receivers, received.each),
+            read,
+        }
     }
+
+    /// Moves the read registers of all users together, or of each alone if that failed.
+    async fn set_read(&self, reads: Vec<(UserId, ConversationId, Seq)>) -> ReadWrites {
+        let mut written = ReadWrites::default();
+        let mut of_users: BTreeMap<UserId, Vec<_>> = BTreeMap::new();
+        for read in &reads {
+            of_users.entry(read.0).or_default().push(*read);
+        }
+        let mut deadline = self.deadline;
+        if of_users.len() > 1 {
+            deadline /= 2;
+            if let Ok(unheard) = self.cached.set_read_within(deadline, reads).await {
+                written.unheard = unheard;
+                return written;
+            }
+        }
+        // Never broken off: a register that moved moves its cache entry, too.
+        let of_users: Vec<_> = of_users.into_iter().collect();
+        let mut silent: Option<Refusal> = None;
+        for some in of_users.chunks(TOGETHER) {
+            if let Some(refusal) = &silent {
+                let refused = some.iter().map(|(user, _)| (*user, refusal.clone()));
+                written.refused.extend(refused);
+                continue;
+            }
+            let alone = some.iter().map(|(user, reads)| async move {
+                let moved = self.cached.set_read_within(deadline, reads.clone()).await;
+                (*user, moved)
+            });
+            for (user, moved) in join_all(alone).await {
+                match moved {
+                    Ok(unheard) => written.unheard.extend(unheard),
+                    Err(refusal) => _ = written.refused.insert(user, refusal),
+                }
+            }
+            let is_silent = some
+                .iter()
+                .all(|(user, _)| written.refused.contains_key(user));
+            let refusal = written.refused.last_key_value().filter(|_| is_silent);
+            silent = refusal.map(|(_, refusal)| refusal.clone());
+        }
+        written
+    }
+}
+
+/// Facts by key, or the refusals of those that no store could read.
+type Facts<K, T> = Vec<(K, Result<Option<T>, Refusal>)>;
+
+/// Users whose registers could not be written.
+struct RegisterWrites {
+    /// Senders, of whom statuses are.
+    statuses: BTreeMap<UserId, Refusal>,
+    received: BTreeMap<UserId, Refusal>,
+    read: ReadWrites,
+}
+
+#[derive(Default)]
+struct ReadWrites {
+    refused: BTreeMap<UserId, Refusal>,
+    /// Users who must repeat their reads, as their other devices may not hear of them yet.
+    unheard: BTreeSet<UserId>,
+}
+
+impl RegisterWrites {
+    /// Refuses what was not written for this item.
+    fn apply(&self, item: &ReceiptItem, answer: &mut Acked, facts: &ReceiptFacts) {
+        let (user, kind) = (item.user, item.ack.kind);
+        let refusal = match kind {
+            ReceiptKind::Received => self.received.get(&user).cloned(),
+            ReceiptKind::Read => {
+                let unheard = || self.read.unheard.contains(&user).then(unheard_of);
+                self.read.refused.get(&user).cloned().or_else(unheard)
+            }
+        };
+        if let Some(refusal) = refusal {
+            *answer = refused(item, &refusal);
+            return;
+        }
+        if self.statuses.is_empty() {
+            return;
+        }
+        let refused = &mut answer.refused;
+        answer.ids.retain(|id| {
+            let place = facts.places.get(&(user, *id));
+            let sender = place.filter(|place| place.direction == Direction::In);
+            match sender.and_then(|place| self.statuses.get(&place.peer)) {
+                Some(refusal) => {
+                    refused.push((*id, refusal.clone()));
+                    false
+                }
+                None => true,
+            }
+        });
+    }
+}
+
+fn refusals<T>(users: Vec<UserId>, written: Vec<Result<T, Refusal>>) -> BTreeMap<UserId, Refusal> {
+    let refused = users.into_iter().zip(written);
+    refused
+        .filter_map(|(user, written)| Some((user, written.err()?)))
+        .collect()
 }
 
 fn broken_off() -> Refusal {

@@ -70,6 +70,9 @@ pub struct ReceiptFacts {
     pub places: BTreeMap<(UserId, MessageId), StoredPlace>,
     /// Messages of groups by their place.
     pub messages: BTreeMap<(GroupId, Seq), MessageId>,
+    /// Places that no store could read: whether there is a message is unknown.
+    pub unread_places: BTreeMap<(UserId, MessageId), Refusal>,
+    pub unread_messages: BTreeMap<(GroupId, Seq), Refusal>,
     /// Users who may not acknowledge anything in a group.
     pub refused: BTreeMap<(GroupId, UserId), Refusal>,
 }
@@ -124,12 +127,18 @@ impl ReceiptFacts {
                 if let Some(refusal) = self.refused.get(&(group, user)) {
                     return Err(refusal.clone());
                 }
+                if let Some(refusal) = self.unread_messages.get(&(group, ack.seq)) {
+                    return Err(refusal.clone());
+                }
                 match self.messages.get(&(group, ack.seq)) {
                     Some(id) if *id == ack.id => Ok(None),
                     Some(_) | None => Err(unknown()),
                 }
             }
             ConversationId::Private { .. } | ConversationId::System(_) => {
+                if let Some(refusal) = self.unread_places.get(&(user, ack.id)) {
+                    return Err(refusal.clone());
+                }
                 let place = self.places.get(&(user, ack.id)).filter(|place| {
                     let of = ConversationId::private(user, place.peer);
                     place.seq == ack.seq && of == Some(ack.conversation)
@@ -196,22 +205,21 @@ impl ReceiptMoves {
         answer
     }
 
-    /// Notices of what was written: `new` says of each status whether it moved, `None` if nobody
+    /// Notices of what was written: `new` says of each status whether it moved, `None` where nobody
     /// knows; `unrecorded` are users whose reads did not get through. A status is new once: a
     /// repeat, after something else failed, does not make it new again.
     pub fn notices(
         self,
-        new: Option<&[bool]>,
+        new: &[Option<bool>],
         unrecorded: impl Fn(UserId) -> bool,
     ) -> ReceiptNotices {
         let mut notices = ReceiptNotices::default();
-        match new {
-            Some(new) => {
-                let moved = self.notices.into_iter().zip(new);
-                let moved = moved.filter_map(|(notice, is_new)| is_new.then_some(notice));
-                notices.recorded.extend(moved);
+        for (notice, is_new) in self.notices.into_iter().zip(new) {
+            match is_new {
+                Some(true) => notices.recorded.push(notice),
+                Some(false) => {}
+                None => notices.doubtful.push(notice),
             }
-            None => notices.doubtful = self.notices,
         }
         let mirrors = self.mirrors.into_iter();
         let mirrors = mirrors.filter(|((to, _), _)| !unrecorded(*to));
@@ -273,6 +281,20 @@ mod tests {
     }
 
     #[test]
+    fn a_place_that_no_store_could_read_is_refused_by_itself() {
+        let mut facts = facts();
+        let away = Refusal::new(Code::Unavailable, "away");
+        let id = MessageId::new(9).expect("positive");
+        facts.unread_places.insert((user(2), id), away);
+        let mut moves = ReceiptMoves::default();
+        let asked = ack(ReceiptKind::Read, &[1, 9]);
+        let answer = moves.judge(user(2), &asked, &facts, Timestamp::ZERO);
+        assert_eq!(answer.ids.len(), 1);
+        let codes: Vec<_> = answer.refused.iter().map(|(_, why)| why.code).collect();
+        assert_eq!(codes, [Code::Unavailable], "not: no such message");
+    }
+
+    #[test]
     fn only_what_is_new_and_recorded_is_told() {
         let judged = || {
             let mut moves = ReceiptMoves::default();
@@ -290,12 +312,12 @@ mod tests {
                 .map(|notice| (notice.to.get(), notice.receipt.seq.0));
             each.collect()
         };
-        let told = judged().notices(Some(&[false, true]), |_| false);
+        let told = judged().notices(&[Some(false), Some(true)], |_| false);
         assert_eq!(to(&told.recorded), [(1, 2), (2, 2)]);
         assert!(told.doubtful.is_empty());
-        let unrecorded = judged().notices(Some(&[true, true]), |_| true);
+        let unrecorded = judged().notices(&[Some(true), Some(true)], |_| true);
         assert_eq!(to(&unrecorded.recorded), [(1, 1), (1, 2)]);
-        let unknown = judged().notices(None, |_| true);
+        let unknown = judged().notices(&[None, None], |_| true);
         assert_eq!(
             (to(&unknown.doubtful), unknown.recorded.len()),
             (vec![(1, 1), (1, 2)], 0)

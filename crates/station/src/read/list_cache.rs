@@ -190,14 +190,27 @@ impl ListCache {
         &self,
         reads: Vec<(UserId, ConversationId, Seq)>,
     ) -> Result<BTreeSet<UserId>, Refusal> {
+        self.set_read_within(self.deadline, reads).await
+    }
+
+    /// Same with less time for the store of the registers.
+    ///
+    /// # Errors
+    /// The store's, or no turn in time.
+    pub(crate) async fn set_read_within(
+        &self,
+        deadline: Duration,
+        reads: Vec<(UserId, ConversationId, Seq)>,
+    ) -> Result<BTreeSet<UserId>, Refusal> {
         // Never closed. It has a deadline of its own: calls that wait here can no longer be ended
         // by their callers.
         let _moving = in_time(self.deadline, self.moving.acquire()).await?.ok();
-        self.move_registers(reads).await
+        self.move_registers(deadline, reads).await
     }
 
     async fn move_registers(
         &self,
+        deadline: Duration,
         reads: Vec<(UserId, ConversationId, Seq)>,
     ) -> Result<BTreeSet<UserId>, Refusal> {
         let users: BTreeSet<UserId> = reads.iter().map(|(user, ..)| *user).collect();
@@ -206,7 +219,7 @@ impl ListCache {
         // No earlier: no other device's list may be past this time when the register is written.
         let at = self.clock.now();
         let written = self.conversations.set_read(reads.clone(), at);
-        let written = within(self.deadline, written).await;
+        let written = within(deadline, written).await;
         let renewed = match &written {
             Ok(()) => self.renewed(&users, found, &reads, at).await,
             Err(_) => BTreeSet::new(),

@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use api::station::ReceiptItem;
 use api::v1;
-use backend::hook::Fault;
+use backend::embedded::{Table, WriteBatch};
+use backend::hook::{Calls, Fault};
+use bytes::Bytes;
 use protocol::frame::{Ack, AckItem, Acked, ServerFrame};
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::{Code, Placed, Platform, Seq};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
+use super::groups::CLOSED;
 use super::world::*;
 use crate::Config;
 
@@ -334,4 +337,118 @@ async fn a_status_that_does_not_stand_is_not_pushed() {
     sleep(Duration::from_secs(60)).await;
     assert_eq!(world.told(), []);
     assert_eq!(world.status_of(&placed).await, (false, false));
+}
+
+/// Faults of a store, and the refusals of the receipts that they hit.
+const FAILURES: [(Fault, Code); 2] = [
+    (Fault::Unavailable, Code::Unavailable),
+    (Fault::Hang, Code::DeadlineExceeded),
+];
+
+/// Time for a call whose store does not answer for some.
+const BOUND: Duration = STORE_DEADLINE.saturating_add(Duration::from_millis(100));
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_fails_refuses_the_receipts_of_its_owner_alone() {
+    for (fault, code) in FAILURES {
+        let world = world().await;
+        let first = world.place(1, 2, 1, "hello").await;
+        let second = world.place(1, 3, 1, "hello").await;
+        let receipts = [
+            receipt_of(2, ReceiptKind::Read, &[&first]),
+            receipt_of(3, ReceiptKind::Received, &[&second]),
+        ];
+        let row = Calls::to("messages").named("places");
+        let row = row.about(first.message.id.get());
+        world.faults.begin(row, fault);
+        let began = Instant::now();
+        let answers = world.acknowledge(&receipts).await;
+        assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
+        assert_eq!(answers[0].refused[0].1.code, code);
+        assert_eq!(answers[1].ids, [second.message.id]);
+        world.faults.end(row);
+        world.faults.calls("messages", "places");
+        let answers = world.acknowledge(&receipts).await;
+        assert_eq!(answers[0].ids, [first.message.id]);
+        assert_eq!(world.faults.calls("messages", "places"), 1, "one for all");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_cannot_be_read_is_no_place() {
+    let world = world().await;
+    let damaged = world.place(1, 2, 1, "hello").await;
+    let well = world.place(1, 2, 2, "hello").await;
+    let other = world.place(1, 3, 1, "hello").await;
+    let id = damaged.message.id;
+    let key = [2i64.to_be_bytes(), id.get().to_be_bytes()].concat();
+    let mut batch = WriteBatch::new();
+    batch.put(Table::Private, key, Bytes::from_static(b"\xffdamaged"));
+    world.engine.write(batch).expect("written");
+    let answers = world
+        .acknowledge(&[
+            receipt_of(2, ReceiptKind::Read, &[&damaged, &well]),
+            receipt_of(3, ReceiptKind::Read, &[&other]),
+        ])
+        .await;
+    assert_eq!(answers[0].ids, [well.message.id]);
+    let refused = answers[0].refused.iter();
+    let refused: Vec<_> = refused.map(|(id, refusal)| (*id, refusal.code)).collect();
+    assert_eq!(refused, [(id, Code::NotFound)]);
+    assert_eq!(answers[1].ids, [other.message.id]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_fails_refuses_the_receipts_there_alone() {
+    for (fault, code) in FAILURES {
+        let world = world().await;
+        world.group_of(7, CLOSED, &[1, 2]).await;
+        world.group_of(8, CLOSED, &[1, 3]).await;
+        let first = world.say(7, 1, "hello").await;
+        let second = world.say(8, 1, "hello").await;
+        let at = Calls::to("messages").named("at").about(7);
+        world.faults.begin(at, fault);
+        let began = Instant::now();
+        let answers = world
+            .acknowledge(&[
+                receipt_of(2, ReceiptKind::Received, &[&first]),
+                receipt_of(3, ReceiptKind::Received, &[&second]),
+            ])
+            .await;
+        assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
+        assert_eq!(answers[0].refused[0].1.code, code);
+        assert_eq!(answers[1].ids, [second.message.id]);
+        world.faults.end(at);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_register_that_fails_refuses_its_own_receipts_alone() {
+    const LISTS: Calls = Calls::to("conversations");
+    for (fault, code) in FAILURES {
+        for number in 0..3 {
+            let world = world().await;
+            world.sign_in(4, Platform::Ios, 14).await;
+            let first = world.place(1, 2, 1, "hello").await;
+            let second = world.place(4, 3, 1, "hello").await;
+            let (register, kind) = match number {
+                0 => (LISTS.named("set_read").about(2), ReceiptKind::Read),
+                1 => (LISTS.named("set_received").about(2), ReceiptKind::Received),
+                _ => (STATUSES.about(first.message.id.get()), ReceiptKind::Read),
+            };
+            world.faults.begin(register, fault);
+            let began = Instant::now();
+            let answers = world
+                .acknowledge(&[
+                    receipt_of(2, kind, &[&first]),
+                    receipt_of(3, kind, &[&second]),
+                ])
+                .await;
+            assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
+            assert_eq!(answers[0].refused[0].1.code, code, "{number}");
+            assert_eq!(answers[1].ids, [second.message.id], "{number}");
+            assert_eq!(world.told().len(), 1, "{number}");
+            world.faults.end(register);
+        }
+    }
 }

@@ -1,0 +1,140 @@
+//! Questions to a store about keys of many owners: one for all, and, after it failed, one for each
+//! owner, so that nobody's row that hangs or cannot be read is the trouble of others.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::time::Duration;
+
+use backend::{Error, Kind};
+use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
+use protocol::Refusal;
+use tokio::time::{Instant, timeout_at};
+
+use crate::deadline::{in_time, refusal_of, too_late, unavailable};
+
+/// Owners asked about at the same time. If a store answers for none of the first ones, it is not
+/// asked about others.
+pub(crate) const TOGETHER: usize = 64;
+
+/// Answers of a store, in the order of the keys.
+pub(crate) struct OwnerAnswers<T> {
+    pub(crate) each: Vec<Result<T, Refusal>>,
+    /// True if a call about all keys failed before: a write may have been done by it.
+    pub(crate) is_repeat: bool,
+}
+
+/// Asks a store about all keys, and after a failure for each owner by itself, all within the
+/// deadline. A key that cannot be read (`Corrupt`) has the answer of one that is not there, the
+/// default.
+pub(crate) async fn by_owner<O, K, T, F>(
+    deadline: Duration,
+    keys: Vec<K>,
+    owner: impl Fn(&K) -> O,
+    ask: impl Fn(Vec<K>) -> F,
+) -> OwnerAnswers<T>
+where
+    O: Ord,
+    K: Clone,
+    T: Default,
+    F: Future<Output = backend::Result<Vec<T>>>,
+{
+    let until = Instant::now() + deadline;
+    let mut owners: BTreeMap<O, Vec<usize>> = BTreeMap::new();
+    for (place, key) in keys.iter().enumerate() {
+        owners.entry(owner(key)).or_default().push(place);
+    }
+    let is_repeat = owners.len() > 1;
+    if is_repeat {
+        match in_time(deadline / 2, ask(keys.clone())).await {
+            Ok(Ok(found)) => {
+                return OwnerAnswers {
+                    each: found.into_iter().map(Ok).collect(),
+                    is_repeat: false,
+                };
+            }
+            Ok(Err(error)) => drop(unavailable(error)),
+            Err(_) => {}
+        }
+    }
+    let mut asked = Vec::with_capacity(owners.len());
+    for places in owners.into_values() {
+        let of_owner: Vec<K> = places.iter().map(|place| keys[*place].clone()).collect();
+        let answers = of_owner_alone(until, of_owner, &ask);
+        asked.push(async move { (places, answers.await) });
+    }
+    let mut each: Vec<Option<Result<T, Refusal>>> = keys.iter().map(|_| None).collect();
+    let (mut failures, mut is_answered, mut failure) = (0, false, None);
+    let mut given = stream::iter(asked).buffer_unordered(TOGETHER);
+    while let Some((places, answers)) = given.next().await {
+        match answers {
+            Ok(answers) => {
+                is_answered = true;
+                for (place, answer) in places.into_iter().zip(answers) {
+                    each[place] = Some(answer);
+                }
+            }
+            Err(error) => {
+                failures += 1;
+                let refusal = refusal(error, is_repeat);
+                for place in places {
+                    each[place] = Some(Err(refusal.clone()));
+                }
+                failure = Some(refusal);
+            }
+        }
+        if !is_answered && failures >= TOGETHER {
+            break;
+        }
+    }
+    let unasked = || failure.clone().unwrap_or_else(too_late);
+    let each = each.into_iter();
+    OwnerAnswers {
+        each: each
+            .map(|answer| answer.unwrap_or_else(|| Err(unasked())))
+            .collect(),
+        is_repeat,
+    }
+}
+
+/// Asks about the keys of one owner; about each alone if one of them cannot be read. The error of
+/// the store is `None` if time ran out.
+async fn of_owner_alone<K, T, F>(
+    until: Instant,
+    keys: Vec<K>,
+    ask: &impl Fn(Vec<K>) -> F,
+) -> Result<Vec<Result<T, Refusal>>, Option<Error>>
+where
+    K: Clone,
+    T: Default,
+    F: Future<Output = backend::Result<Vec<T>>>,
+{
+    match timeout_at(until, ask(keys.clone())).await {
+        Ok(Ok(found)) => Ok(found.into_iter().map(Ok).collect()),
+        Ok(Err(error)) if error.kind == Kind::Corrupt => {
+            let alone = keys.into_iter().map(|key| async move {
+                match timeout_at(until, ask(vec![key])).await {
+                    Ok(Ok(mut found)) => Ok(found.pop().unwrap_or_default()),
+                    Ok(Err(error)) if error.kind == Kind::Corrupt => {
+                        drop(unavailable(error));
+                        Ok(T::default())
+                    }
+                    Ok(Err(error)) => Err(unavailable(error)),
+                    Err(_) => Err(too_late()),
+                }
+            });
+            Ok(join_all(alone).await)
+        }
+        Ok(Err(error)) => Err(Some(error)),
+        Err(_) => Err(None),
+    }
+}
+
+/// Refusal for an owner. A failure behind that of the whole question is not reported again.
+fn refusal(error: Option<Error>, is_repeat: bool) -> Refusal {
+    match error {
+        Some(error) if is_repeat => refusal_of(&error),
+        Some(error) => unavailable(error),
+        None => too_late(),
+    }
+}
