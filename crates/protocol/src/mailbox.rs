@@ -153,6 +153,15 @@ pub struct MailCursor {
     pub id: MessageId,
 }
 
+impl MailCursor {
+    /// Before all mail. As the cursor of the next page: the last page is read, and mail that could
+    /// not be read now was left out, so that the oldest is to be read again later.
+    pub const START: MailCursor = MailCursor {
+        accepted_at: Timestamp::ZERO,
+        id: MessageId::MIN,
+    };
+}
+
 /// A page of waiting messages, oldest first. Paging removes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MailPage {

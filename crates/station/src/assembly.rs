@@ -322,6 +322,7 @@ impl<'a> Shared<'a> {
             page_max: config.page_max,
             page_bytes_max: config.page_bytes_max,
             trims,
+            left_out: parking_lot::Mutex::default(),
         }
     }
 }

@@ -11,17 +11,19 @@ use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
 use backend::messages::MessageStore;
 use futures_util::stream::{self, StreamExt};
+use parking_lot::Mutex;
 use protocol::frame::ServerFrame;
 use protocol::ledger::{LedgerEntry, LedgerEvent};
 use protocol::mailbox::MailCursor;
 use protocol::message::Target;
-use protocol::message_row::Owner;
+use protocol::message_row::{MessageRow, Owner};
 use protocol::reading::{fitting, page_limit};
 use protocol::session::{Page, PageItem};
-use protocol::{MessageId, Placed, Refusal, UserId};
-use tokio::time::timeout;
+use protocol::{ConversationId, MessageId, Placed, Refusal, Seq, UserId};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::deadline::{in_time, unavailable, within};
+use crate::deadline::{in_time, too_late, unavailable, within};
+use crate::owner_questions::by_owner;
 use crate::read::Reader;
 use crate::workers::WorkQueue;
 
@@ -36,7 +38,58 @@ pub(crate) struct MailReader {
     pub(crate) page_max: usize,
     pub(crate) page_bytes_max: usize,
     pub(crate) trims: WorkQueue<Target>,
+    /// Targets of whose mail an earlier page of the present drain left some out. A drain that goes on
+    /// at another station is none of them, and the next one makes up for it.
+    pub(crate) left_out: Mutex<BTreeSet<Target>>,
 }
+
+/// Maximum number of targets with mail left out.
+const LEFT_OUT_MAX: usize = 65_536;
+
+/// Mail of a page, and its places there.
+#[derive(Default)]
+struct MailPart {
+    cursors: Vec<MailCursor>,
+    messages: Vec<Placed>,
+}
+
+impl MailPart {
+    /// Encodes the messages at these places anew.
+    fn mark(
+        self,
+        marked: &BTreeSet<(ConversationId, Seq)>,
+        items: &mut BTreeMap<MailCursor, PageItem>,
+    ) {
+        for (cursor, placed) in self.cursors.into_iter().zip(self.messages) {
+            if marked.contains(&(placed.conversation, placed.position.seq))
+                && let Some(item) = items.get_mut(&cursor)
+            {
+                let trace = codec::trace_of(item.frame.clone());
+                item.frame = codec::encode_traced(&placed, trace);
+            }
+        }
+    }
+}
+
+/// Entries without a body, as history has them.
+#[derive(Default)]
+struct Reread {
+    placed: Vec<Placed>,
+    /// Number of those that could not be read now.
+    unread: usize,
+}
+
+/// A row of history; `Unreadable` is not missing.
+#[derive(Default)]
+enum HistoryRow {
+    Known(Option<Box<MessageRow>>),
+    #[default]
+    Unreadable,
+}
+
+/// Conversations whose changes are read at the same time, once reading all of them failed. If the
+/// stores answer for none of the first ones, they are not asked about others.
+const CONVERSATIONS_TOGETHER: usize = 16;
 
 /// Users whose expired mail is removed at the same time.
 const TRIMS_TOGETHER: usize = 16;
@@ -67,6 +120,10 @@ pub(crate) async fn trim_all(
 impl MailReader {
     /// Waiting messages, oldest first, as frames. Removes only entries that can no longer be
     /// delivered at all, and, after the last page, expired mail (S1-57).
+    ///
+    /// Mail that cannot be read now, such as that of a conversation whose changes cannot, is left out
+    /// and stays in the mailbox: the mail behind it does not wait. The last page of the drain says so
+    /// by the cursor `START`, and the session reads from the oldest again later.
     pub(crate) async fn page(&self, request: MailPageRequest) -> Result<Page, Refusal> {
         let target = Target {
             user: request.user,
@@ -88,7 +145,8 @@ impl MailReader {
                 (mail.cursor(), item)
             })
             .collect();
-        for placed in self.reread(target, &page.bodiless).await? {
+        let reread = self.reread(target, &page.bodiless).await?;
+        for placed in reread.placed {
             let id = placed.message.id;
             let cursor = MailCursor {
                 accepted_at: placed.message.accepted_at,
@@ -97,12 +155,18 @@ impl MailReader {
             let frame = codec::encode_message(&placed);
             items.insert(cursor, PageItem { id, frame });
         }
-        self.apply_changes(target.user, &mut items).await?;
+        let left_out = reread.unread + self.apply_changes(target.user, &mut items).await;
         let sizes = items.values().map(|item| item.frame.len());
         let fit = fitting(sizes, self.page_bytes_max);
         let mut next = page.next;
         if fit < items.len() {
             next = items.keys().nth(fit - 1).copied();
+        }
+        if left_out > 0 {
+            tracing::warn!(left_out, user = %target.user, "mail that cannot be read now waits");
+        }
+        if self.is_left_out(target, request.after, left_out > 0, next) {
+            next = next.or(Some(MailCursor::START));
         }
         if next.is_none() {
             self.trims.offer(target);
@@ -113,31 +177,81 @@ impl MailReader {
         })
     }
 
+    /// Tells if mail was left out by this page, or by an earlier one of its drain. Remembered until the
+    /// last page.
+    fn is_left_out(
+        &self,
+        target: Target,
+        after: Option<MailCursor>,
+        now: bool,
+        next: Option<MailCursor>,
+    ) -> bool {
+        let mut left_out = self.left_out.lock();
+        let before = left_out.remove(&target) && after.is_some();
+        if (before || now) && next.is_some() && left_out.len() < LEFT_OUT_MAX {
+            left_out.insert(target);
+        }
+        before || now
+    }
+
     /// Applies edits and recalls made meanwhile: a device that knows nothing of the conversation
-    /// cannot ask for its changes.
+    /// cannot ask for its changes. Takes out the items of conversations whose changes cannot be read,
+    /// and returns their number.
     async fn apply_changes(
         &self,
         user: UserId,
         items: &mut BTreeMap<MailCursor, PageItem>,
-    ) -> Result<(), Refusal> {
+    ) -> usize {
         let read = |item: &PageItem| codec::decode_server(item.frame.clone(), usize::MAX);
-        let (mut cursors, mut messages) = (Vec::new(), Vec::new());
+        let mut all = MailPart::default();
         for (cursor, item) in &*items {
             if let Ok(ServerFrame::Message(placed)) = read(item) {
-                cursors.push(*cursor);
-                messages.push(placed);
+                all.cursors.push(*cursor);
+                all.messages.push(placed);
             }
         }
-        let marked = self.reader.apply_changes(user, &mut messages).await?;
-        for (cursor, placed) in cursors.into_iter().zip(messages) {
-            if marked.contains(&(placed.conversation, placed.position.seq))
-                && let Some(item) = items.get_mut(&cursor)
-            {
-                let trace = codec::trace_of(item.frame.clone());
-                item.frame = codec::encode_traced(&placed, trace);
+        let until = Instant::now() + self.deadline;
+        let conversations = all.messages.iter().map(|placed| placed.conversation);
+        let conversations: BTreeSet<ConversationId> = conversations.collect();
+        if conversations.len() > 1 {
+            let marked = self.reader.apply_changes(user, &mut all.messages);
+            let marked = timeout(self.deadline / 2, marked).await;
+            if let Ok(Ok(marked)) = marked {
+                all.mark(&marked, items);
+                return 0;
             }
         }
-        Ok(())
+        let mut unread: BTreeSet<MailCursor> = all.cursors.iter().copied().collect();
+        let mut parts: BTreeMap<ConversationId, MailPart> = BTreeMap::new();
+        for (cursor, placed) in all.cursors.into_iter().zip(all.messages) {
+            let part = parts.entry(placed.conversation).or_default();
+            part.cursors.push(cursor);
+            part.messages.push(placed);
+        }
+        let asked = parts.into_values().map(|mut part| async move {
+            let marked = self.reader.apply_changes(user, &mut part.messages);
+            let marked = timeout_at(until, marked).await;
+            (part, marked.unwrap_or_else(|_| Err(too_late())))
+        });
+        let asked: Vec<_> = asked.collect();
+        let mut given = stream::iter(asked).buffer_unordered(CONVERSATIONS_TOGETHER);
+        let (mut failures, mut is_answered) = (0, false);
+        while let Some((part, marked)) = given.next().await {
+            if let Ok(marked) = marked {
+                is_answered = true;
+                part.cursors
+                    .iter()
+                    .for_each(|cursor| _ = unread.remove(cursor));
+                part.mark(&marked, items);
+            } else {
+                failures += 1;
+            }
+            if !is_answered && failures >= CONVERSATIONS_TOGETHER {
+                break;
+            }
+        }
+        items.retain(|cursor, _| !unread.contains(cursor));
+        unread.len()
     }
 
     /// Reads entries without a body from history. A message that history does not have either is
@@ -145,18 +259,25 @@ impl MailReader {
     /// group: it does not name the group, and looking for its id in each group of the user would
     /// cost more than the page. It is not lost: the device compares the group's places with its
     /// own, and reads it there.
-    async fn reread(&self, target: Target, bodiless: &[MessageId]) -> Result<Vec<Placed>, Refusal> {
-        if bodiless.is_empty() {
-            return Ok(Vec::new());
-        }
+    async fn reread(&self, target: Target, bodiless: &[MessageId]) -> Result<Reread, Refusal> {
         let owner = Owner::User(target.user);
         let keys: Vec<_> = bodiless.iter().map(|&id| (owner, id)).collect();
-        let rows = within(self.deadline, self.messages.rows(&keys)).await?;
-        let gone: Vec<MessageId> = bodiless
-            .iter()
-            .zip(&rows)
-            .filter_map(|(&id, row)| row.is_none().then_some(id))
-            .collect();
+        let messages = &self.messages;
+        let ask = move |keys: Vec<(Owner, MessageId)>| async move {
+            let rows = messages.rows(&keys).await?;
+            let known = |row: Option<MessageRow>| HistoryRow::Known(row.map(Box::new));
+            Ok::<_, backend::Error>(rows.into_iter().map(known).collect::<Vec<_>>())
+        };
+        // Each entry by itself if one cannot be read: that one is not gone.
+        let rows = by_owner(self.deadline / 2, keys, |(_, id)| *id, ask).await;
+        let (mut reread, mut gone) = (Reread::default(), Vec::new());
+        for (&id, row) in bodiless.iter().zip(rows.each) {
+            match row {
+                Ok(HistoryRow::Known(Some(row))) => reread.placed.push(row.placed),
+                Ok(HistoryRow::Known(None)) => gone.push(id),
+                Ok(HistoryRow::Unreadable) | Err(_) => reread.unread += 1,
+            }
+        }
         if !gone.is_empty() {
             metrics::counter!("station_mail_lost_total").increment(gone.len() as u64);
             tracing::warn!(
@@ -170,7 +291,7 @@ impl MailReader {
                 ids.map_err(unavailable)?;
             }
         }
-        Ok(rows.into_iter().flatten().map(|row| row.placed).collect())
+        Ok(reread)
     }
 
     /// Removes mail that devices have stored, and writes the mail that really waited to the ledger.

@@ -26,6 +26,8 @@ pub const AHEAD_MAX: Duration = Duration::from_millis(1000);
 pub struct MessageId(i64);
 
 impl MessageId {
+    pub const MIN: MessageId = MessageId(1);
+
     pub const fn new(value: i64) -> Result<Self, IdError> {
         if value > 0 {
             Ok(MessageId(value))

@@ -128,7 +128,8 @@ pub struct Admission {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     pub mails: Vec<PageItem>,
-    /// Cursor of the next page; `None` if nothing waits after this one.
+    /// Cursor of the next page; `None` if nothing waits after this one, `START` if nothing does
+    /// except mail that could not be read now.
     pub next: Option<MailCursor>,
 }
 

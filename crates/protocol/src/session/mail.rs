@@ -30,6 +30,8 @@ enum State {
     RetryAt(Timestamp),
     /// The end is reached.
     Finished,
+    /// The end is reached, but mail was left out: from the oldest again at this time.
+    AgainAt(Timestamp),
 }
 
 impl MailDrain {
@@ -67,10 +69,11 @@ impl MailDrain {
                 self.pending = page.mails.into();
                 // A page that does not advance would be read forever.
                 self.state = match page.next {
+                    Some(next) if next == MailCursor::START => State::AgainAt(retry_at),
                     Some(next) if Some(next) > self.after => State::Due,
                     Some(_) | None => State::Finished,
                 };
-                self.after = page.next;
+                self.after = page.next.filter(|next| *next != MailCursor::START);
                 self.settle();
             }
             Err(refusal) if refusal.code.retryable() => self.state = State::RetryAt(retry_at),
@@ -110,7 +113,7 @@ impl MailDrain {
 
     pub(super) fn retry_at(&self) -> Option<Timestamp> {
         match self.state {
-            State::RetryAt(at) => Some(at),
+            State::RetryAt(at) | State::AgainAt(at) => Some(at),
             State::Due | State::Fetching | State::Finished => None,
         }
     }
@@ -127,7 +130,8 @@ impl MailDrain {
     }
 
     fn settle(&mut self) {
-        if self.state == State::Finished && self.again {
+        let is_end = matches!(self.state, State::Finished | State::AgainAt(_));
+        if is_end && self.again {
             self.again = false;
             self.after = None;
             self.state = State::Due;

@@ -5,13 +5,16 @@ use std::time::Duration;
 use api::codec::encode_message;
 use api::station::{MailAck, MailPageRequest};
 use api::v1;
-use backend::embedded::Table;
+use backend::embedded::{Table, WriteBatch};
+use backend::hook::{Calls, Fault};
+use bytes::Bytes;
 use protocol::ledger::LedgerEvent;
 use protocol::mailbox::{Mail, MailCursor, RouteRequest};
 use protocol::message::Target;
 use protocol::presence::DeniedBoats;
 use protocol::session::Page;
 use protocol::{MessageId, Placed, Platform, Recipient};
+use tokio::time::Instant;
 use tonic::Status;
 
 use super::world::*;
@@ -237,4 +240,111 @@ async fn what_expired_goes_when_the_rest_was_read() {
     // The answer does not wait for it.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(waiting().await, 0);
+}
+
+impl World {
+    /// Mail of two conversations.
+    async fn two_mails(&self) -> [MessageId; 2] {
+        let placed = [
+            self.place(1, 2, 1, "first").await,
+            self.place(3, 2, 1, "second").await,
+        ];
+        for placed in &placed {
+            self.store(placed).await;
+        }
+        placed.map(|placed| placed.message.id)
+    }
+
+    /// Makes a stored value unreadable; returns what it was.
+    fn damage(&self, table: Table, key: &[u8]) -> Bytes {
+        let before = self.engine.get(table, key).expect("readable");
+        self.put(table, key, Bytes::from_static(b"\xffdamaged"));
+        before.expect("stored")
+    }
+
+    fn put(&self, table: Table, key: &[u8], value: Bytes) {
+        let mut batch = WriteBatch::new();
+        batch.put(table, key.to_vec(), value);
+        self.engine.write(batch).expect("written");
+    }
+
+    /// Checks that one of two mails is left out, from a page of both and from pages of one, and
+    /// stays in the mailbox.
+    async fn expect_left_out(&self, [first, second]: [MessageId; 2]) {
+        let began = Instant::now();
+        let both = self.mail(None, 0).await;
+        assert!(began.elapsed() < Duration::from_secs(4));
+        assert_eq!(
+            (ids(&both), both.next),
+            (vec![second], Some(MailCursor::START))
+        );
+        let one = self.mail(None, 1).await;
+        assert_eq!(ids(&one), []);
+        assert_eq!(one.next.map(|next| next.id), Some(first));
+        let other = self.mail(one.next, 1).await;
+        assert_eq!(
+            (ids(&other), other.next),
+            (vec![second], Some(MailCursor::START))
+        );
+        let target = Target {
+            user: user(2),
+            platform: PHONE,
+        };
+        let waiting = self.backends.mailbox.waiting(target).await;
+        assert_eq!(waiting.expect("reads"), 2);
+    }
+
+    async fn expect_all(&self, all: [MessageId; 2]) {
+        let page = self.mail(None, 0).await;
+        assert_eq!((ids(&page), page.next), (all.to_vec(), None));
+        let one = self.mail(None, 1).await;
+        let other = self.mail(one.next, 1).await;
+        assert_eq!(other.next, None, "nothing is left out any more");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn mail_of_a_conversation_that_cannot_be_read_is_left_out_and_stays() {
+    for fault in [Fault::Unavailable, Fault::Hang] {
+        let world = world().await;
+        let all = world.two_mails().await;
+        let head = Calls::to("heads").named("load").about(1);
+        world.faults.begin(head, fault);
+        world.expect_left_out(all).await;
+        world.faults.end(head);
+        world.expect_all(all).await;
+    }
+    let world = world().await;
+    let all = world.two_mails().await;
+    let key = between(1, 2).to_key();
+    let before = world.damage(Table::Head, &key);
+    world.expect_left_out(all).await;
+    world.put(Table::Head, &key, before);
+    world.expect_all(all).await;
+}
+
+/// A row that cannot be read is not missing: its mail must not be removed.
+#[tokio::test(start_paused = true)]
+async fn mail_without_a_body_whose_row_cannot_be_read_is_left_out_and_stays() {
+    for fault in [Some(Fault::Unavailable), Some(Fault::Hang), None] {
+        let world = world().await;
+        let all = world.two_mails().await;
+        let removed = world.engine.remove_range(Table::MailBody, .., 1000);
+        assert!(removed.expect("removed") > 0);
+        let row = Calls::to("messages").named("rows").about(all[0].get());
+        let key = [2i64.to_be_bytes(), all[0].get().to_be_bytes()].concat();
+        let before = match fault {
+            Some(fault) => {
+                world.faults.begin(row, fault);
+                None
+            }
+            None => Some(world.damage(Table::Private, &key)),
+        };
+        world.expect_left_out(all).await;
+        match before {
+            None => world.faults.end(row),
+            Some(before) => world.put(Table::Private, &key, before),
+        }
+        world.expect_all(all).await;
+    }
 }

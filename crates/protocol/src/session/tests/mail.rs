@@ -187,6 +187,44 @@ fn a_page_that_does_not_move_on_ends_the_drain() {
     assert_eq!(drained(&mut session), []);
 }
 
+/// Mail that a station could not read stays in the mailbox: it is fetched again, later or with new
+/// mail.
+#[test]
+fn mail_that_was_left_out_is_fetched_again() {
+    let left_out = |ids: &[i64]| {
+        let page = mails(ids, None).expect("a page");
+        Ok(Page {
+            next: Some(MailCursor::START),
+            ..page
+        })
+    };
+    let mut session = open();
+    session.hint();
+    drained(&mut session);
+    session.handle_page(mails(&[1], Some(1)), START);
+    drained(&mut session);
+    session.handle_page(left_out(&[2]), START);
+    assert_eq!(pushed(&drained(&mut session)), [frame_of(2)]);
+    session.handle_frame(received(&[1, 2]), START);
+    drained(&mut session);
+    assert_eq!(session.poll_timeout(), Some(after(1000)));
+    session.handle_timeout(after(1000));
+    assert_eq!(drained(&mut session), [fetch(None)], "from the oldest");
+    session.handle_page(left_out(&[]), after(1000));
+    assert_eq!(drained(&mut session), []);
+    session.hint();
+    assert_eq!(
+        drained(&mut session),
+        [fetch(None)],
+        "new mail waits for none"
+    );
+    session.handle_page(mails(&[3], None), after(1100));
+    assert_eq!(pushed(&drained(&mut session)), [frame_of(3)]);
+    session.handle_frame(received(&[3]), after(1100));
+    drained(&mut session);
+    assert!(session.mail.is_none());
+}
+
 #[test]
 fn a_restored_session_is_told_to_sync_and_drains() {
     let mut session = open();
