@@ -38,8 +38,8 @@ pub(crate) struct MailReader {
     pub(crate) page_max: usize,
     pub(crate) page_bytes_max: usize,
     pub(crate) trims: WorkQueue<Target>,
-    /// Targets of whose mail an earlier page of the present drain left some out. A drain that goes on
-    /// at another station is none of them, and the next one makes up for it.
+    /// Targets of whose mail an earlier page of the present drain left some out. A drain that goes
+    /// on at another station is none of them, and the next one makes up for it.
     pub(crate) left_out: Mutex<BTreeSet<Target>>,
 }
 
@@ -121,9 +121,9 @@ impl MailReader {
     /// Waiting messages, oldest first, as frames. Removes only entries that can no longer be
     /// delivered at all, and, after the last page, expired mail (S1-57).
     ///
-    /// Mail that cannot be read now, such as that of a conversation whose changes cannot, is left out
-    /// and stays in the mailbox: the mail behind it does not wait. The last page of the drain says so
-    /// by the cursor `START`, and the session reads from the oldest again later.
+    /// Mail that cannot be read now, such as that of a conversation whose changes cannot, is left
+    /// out and stays in the mailbox: the mail behind it does not wait. The last page of the drain
+    /// says so by the cursor `START`, and the session reads from the oldest again later.
     pub(crate) async fn page(&self, request: MailPageRequest) -> Result<Page, Refusal> {
         let target = Target {
             user: request.user,
@@ -177,8 +177,8 @@ impl MailReader {
         })
     }
 
-    /// Tells if mail was left out by this page, or by an earlier one of its drain. Remembered until the
-    /// last page.
+    /// Tells if mail was left out by this page, or by an earlier one of its drain. Remembered until
+    /// the last page.
     fn is_left_out(
         &self,
         target: Target,
@@ -195,8 +195,8 @@ impl MailReader {
     }
 
     /// Applies edits and recalls made meanwhile: a device that knows nothing of the conversation
-    /// cannot ask for its changes. Takes out the items of conversations whose changes cannot be read,
-    /// and returns their number.
+    /// cannot ask for its changes. Takes out the items of conversations whose changes cannot be
+    /// read, and returns their number.
     async fn apply_changes(
         &self,
         user: UserId,

@@ -89,9 +89,9 @@ impl Publisher {
         Instant::now() + self.deadline
     }
 
-    /// Publishes records; returns one answer per record, in order, at `until` at the latest, or after
-    /// a quarter of the deadline, the time that the log has in any case. A partition that does not
-    /// answer while others do is not waited for.
+    /// Publishes records; returns one answer per record, in order, at `until` at the latest, or
+    /// after a quarter of the deadline, the time that the log has in any case. A partition that
+    /// does not answer while others do is not waited for.
     pub(crate) async fn publish(&self, records: Vec<NewRecord>, until: Instant) -> Vec<Published> {
         let left = until.saturating_duration_since(Instant::now());
         let deadline = left.max(self.deadline / 4);

@@ -2,8 +2,9 @@
 //!
 //! A call costs one read of private messages, one of groups' and one write of each kind of
 //! register, however many receipts it holds; if one of these fails, it is done again for each user
-//! or group alone, and refuses the receipts of those that fail. The answer (ack:A) follows the writes; the notice to
-//! the sender (ack:N) follows the answer and may be lost, since the register can be asked (S3-18).
+//! or group alone, and refuses the receipts of those that fail. The answer (ack:A) follows the
+//! writes; the notice to the sender (ack:N) follows the answer and may be lost, since the register
+//! can be asked (S3-18).
 //!
 //! Messages of groups keep no receipts (S0-61b): a member's receipt moves that member's own
 //! registers, and only the member's other devices are notified.
@@ -92,8 +93,8 @@ impl Receipts {
     }
 
     /// Facts about the receipts: a read of private messages and one of groups'; receipts of many
-    /// members for one message share it. After a failure each user's and each group's facts are read
-    /// by themselves.
+    /// members for one message share it. After a failure each user's and each group's facts are
+    /// read by themselves.
     async fn facts(&self, items: &[ReceiptItem]) -> ReceiptFacts {
         let mut needs = ReceiptNeeds::default();
         items

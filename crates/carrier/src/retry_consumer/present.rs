@@ -99,8 +99,8 @@ impl Known {
 
 impl Present {
     /// Decides due retries, as far as the stores answer. After `until` only the first few questions
-    /// of each kind are asked, so that each call brings some retries forward. A failed question about
-    /// many keys is followed by one about each, begun within `ALONE_TIME`.
+    /// of each kind are asked, so that each call brings some retries forward. A failed question
+    /// about many keys is followed by one about each, begun within `ALONE_TIME`.
     pub(super) async fn decide(&self, due: &[Due<'_>], until: Instant) -> Decisions {
         let (mut known, mut deliveries) = (Known::default(), Deliveries::new());
         // Rows and roles, then what became of the messages there.
@@ -228,8 +228,8 @@ impl Present {
         (roles, failure)
     }
 
-    /// Reads all keys at once. After an error that `is_alone`, each is read alone: one that cannot be
-    /// read, or is not answered for, holds up no other.
+    /// Reads all keys at once. After an error that `is_alone`, each is read alone: one that cannot
+    /// be read, or is not answered for, holds up no other.
     async fn each<'a, K, T>(
         &self,
         keys: &'a [K],
