@@ -270,7 +270,7 @@ mod tests {
         let targets = [target(Platform::Ios), target(Platform::Web)];
         let each = targets.map(|target| (Some(target), dead(source.letter(&targets))));
         assert_eq!(ends(&targets, false)[..2], each);
-        assert_eq!(ends(&targets, false)[2..], [settled.clone()]);
+        assert_eq!(&ends(&targets, false)[2..], std::slice::from_ref(&settled));
         let live = (None, dead(source.letter(&targets)));
         assert_eq!(ends(&targets, true)[..2], each);
         assert_eq!(ends(&targets, true)[2..], [live, settled]);
