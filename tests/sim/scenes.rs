@@ -181,7 +181,7 @@ impl Plan {
     /// everybody has it, and no letter is left; the others as if these had not been there.
     ///
     /// The carrier crashes while it writes the neighbours of these records, and reads them again.
-    /// What panicked once stays dead.
+    /// A record that panicked once stays dead.
     fn with_panics(self, rng: &mut StdRng) -> Plan {
         const BURSTS: usize = 5;
         const TOGETHER: usize = 5;

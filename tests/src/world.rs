@@ -1,4 +1,4 @@
-//! What a world of real services is made of: in one thread on paused time, over hooked parts, by
+//! Parts of a world of real services, in one thread on paused time, over hooked parts, by
 //! the chance of a seed.
 
 mod chance;

@@ -47,7 +47,7 @@ type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Records read from the log at once, before other tasks get the thread.
 const STEP: usize = 100;
-/// Such steps for one page of letters: few letters may match.
+/// Steps for one page of letters, of which few may match.
 const STEPS: usize = 200;
 /// Letters chosen at once: one more than a task takes, so that the task says so.
 const CHOSEN: usize = 10_001;

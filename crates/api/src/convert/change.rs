@@ -184,7 +184,7 @@ impl From<&OrderedChange> for v1::Change {
                 (Some(ChangeKind::React { reaction, on }), None)
             }
             MessageChange::Pin { on } => (Some(ChangeKind::Pin { on: *on }), None),
-            // Of a page that an older boat passes on.
+            // A page that an older boat passes on has it.
             MessageChange::Unknown => (None, None),
         };
         let change = v1::ChangeOf {

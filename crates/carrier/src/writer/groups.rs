@@ -32,7 +32,7 @@ pub(super) struct Groups {
     cache: LruCache<GroupId, (u32, Arc<Group>)>,
     /// Groups whose reading was broken off.
     loading: LruCache<GroupId, (u32, Loading)>,
-    /// Those of them that are read anew.
+    /// Groups among these that are read anew.
     reloading: LruCache<GroupId, ()>,
     /// Members of all that are remembered.
     members: usize,
