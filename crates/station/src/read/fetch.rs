@@ -1,14 +1,16 @@
 //! Sources of answers: a call, or a few, for each need.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use backend::Result as StoreResult;
 use futures_util::future::try_join_all;
 use futures_util::stream::{self, StreamExt};
 use protocol::cache::{CacheKey, GroupEntry, UserEntry};
+use protocol::change::Overlay;
 use protocol::history::{IdRange, Order};
 use protocol::message_row::{MessageRow, Owner};
-use protocol::reading::{Fact, LatestMessages, LatestNeed, Need, PageNeed, Slice};
+use protocol::reading::{Fact, LatestMessages, LatestNeed, Need, OverlayRange, PageNeed, Slice};
 use protocol::{ConversationId, GroupId, MessageId, Placed, Refusal, Seq, UserId};
 
 use super::page_cache::Key;
@@ -85,14 +87,7 @@ impl Reader {
             Need::Overlays(places) => {
                 Fact::Overlays(self.store(stores.changes.altered_each(places)).await?)
             }
-            Need::OverlayRanges(ranges) => {
-                let altered = ranges.iter().map(|range| {
-                    let altered =
-                        (stores.changes).altered(range.conversation, range.first, range.last);
-                    self.store(altered)
-                });
-                Fact::OverlayRanges(try_join_all(altered).await?)
-            }
+            Need::OverlayRanges(ranges) => Fact::OverlayRanges(self.overlays(ranges).await?),
             Need::Rows(keys) => Fact::Rows(self.store(stores.messages.rows(keys)).await?),
             Need::Tallies(places) => {
                 let place = |(of, seq): &(ConversationId, Seq)| (Owner::User(user), *of, *seq);
@@ -122,6 +117,18 @@ impl Reader {
                 Fact::Traces(each(traces, ids.len()))
             }
         })
+    }
+
+    async fn overlays(
+        &self,
+        ranges: &[OverlayRange],
+    ) -> Result<Vec<BTreeMap<Seq, Overlay>>, Refusal> {
+        let changes = &self.backends.changes;
+        let overlays = ranges.iter().map(|range| {
+            let overlays = changes.altered(range.conversation, range.first, range.last);
+            self.store(overlays)
+        });
+        try_join_all(overlays).await
     }
 
     async fn store<T>(&self, asked: impl Future<Output = StoreResult<T>>) -> Result<T, Refusal> {
