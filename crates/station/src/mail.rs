@@ -23,7 +23,7 @@ use protocol::{ConversationId, MessageId, Placed, Refusal, Seq, UserId};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::deadline::{in_time, too_late, unavailable, within};
-use crate::owner_questions::by_owner;
+use crate::owner_questions::{Unreadable, by_owner};
 use crate::read::Reader;
 use crate::workers::WorkQueue;
 
@@ -38,8 +38,9 @@ pub(crate) struct MailReader {
     pub(crate) page_max: usize,
     pub(crate) page_bytes_max: usize,
     pub(crate) trims: WorkQueue<Target>,
-    /// Targets of whose mail an earlier page of the present drain left some out. A drain that goes
-    /// on at another station is none of them, and the next one makes up for it.
+    /// Targets of whose mail a page of the last drain left some out, until the next one begins: its
+    /// last page may be asked for again. A drain that goes on at another station is none of them,
+    /// and the next one makes up for it.
     pub(crate) left_out: Mutex<BTreeSet<Target>>,
 }
 
@@ -165,7 +166,7 @@ impl MailReader {
         if left_out > 0 {
             tracing::warn!(left_out, user = %target.user, "mail that cannot be read now waits");
         }
-        if self.is_left_out(target, request.after, left_out > 0, next) {
+        if self.is_left_out(target, request.after, left_out > 0) {
             next = next.or(Some(MailCursor::START));
         }
         if next.is_none() {
@@ -177,21 +178,19 @@ impl MailReader {
         })
     }
 
-    /// Tells if mail was left out by this page, or by an earlier one of its drain. Remembered until
-    /// the last page.
-    fn is_left_out(
-        &self,
-        target: Target,
-        after: Option<MailCursor>,
-        now: bool,
-        next: Option<MailCursor>,
-    ) -> bool {
+    /// Tells if mail was left out by this page, or by an earlier one of its drain.
+    fn is_left_out(&self, target: Target, after: Option<MailCursor>, now: bool) -> bool {
         let mut left_out = self.left_out.lock();
-        let before = left_out.remove(&target) && after.is_some();
-        if (before || now) && next.is_some() && left_out.len() < LEFT_OUT_MAX {
+        if after.is_none_or(|after| after == MailCursor::START) {
+            left_out.remove(&target);
+        }
+        if now {
+            if left_out.len() >= LEFT_OUT_MAX {
+                left_out.pop_first();
+            }
             left_out.insert(target);
         }
-        before || now
+        left_out.contains(&target)
     }
 
     /// Applies edits and recalls made meanwhile: a device that knows nothing of the conversation
@@ -269,7 +268,14 @@ impl MailReader {
             Ok::<_, backend::Error>(rows.into_iter().map(known).collect::<Vec<_>>())
         };
         // Each entry by itself if one cannot be read: that one is not gone.
-        let rows = by_owner(self.deadline / 2, keys, |(_, id)| *id, ask).await;
+        let rows = by_owner(
+            self.deadline / 2,
+            Unreadable::Absent,
+            keys,
+            |(_, id)| *id,
+            ask,
+        )
+        .await;
         let (mut reread, mut gone) = (Reread::default(), Vec::new());
         for (&id, row) in bodiless.iter().zip(rows.each) {
             match row {

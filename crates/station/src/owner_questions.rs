@@ -17,6 +17,15 @@ use crate::deadline::{in_time, refusal_of, too_late, unavailable};
 /// asked about others.
 pub(crate) const TOGETHER: usize = 64;
 
+/// Meaning of a key that a store cannot read (`Corrupt`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unreadable {
+    /// As if it was not there: the default answer.
+    Absent,
+    /// Nothing was written: a refusal.
+    Refused,
+}
+
 /// Answers of a store, in the order of the keys.
 pub(crate) struct OwnerAnswers<T> {
     pub(crate) each: Vec<Result<T, Refusal>>,
@@ -25,10 +34,10 @@ pub(crate) struct OwnerAnswers<T> {
 }
 
 /// Asks a store about all keys, and after a failure for each owner by itself, all within the
-/// deadline. A key that cannot be read (`Corrupt`) has the answer of one that is not there, the
-/// default.
+/// deadline.
 pub(crate) async fn by_owner<O, K, T, F>(
     deadline: Duration,
+    unreadable: Unreadable,
     keys: Vec<K>,
     owner: impl Fn(&K) -> O,
     ask: impl Fn(Vec<K>) -> F,
@@ -60,7 +69,7 @@ where
     let mut asked = Vec::with_capacity(owners.len());
     for places in owners.into_values() {
         let of_owner: Vec<K> = places.iter().map(|place| keys[*place].clone()).collect();
-        let answers = of_owner_alone(until, of_owner, &ask);
+        let answers = of_owner_alone(until, unreadable, of_owner, &ask);
         asked.push(async move { (places, answers.await) });
     }
     let mut each: Vec<Option<Result<T, Refusal>>> = keys.iter().map(|_| None).collect();
@@ -101,6 +110,7 @@ where
 /// the store is `None` if time ran out.
 async fn of_owner_alone<K, T, F>(
     until: Instant,
+    unreadable: Unreadable,
     keys: Vec<K>,
     ask: &impl Fn(Vec<K>) -> F,
 ) -> Result<Vec<Result<T, Refusal>>, Option<Error>>
@@ -115,11 +125,15 @@ where
             let alone = keys.into_iter().map(|key| async move {
                 match timeout_at(until, ask(vec![key])).await {
                     Ok(Ok(mut found)) => Ok(found.pop().unwrap_or_default()),
-                    Ok(Err(error)) if error.kind == Kind::Corrupt => {
-                        drop(unavailable(error));
-                        Ok(T::default())
+                    Ok(Err(error)) => {
+                        let is_absent =
+                            error.kind == Kind::Corrupt && unreadable == Unreadable::Absent;
+                        let refusal = unavailable(error);
+                        match is_absent {
+                            true => Ok(T::default()),
+                            false => Err(refusal),
+                        }
                     }
-                    Ok(Err(error)) => Err(unavailable(error)),
                     Err(_) => Err(too_late()),
                 }
             });

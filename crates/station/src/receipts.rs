@@ -23,12 +23,14 @@ use protocol::history::Direction;
 use protocol::message_row::{Owner, StoredPlace};
 use protocol::receipt::{ReceiptFacts, ReceiptKind, ReceiptMoves, ReceiptNeeds, ReceiptNotices};
 use protocol::{Code, ConversationId, GroupId, MessageId, Refusal, Seq, UserId};
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use crate::deadline::too_late;
 use crate::last_received::LastReceivedWriter;
 use crate::membership::Membership;
 use crate::metrics::ReceiptMetrics;
-use crate::owner_questions::{TOGETHER, by_owner};
+use crate::owner_questions::{TOGETHER, Unreadable, by_owner};
 use crate::read::ListCache;
 use crate::workers::WorkQueue;
 
@@ -51,7 +53,7 @@ pub(crate) struct Receipts {
 impl Receipts {
     /// Records receipts; returns one answer per item, in order.
     pub(crate) async fn record(&self, items: Vec<ReceiptItem>) -> Vec<Acked> {
-        let facts = self.facts(&items).await;
+        let facts = self.facts(&items, self.step()).await;
         let now = self.clock.now();
         let mut moves = ReceiptMoves::default();
         let judged = items
@@ -79,6 +81,11 @@ impl Receipts {
         answers
     }
 
+    /// Deadline of the facts, and again of the writes: a boat waits for both.
+    fn step(&self) -> Duration {
+        self.deadline * 3 / 4
+    }
+
     /// Notes the newest private message from another user that each item acknowledges.
     fn note_last(&self, items: &[ReceiptItem], answers: &[Acked], facts: &ReceiptFacts) {
         for (item, answer) in items.iter().zip(answers) {
@@ -95,7 +102,7 @@ impl Receipts {
     /// Facts about the receipts: a read of private messages and one of groups'; receipts of many
     /// members for one message share it. After a failure each user's and each group's facts are
     /// read by themselves.
-    async fn facts(&self, items: &[ReceiptItem]) -> ReceiptFacts {
+    async fn facts(&self, items: &[ReceiptItem], deadline: Duration) -> ReceiptFacts {
         let mut needs = ReceiptNeeds::default();
         items
             .iter()
@@ -103,8 +110,8 @@ impl Receipts {
         let members: Vec<_> = needs.members.into_iter().collect();
         let mut facts = ReceiptFacts::default();
         let (places, messages, refused) = tokio::join!(
-            self.places(needs.places),
-            self.messages_at(needs.messages),
+            self.places(needs.places, deadline),
+            self.messages_at(needs.messages, deadline),
             async {
                 match members.is_empty() {
                     true => BTreeMap::new(),
@@ -131,10 +138,18 @@ impl Receipts {
     async fn places(
         &self,
         keys: Vec<(UserId, MessageId)>,
+        deadline: Duration,
     ) -> Facts<(UserId, MessageId), StoredPlace> {
         let messages = &self.messages;
         let ask = move |keys: Vec<(UserId, MessageId)>| async move { messages.places(&keys).await };
-        let places = by_owner(self.deadline, keys.clone(), |(user, _)| *user, ask).await;
+        let places = by_owner(
+            deadline,
+            Unreadable::Absent,
+            keys.clone(),
+            |(user, _)| *user,
+            ask,
+        );
+        let places = places.await;
         keys.into_iter().zip(places.each).collect()
     }
 
@@ -142,6 +157,7 @@ impl Receipts {
     async fn messages_at(
         &self,
         seqs: BTreeMap<GroupId, BTreeSet<Seq>>,
+        deadline: Duration,
     ) -> Facts<(GroupId, Seq), MessageId> {
         let each = seqs.into_iter();
         let each = each.flat_map(|(group, seqs)| seqs.into_iter().map(move |seq| (group, seq)));
@@ -154,7 +170,14 @@ impl Receipts {
         let ask = move |places: Vec<(Owner, ConversationId, Seq)>| async move {
             messages.at(&places).await
         };
-        let found = by_owner(self.deadline, places, |(owner, ..)| *owner, ask).await;
+        let found = by_owner(
+            deadline,
+            Unreadable::Absent,
+            places,
+            |(owner, ..)| *owner,
+            ask,
+        );
+        let found = found.await;
         let ids = found.each.into_iter();
         let ids = ids.map(|found| found.map(|at| at.map(|(id, _)| id)));
         each.into_iter().zip(ids).collect()
@@ -168,15 +191,18 @@ impl Receipts {
         let owners: Vec<UserId> = statuses.iter().map(|status| status.owner).collect();
         let receivers: Vec<UserId> = received.iter().map(|(user, ..)| *user).collect();
         let (messages, conversations) = (&self.messages, &self.conversations);
+        let deadline = self.step();
         let (changed, received, read) = tokio::join!(
             by_owner(
-                self.deadline,
+                deadline,
+                Unreadable::Refused,
                 statuses,
                 |status| status.owner,
                 move |statuses| async move { messages.set_status(statuses).await },
             ),
             by_owner(
-                self.deadline,
+                deadline,
+                Unreadable::Refused,
                 received,
                 |(user, ..)| *user,
                 move |received: Vec<_>| async move {
@@ -185,7 +211,7 @@ impl Receipts {
                     written.map(|()| vec![(); count])
                 },
             ),
-            self.set_read(read),
+            self.set_read(read, deadline),
         );
         let is_new = |is_new: &Result<bool, Refusal>| match is_new {
             // An earlier try that was not answered may have set it.
@@ -209,13 +235,17 @@ impl Receipts {
     }
 
     /// Moves the read registers of all users together, or of each alone if that failed.
-    async fn set_read(&self, reads: Vec<(UserId, ConversationId, Seq)>) -> ReadWrites {
+    async fn set_read(
+        &self,
+        reads: Vec<(UserId, ConversationId, Seq)>,
+        mut deadline: Duration,
+    ) -> ReadWrites {
+        let until = Instant::now() + deadline;
         let mut written = ReadWrites::default();
         let mut of_users: BTreeMap<UserId, Vec<_>> = BTreeMap::new();
         for read in &reads {
             of_users.entry(read.0).or_default().push(*read);
         }
-        let mut deadline = self.deadline;
         if of_users.len() > 1 {
             deadline /= 2;
             if let Ok(unheard) = self.cached.set_read_within(deadline, reads).await {
@@ -227,6 +257,10 @@ impl Receipts {
         let of_users: Vec<_> = of_users.into_iter().collect();
         let mut silent: Option<Refusal> = None;
         for some in of_users.chunks(TOGETHER) {
+            let deadline = deadline.min(until.saturating_duration_since(Instant::now()));
+            if deadline.is_zero() {
+                silent.get_or_insert_with(too_late);
+            }
             if let Some(refusal) = &silent {
                 let refused = some.iter().map(|(user, _)| (*user, refusal.clone()));
                 written.refused.extend(refused);

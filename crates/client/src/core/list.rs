@@ -28,6 +28,14 @@ struct EarlyMarks {
     cleared_seq: Seq,
 }
 
+/// Time from which the server knows the unread messages of a row better than this device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unsure {
+    Now,
+    /// Once the server has recorded the read of this device.
+    OnceRead,
+}
+
 /// Conversations without a row whose marks are remembered; beyond, the first is forgotten, and
 /// shown as its row says.
 const EARLY_MAX: usize = 1024;
@@ -64,9 +72,10 @@ impl ConversationListState {
         self.rows.get(&conversation).map_or(0, |row| row.rev)
     }
 
-    /// Takes a row from the server and adds the messages newer than it. The flag: the server does
-    /// not yet know how far we have read, and must be asked again.
-    fn listed(&mut self, summary: Summary) -> (Summary, bool) {
+    /// Takes a row from the server and adds the messages newer than it. The second part: the
+    /// server did not know yet how far the user has read, and must be asked again.
+    fn listed(&mut self, summary: Summary) -> (Summary, Option<Unsure>) {
+        let base = base_of(&summary);
         let early = self.early.remove(&summary.conversation);
         let row = self.rows.entry(summary.conversation);
         let row = row.or_insert_with(|| summary.clone());
@@ -102,8 +111,8 @@ impl ConversationListState {
         let uncounted: BTreeMap<u64, Seq> = (recalled.into_iter())
             .filter(|(rev, _)| *rev > row.rev)
             .collect();
-        let base = base_of(row);
-        let less = uncounted.values().filter(|seq| **seq > base).count();
+        let base_now = base_of(row);
+        let less = uncounted.values().filter(|seq| **seq > base_now).count();
         row.unread = row.unread.saturating_sub(less as u64);
         if !uncounted.is_empty() {
             self.recalled.insert(row.conversation, uncounted);
@@ -114,7 +123,13 @@ impl ConversationListState {
         if base_of(row) >= row.seq || is_left(row) {
             row.unread = 0;
         }
-        (row.clone(), is_open && row.unread > 0)
+        let is_early = early.is_some_and(|early| early.read_seq.max(early.cleared_seq) > base);
+        let unsure = match (is_early, is_open) {
+            (true, _) => Some(Unsure::Now),
+            (false, true) => Some(Unsure::OnceRead),
+            (false, false) => None,
+        };
+        (row.clone(), unsure.filter(|_| row.unread > 0))
     }
 
     /// Counts a shown message.
@@ -140,7 +155,7 @@ impl ConversationListState {
         }
         row.seq = placed.position.seq;
         row.incoming += is_others;
-        row.unread += is_others;
+        row.unread += u64::from(is_others > 0 && placed.position.seq > base_of(row));
         row.newest = Some(placed.clone());
         row.marks = None;
         Some(row.clone())
@@ -225,9 +240,11 @@ impl Core {
             self.acks.read(conversation, seq, id);
             self.keep(conversation, kept);
         }
-        let (row, is_open) = self.list.listed(summary);
-        if is_open {
-            self.unsure_unread.insert(conversation);
+        let (row, unsure) = self.list.listed(summary);
+        match unsure {
+            Some(Unsure::Now) => self.questions.list_again(),
+            Some(Unsure::OnceRead) => _ = self.unsure_unread.insert(conversation),
+            None => {}
         }
         self.tell_row(Some(row));
     }

@@ -525,6 +525,31 @@ fn a_read_from_before_the_list_is_in_it() {
     assert_eq!((row.read_seq, row.unread), (Seq(3), 0));
 }
 
+// A part that was read before leaves a count that only the server knows.
+#[test]
+fn a_read_of_a_part_from_before_the_list_asks_for_the_row_again() {
+    let mut device = Device::new();
+    device.sign_in();
+    device.hear(ServerFrame::Receipts(vec![Receipt {
+        kind: ReceiptKind::Read,
+        conversation: with(2),
+        id: id(2),
+        seq: Seq(2),
+        by: user(1),
+        at: START,
+    }]));
+    let row = |read_seq, unread| Summary {
+        read_seq: Seq(read_seq),
+        unread,
+        ..summary(2, 3)
+    };
+    device.list(vec![row(0, 3)]);
+    device.list(vec![row(2, 1)]);
+    let row = device.core.list().find(|row| row.conversation == with(2));
+    let row = row.expect("a row");
+    assert_eq!((row.read_seq, row.unread), (Seq(2), 1));
+}
+
 #[test]
 fn what_the_list_named_is_fetched_after_a_restart_too() {
     let mut device = Device::new();
