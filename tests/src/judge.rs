@@ -104,14 +104,7 @@ impl<'a> Judges<'a> {
 
     /// Audits the books, as an operator does.
     async fn audit(&self) -> Result<(), String> {
-        let log = Log::new(self.backends.queue.clone());
-        let question = audit::AuditQuestion {
-            all: true,
-            ..audit::AuditQuestion::default()
-        };
-        let (ledger, now) = (self.backends.ledger.as_ref(), self.backends.clock.now());
-        let report = audit::audit(&log, ledger, &question, now).await;
-        let report = report.map_err(|error| error.to_string())?;
+        let report = audit_all(self.backends).await?;
         match report.balanced && report.in_flight == 0 {
             true => Ok(()),
             false => Err(format!("the audit says {report:?}")),
@@ -201,8 +194,26 @@ fn judge_order(
     }
 }
 
+/// Audits the books from their beginning, as an operator does.
+///
+/// # Errors
+/// The log or the ledger does not answer.
+pub async fn audit_all(backends: &Backends) -> Result<audit::Report, String> {
+    let log = Log::new(backends.queue.clone());
+    let question = audit::AuditQuestion {
+        all: true,
+        ..audit::AuditQuestion::default()
+    };
+    let (ledger, now) = (backends.ledger.as_ref(), backends.clock.now());
+    let report = audit::audit(&log, ledger, &question, now).await;
+    report.map_err(|error| error.to_string())
+}
+
 /// Records of topic `message`, partition by partition in order.
-pub(crate) async fn accepted(backends: &Backends) -> backend::Result<Vec<Work>> {
+///
+/// # Errors
+/// The log does not answer.
+pub async fn accepted(backends: &Backends) -> backend::Result<Vec<Work>> {
     let (queue, topic) = (&backends.queue, Topic::Message);
     let mut accepted = Vec::new();
     for number in 0..queue.partitions(topic) {

@@ -7,7 +7,7 @@ pub mod core_device;
 pub mod crowd;
 pub mod evidence;
 pub mod faults;
-mod judge;
+pub mod judge;
 pub mod logs;
 pub mod model;
 mod parts;

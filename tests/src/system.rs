@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::judge::{Judges, accepted};
+use crate::judge::{Judges, accepted, audit_all};
 use crate::logs::Logs;
 use crate::parts;
 use crate::paused::{PausedWorld, WAIT_MAX};
@@ -344,14 +344,8 @@ impl Cluster {
     }
 
     pub async fn audit(&self) -> audit::Report {
-        let (log, ledger) = (self.log(), &self.backends.ledger);
-        let all = audit::AuditQuestion {
-            all: true,
-            ..audit::AuditQuestion::default()
-        };
-        audit::audit(&log, ledger.as_ref(), &all, self.now())
-            .await
-            .expect("an audit")
+        let report = audit_all(&self.backends).await;
+        report.expect("an audit")
     }
 
     /// Waits until nothing is in flight, and asserts that the books balance with so many messages.

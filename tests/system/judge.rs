@@ -2,24 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::task::Value;
-use backend::queue::Partition;
-use operator::admin::audit;
-use operator::admin::log::Log;
 use protocol::history::{IdRange, Order};
-use protocol::keys::Topic;
 use protocol::ledger::LedgerEntry;
 use protocol::ledger::trace::MessageLife;
 use protocol::message_row::{MessageRow, Owner};
-use protocol::record::{Task, Work};
+use protocol::record::Work;
 use protocol::{ConversationId, MessageId, Seq, UserId};
 use tests::core_device::CoreDevice;
 use tests::evidence::Evidence;
+use tests::judge;
 use tests::model::Model;
 
 use crate::world::World;
 
-/// Upper bound of rows and records of a world.
+/// Upper bound of the rows of a user.
 const ALL: usize = 100_000;
 
 /// Stores of a world, read as a whole.
@@ -33,15 +29,7 @@ struct Stores {
 impl Stores {
     async fn read(world: &World) -> backend::Result<Stores> {
         let backends = &world.backends;
-        let mut log = Vec::new();
-        for number in 0..backends.queue.partitions(Topic::Message) {
-            let topic = Topic::Message;
-            let partition = Partition { topic, number };
-            let (first, _) = backends.queue.bounds(partition).await?;
-            for record in backends.queue.read(partition, first, ALL).await? {
-                log.push(Task::decode(record.value).expect("a task").work);
-            }
-        }
+        let log = judge::accepted(backends).await?;
         let users: BTreeSet<UserId> = world.devices.iter().map(|it| it.lock().user).collect();
         let conversations: BTreeSet<ConversationId> = log.iter().filter_map(conversation).collect();
         let mut keys = Vec::new();
@@ -158,14 +146,7 @@ impl World {
 
     /// Audits the books, as an operator does.
     async fn audit(&self, accepted: u64) -> Result<(), String> {
-        let log = Log::new(self.backends.queue.clone());
-        let question = audit::AuditQuestion {
-            all: true,
-            ..audit::AuditQuestion::default()
-        };
-        let ledger = self.backends.ledger.as_ref();
-        let report = audit::audit(&log, ledger, &question, self.now()).await;
-        let report = report.map_err(|error| error.to_string())?;
+        let report = judge::audit_all(&self.backends).await?;
         match report.balanced && report.in_flight == 0 && report.accepted >= accepted {
             true => Ok(()),
             false => Err(format!(
