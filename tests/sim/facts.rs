@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use protocol::change::ChangeSearch;
 use protocol::conversation::StoredPosition;
 use protocol::history::Version;
 use protocol::message_row::Owner;
@@ -48,11 +49,13 @@ impl World {
             let first = self.stored_change(*key, *last);
             facts.first_changes.insert(*key, first);
         }
-        for ((conversation, record), last) in &missing.own_changes {
-            let mut stored = self
-                .disk
-                .changes
-                .range((*conversation, 0)..=(*conversation, *last));
+        for ((conversation, record), search) in &missing.own_changes {
+            let (first, last) = match *search {
+                ChangeSearch::UpTo(last) => (0, last),
+                ChangeSearch::Behind(rev) => (rev + 1, u64::MAX),
+            };
+            let range = (*conversation, first)..=(*conversation, last);
+            let mut stored = self.disk.changes.range(range);
             let own = stored.find(|(_, row)| row.version == *record);
             let own = own.map(|(_, row)| row.changed.clone());
             facts.own_changes.insert((*conversation, *record), own);

@@ -167,8 +167,10 @@ impl World {
                 // device that is connected would have fetched it again.
                 let by_mailbox = is_stored && claims_it_waits == self.waits(id, target);
                 // A power cut loses the last acknowledgements, and may lose that a new user exists
-                // at all.
-                let is_forgotten = sentence == "nothing" && (own || self.machine_died());
+                // at all. A platform that signed in behind the message is owed nothing, either:
+                // only its live session got it.
+                let is_unowed = own || !owed.contains(&target);
+                let is_forgotten = sentence == "nothing" && (is_unowed || self.machine_died());
                 let otherwise = by_mailbox || by_sync || is_forgotten;
                 let right = delivered || may_be_untold && otherwise;
                 expect(id, sentence, right, &format!("delivered to {who}"))?;

@@ -81,6 +81,8 @@ pub(crate) enum Sabotage {
     OlderHeadWins,
     /// Rows are read before the heads, which another writer moves meanwhile.
     RowsBeforeHeads,
+    /// The state of a message is written before the changes that made it so.
+    OverlaysFirst,
     /// A command is judged by the group from before the head, which another writer moved meanwhile.
     GroupFromBefore,
     /// A plan without one of its effects, with one twice, or with two stages in the wrong order.
@@ -88,7 +90,7 @@ pub(crate) enum Sabotage {
 }
 
 impl Sabotage {
-    pub(crate) const ALL: [Sabotage; 31] = [
+    pub(crate) const ALL: [Sabotage; 32] = [
         Sabotage::CommitBeforeSettle,
         Sabotage::CheckThenStore,
         Sabotage::AckAfterWrite,
@@ -119,6 +121,7 @@ impl Sabotage {
         Sabotage::DeadlinesByWall,
         Sabotage::OlderHeadWins,
         Sabotage::RowsBeforeHeads,
+        Sabotage::OverlaysFirst,
         Sabotage::GroupFromBefore,
     ];
 

@@ -91,9 +91,9 @@ enum Atom {
     Invalidate(Vec<Invalidation>),
     Permits(Vec<GroupId>),
     Row(Box<MessageRow>),
-    /// State of a message, and the change that made it so: separate writes, either first.
-    Overlay(Box<ChangeRow>),
     Change(Box<ChangeRow>),
+    /// State of a message behind a change.
+    Overlay(Box<ChangeRow>),
     Head(HeadMove),
     Renew(Vec<(GroupId, ChangedPlaces)>),
     ListRow(ConversationRow),
@@ -416,11 +416,17 @@ impl World {
     }
 
     fn atoms(&mut self, stages: Vec<Stage>) -> VecDeque<Vec<Atoms>> {
-        let stages = stages.into_iter().map(|Stage(effects)| {
+        let mut all = VecDeque::new();
+        for Stage(effects) in stages {
+            let overlays: Vec<_> = effects.iter().flat_map(overlays_of).collect();
             let effects = effects.into_iter();
-            effects.flat_map(|effect| self.atoms_of(effect)).collect()
-        });
-        stages.collect()
+            let rows = effects.flat_map(|effect| self.atoms_of(effect)).collect();
+            all.extend(match self.sabotage {
+                Some(Sabotage::OverlaysFirst) => [overlays, rows],
+                _ => [rows, overlays],
+            });
+        }
+        all
     }
 
     /// Queues of atoms that go side by side.
@@ -447,11 +453,8 @@ impl World {
                 each(rows.collect())
             }
             Effect::Changes(rows) => {
-                let both = rows.into_iter().flat_map(|row| {
-                    let row = Box::new(row);
-                    [Atom::Overlay(row.clone()), Atom::Change(row)]
-                });
-                each(both.collect())
+                let rows = rows.into_iter().map(|row| Atom::Change(Box::new(row)));
+                each(rows.collect())
             }
             // Deletion marks and the timeline have no part in these worlds.
             Effect::Recalled(_) | Effect::Timeline(_) => Vec::new(),
@@ -660,6 +663,17 @@ fn next_atom(stages: &mut VecDeque<Vec<Atoms>>, rng: &mut impl Rng) -> Option<At
         let effect = rng.random_range(0..stage.len());
         return stage[effect].pop_front();
     }
+}
+
+/// Second half of a write of changes: no overlay is written before all change rows are.
+fn overlays_of(effect: &Effect) -> Vec<Atoms> {
+    let Effect::Changes(rows) = effect else {
+        return Vec::new();
+    };
+    let overlays = rows
+        .iter()
+        .map(|row| [Atom::Overlay(Box::new(row.clone()))].into());
+    overlays.collect()
 }
 
 /// Conversations whose heads a plan moves.

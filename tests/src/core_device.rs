@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use client::core::{
-    Action, CatchUp, Change, ConnectionState, Core, Event, Limits, Reset, SendStatus, Settings,
-    Shown, Snapshot,
+    Action, CatchUp, Change, ConnectionState, Core, Event, FollowedRow, Limits, Reset, SendStatus,
+    Settings, Shown, Snapshot,
 };
 use protocol::frame::ClientFrame;
 use protocol::message::Content;
-use protocol::receipt::{Receipt, ReceiptKind};
+use protocol::receipt::{Receipt, ReceiptKind, ReceiptStatus};
 use protocol::{
     Code, ConversationId, DeviceId, MessageId, Platform, Recipient, Refusal, SendId, Seq,
     Timestamp, UserId,
@@ -150,6 +150,10 @@ impl CoreDevice {
         });
         for row in self.saved.outbox.values() {
             self.sent.insert(row.send_id, SendStatus::Pending);
+        }
+        // An event that came before its row was stored comes again.
+        for row in self.saved.followed.values() {
+            self.sent.insert(row.send_id, stored_status(row));
         }
         let sent = &self.sent;
         (self.order).retain(|(_, send_id)| sent.contains_key(send_id));
@@ -310,5 +314,16 @@ impl CoreDevice {
                 core.retry(send_id, now);
             });
         }
+    }
+}
+
+/// Status of an accepted send as its device has stored it.
+fn stored_status(row: &FollowedRow) -> SendStatus {
+    let id = row.id;
+    match (row.status, row.seq) {
+        (ReceiptStatus::Sent, None) => SendStatus::Accepted { id },
+        (ReceiptStatus::Sent, Some(seq)) => SendStatus::Placed { id, seq },
+        (ReceiptStatus::Delivered, _) => SendStatus::Delivered { id },
+        (ReceiptStatus::Read, _) => SendStatus::Read { id },
     }
 }

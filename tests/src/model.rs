@@ -25,12 +25,6 @@ pub struct Talk {
     sends: BTreeSet<(UserId, SendId)>,
     /// Changes that had an effect, in order.
     pub changes: Vec<MessageId>,
-    /// Changes without effect, each with the register it was to write.
-    idle: Vec<(MessageId, Register)>,
-    /// Changes without effect, behind which another change wrote the same register. After a crash
-    /// between the effects of a batch nothing tells them from changes with an effect: they may have
-    /// a place of their own.
-    pub hidden_idle: BTreeSet<MessageId>,
     pub cleared: BTreeMap<UserId, Seq>,
     pub pinned: BTreeMap<UserId, bool>,
     pub hidden: BTreeMap<UserId, BTreeSet<Seq>>,
@@ -41,27 +35,6 @@ pub struct Talk {
 struct Told {
     said: Said,
     reactions: BTreeMap<Reaction, BTreeSet<UserId>>,
-}
-
-/// Register that a change writes, and the next of its kind replaces.
-#[derive(Debug, PartialEq, Eq)]
-enum Register {
-    Content(MessageId),
-    Reaction(MessageId, UserId, Reaction),
-    Pin(MessageId),
-}
-
-impl Register {
-    fn of(subject: MessageId, by: UserId, kind: &ChangeKind) -> Option<Register> {
-        match kind {
-            ChangeKind::Edit => Some(Register::Content(subject)),
-            ChangeKind::Pin { .. } => Some(Register::Pin(subject)),
-            ChangeKind::React { reaction, .. } => {
-                Some(Register::Reaction(subject, by, reaction.clone()))
-            }
-            _ => None,
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,18 +137,9 @@ impl Talk {
             ChangeKind::Pin { .. } if !may_pin => Fate::Refused,
             _ => told.change(message, kind, administers),
         };
-        let register = Register::of(subject, message.from, kind);
-        match fate {
-            Fate::Done => {
-                self.sends.insert(name);
-                self.changes.push(message.id);
-                let same = self
-                    .idle
-                    .extract_if(.., |(_, of)| Some(&*of) == register.as_ref());
-                self.hidden_idle.extend(same.map(|(id, _)| id));
-            }
-            Fate::Nothing => self.idle.extend(register.map(|of| (message.id, of))),
-            Fate::Refused => {}
+        if fate == Fate::Done {
+            self.sends.insert(name);
+            self.changes.push(message.id);
         }
         fate
     }

@@ -114,10 +114,9 @@ impl Screen<'_> {
             shown
         });
         let changes = talk.changes.len() as u64;
-        let revs = changes..=changes + talk.hidden_idle.len() as u64;
         let is_rev = match crowd {
-            Some(_) if !self.is_listed => row.rev <= *revs.end(),
-            _ => revs.contains(&row.rev),
+            Some(_) if !self.is_listed => row.rev <= changes,
+            _ => row.rev == changes,
         };
         let got = (
             row.seq,

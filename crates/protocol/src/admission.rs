@@ -8,7 +8,6 @@ use crate::change::{ChangeKind, ChangeRequest, ChangeRules, ChangeSubject, Overl
 use crate::delivery::Origin;
 use crate::frame::Send;
 use crate::group::Role;
-use crate::history::Version;
 use crate::mailbox::{DedupeAnswer, FirstSend};
 use crate::record::{MessageTask, Task, Work};
 use crate::{
@@ -163,7 +162,7 @@ pub fn check_change(
         content: &placed.message.content,
         altered,
     };
-    change::judge(Version::LATEST, asked, Some(subject), role, rules).map(drop)
+    change::judge(asked, Some(subject), role, rules).map(drop)
 }
 
 /// Order of sends in a batch: after one that may be retried, later ones of its session to its

@@ -6,21 +6,18 @@
 //! changes in the same order.
 //!
 //! ```text
-//! head.place_change(record)
-//!     New(rev)     => judge(asked, subject, …)   Change: write it there · Nothing, refusal: no place is used
-//!     Redelivery   => the change row that this record wrote, if it wrote one
+//! head.place_change(record, overlay)
+//!     New(rev)      => judge(asked, subject, …)   Change: write it there · Nothing, refusal: no place is used
+//!     Interrupted   => the change row that this record wrote, if it wrote one; the head moves
+//!     Redelivery    => the change row that this record wrote, if it wrote one
 //! ```
 //!
-//! The order of effects is change row and message row → head → conversation rows → commit. A crash
-//! between any two brings the record back. Its own half-done work must not look like another
-//! record's (*recalled already: nothing to do*), or the change would never get its place. So every
-//! register bears the version of the record that wrote it, and a record ignores what it wrote
-//! itself and what later records wrote.
-//!
-//! A register has one version. A record that finds its own version or a later one there cannot tell
-//! the earlier value, and counts as a change. A reaction that was on already, and that a later
-//! record of the batch took back, then has a place and an event that changes nothing; the opposite
-//! ruling would lose a change.
+//! The order of effects is change rows → overlays → head → conversation rows → commit. A crash
+//! between any two brings the records back, and each must come to the same: if a rev went to another
+//! change, devices that are past it would never read that one. A change is judged against an
+//! overlay, which may have the effects of this record or of later ones by then. Every register
+//! bears the version of its record, so that shows; and as no overlay is written before all change
+//! rows of its part, these rows say then what each record came to.
 
 mod ruling;
 
@@ -330,6 +327,15 @@ pub struct Overlay {
 }
 
 impl Overlay {
+    /// Newest record with an effect here.
+    pub fn newest(&self) -> Option<Version> {
+        let reactions = self.reactions.values().map(|written| written.version);
+        let recalled = self.recalled.as_ref().map(|written| written.version);
+        let edited = self.edited.as_ref().map(|written| written.version);
+        let pinned = self.pinned.as_ref().map(|written| written.version);
+        reactions.max().max(recalled).max(edited).max(pinned)
+    }
+
     /// Applies a change. Any order and any repetition of changes leads to the same state. `version`
     /// is the version of the requesting record.
     pub fn apply(&mut self, version: Version, changed: &OrderedChange) {
@@ -399,18 +405,14 @@ impl Overlay {
 
     /// Author of the pin that is on; a recalled message has none.
     pub fn pin(&self) -> Option<Authorship> {
-        self.last_pin().filter(|_| self.recalled.is_none())
+        let pinned = self.pinned.as_ref().and_then(|pinned| pinned.value);
+        pinned.filter(|_| self.recalled.is_none())
     }
 
-    /// Author of the pin, whatever became of the message.
-    fn last_pin(&self) -> Option<Authorship> {
-        self.pinned.as_ref().and_then(|pinned| pinned.value)
-    }
-
-    /// Distinct reactions in effect before `record`.
-    fn reactions_before(&self, record: Version) -> impl Iterator<Item = &Reaction> {
+    /// Distinct reactions in effect.
+    fn reactions_on(&self) -> impl Iterator<Item = &Reaction> {
         let mut kinds: Vec<&Reaction> = (self.reactions.iter())
-            .filter(|(_, written)| written.value && written.version < record)
+            .filter(|(_, written)| written.value)
             .map(|((reaction, _), _)| reaction)
             .collect();
         kinds.dedup();
@@ -516,13 +518,13 @@ pub enum ChangeVerdict {
 }
 
 /// Judges a change: is it allowed, and does it change anything? `role` is the asker's in a group.
-/// Users without a part in the conversation are refused before this.
+/// Users without a part in the conversation are refused before this. The overlay of the subject has
+/// effects of earlier records alone: see [`ChangePlacement::Interrupted`].
 ///
 /// # Errors
 /// `NotFound` if the message does not exist or was recalled; `Forbidden`, also at the bound of
 /// reactions; `Unsupported` for an unknown change.
 pub fn judge(
-    record: Version,
     asked: &ChangeRequest,
     subject: Option<ChangeSubject<'_>>,
     role: Option<Role>,
@@ -533,7 +535,7 @@ pub fn judge(
         return refuse(Code::NotFound, "no such message in this conversation");
     };
     let altered = subject.altered;
-    let is_recalled = is_before(record, altered.recalled.as_ref());
+    let is_recalled = altered.recalled.is_some();
     match &asked.change {
         MessageChange::Recall | MessageChange::Edit(_) => may_alter(asked, &subject, role, rules)?,
         MessageChange::Pin { .. } => may_pin(role)?,
@@ -549,35 +551,19 @@ pub fn judge(
             refuse(Code::NotFound, "the message was recalled")
         }
         MessageChange::Edit(content) => {
-            let now = match &altered.edited {
-                Some(edited) if edited.version < record => Some(&edited.value.0),
-                // A half-done write, by this record or a later one, hides the earlier content.
-                Some(_) => None,
-                None => Some(subject.content),
-            };
+            let now = altered.content(subject.content);
             Ok(verdict(now != Some(content)))
         }
         MessageChange::React { reaction, on } => {
             let key = (reaction.clone(), asked.by);
-            let written = altered.reactions.get(&key);
-            let is_hidden = written.is_some_and(|written| written.version >= record);
-            let is_on = written.is_some_and(|written| written.value);
-            if is_hidden || is_on != *on {
-                may_react(record, asked, reaction, *on, altered, rules)?;
-                return Ok(ChangeVerdict::Change);
+            let is_on = (altered.reactions.get(&key)).is_some_and(|written| written.value);
+            if is_on != *on {
+                may_react(asked, reaction, *on, altered, rules)?;
             }
-            Ok(ChangeVerdict::Nothing)
+            Ok(verdict(is_on != *on))
         }
-        MessageChange::Pin { on } => {
-            let written = altered.pinned.as_ref();
-            let is_hidden = written.is_some_and(|written| written.version >= record);
-            Ok(verdict(is_hidden || altered.last_pin().is_some() != *on))
-        }
+        MessageChange::Pin { on } => Ok(verdict(altered.pin().is_some() != *on)),
     }
-}
-
-fn is_before<T>(record: Version, written: Option<&Register<T>>) -> bool {
-    written.is_some_and(|written| written.version < record)
 }
 
 const fn verdict(is_news: bool) -> ChangeVerdict {
@@ -624,22 +610,20 @@ fn may_pin(role: Option<Role>) -> Result<(), Refusal> {
 /// Reactions stay stored once taken back, so both the reactions in effect and those that one user
 /// has ever tried are bounded.
 fn may_react(
-    record: Version,
     asked: &ChangeRequest,
     reaction: &Reaction,
     on: bool,
     altered: &Overlay,
     rules: &ChangeRules,
 ) -> Result<(), Refusal> {
-    let tried = (altered.reactions.iter())
-        .filter(|((_, user), written)| *user == asked.by && written.version < record);
-    let is_known = |((known, _), _): (&(Reaction, UserId), _)| known == reaction;
+    let tried = (altered.reactions.keys()).filter(|(_, user)| *user == asked.by);
+    let is_known = |(known, _): &(Reaction, UserId)| known == reaction;
     if tried.clone().count() >= rules.reactions_max && !tried.into_iter().any(is_known) {
         let text = "you have tried too many different reactions on it";
         return Err(Refusal::new(Code::Forbidden, text));
     }
     let mut kinds = 0;
-    for known in altered.reactions_before(record) {
+    for known in altered.reactions_on() {
         if known == reaction {
             return Ok(());
         }
@@ -652,22 +636,44 @@ fn may_react(
     Ok(())
 }
 
-/// Placement of a change's record, as far as the head alone tells.
+/// Where the change that a record made is looked for. Revs are in the order of their records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ChangeSearch {
+    /// At this rev or before it, downward.
+    UpTo(u64),
+    /// Behind this rev, upward: the head does not know of it.
+    Behind(u64),
+}
+
+/// Placement of a change's record, as far as head and overlay tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangePlacement {
     /// Never seen before: the place, should it be judged a change. Write the change, then the head
     /// that [`Head::moved_by_change`] makes.
     New(u64),
+    /// An effect of this record or of a later one is stored, and the head does not know of it: a
+    /// crash or a failure came between them, or another writer is ahead. All change rows of that
+    /// part are stored, so the row of this version has its place. Without such a row, it changed
+    /// nothing, was refused or died. The head moves.
+    Interrupted,
     /// Not after the record that moved the head last, so handled before. The change row of its
     /// version has its place; without such a row, it changed nothing or was refused.
     Redelivery,
 }
 
 impl Head {
-    /// Placement of the change in this record.
-    pub fn place_change(&self, record: Version) -> ChangePlacement {
+    /// Placement of the change in this record, to a message with this overlay. `is_behind`: a later
+    /// record has changed the group, so this one was handled.
+    pub fn place_change(
+        &self,
+        record: Version,
+        overlay: &Overlay,
+        is_behind: bool,
+    ) -> ChangePlacement {
         if self.has_handled(record) {
             ChangePlacement::Redelivery
+        } else if is_behind || overlay.newest() >= Some(record) {
+            ChangePlacement::Interrupted
         } else {
             ChangePlacement::New(self.rev + 1)
         }
@@ -679,11 +685,12 @@ impl Head {
         self.max_id.is_some_and(|max| id <= max)
     }
 
-    /// The head after `record` changed a message; `id` is the id of the change itself.
+    /// The head after `record` changed a message, as number `rev`; `id` is the id of the change
+    /// itself.
     #[must_use]
-    pub fn moved_by_change(&self, record: Version, id: MessageId) -> Head {
+    pub fn moved_by_change(&self, record: Version, id: MessageId, rev: u64) -> Head {
         Head {
-            rev: self.rev + 1,
+            rev: self.rev.max(rev),
             max_id: self.max_id.max(Some(id)),
             version: record,
             ..*self

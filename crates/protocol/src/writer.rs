@@ -18,7 +18,7 @@
 //! | --- | --- | --- |
 //! | message to a user | head, platforms of the receiver | first send where it is unsure; the row of its id where the head cannot do without; then the first send |
 //! | message to a group | group, head, platforms of its readers up to `push_max` | the same; overlay where it keeps a position |
-//! | recall, edit, reaction | (group,) head, row of its subject, overlay there | first change of a possible repeat; own change of a redelivery |
+//! | recall, edit, reaction | (group,) head, row of its subject, overlay there | first change of a possible repeat; own change of a redelivery, or behind a crash |
 //! | clear, arrange, hide | (group,) subject's row | clear: what is cleared, and the record of the message behind |
 //! | group command | group, head | |
 //! | retry | row of the message, overlay | roles where it tells of a group command |
@@ -34,7 +34,6 @@ mod place;
 mod plan;
 mod retry;
 
-use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -85,7 +84,8 @@ pub enum Undecided {
 ///
 /// A record whose ruling or layout panics becomes a dead letter without a position; the others are decided as if it
 /// were not there. A plan ends with such a record where others of its conversation follow: its death is written before
-/// anything of them is.
+/// anything of them is. It also ends with a record whose layout panics: what follows was ruled as if that one stood, and
+/// may need other facts.
 ///
 /// # Errors
 /// [`Undecided`]: facts are missing, or another writer is ahead.
@@ -95,13 +95,16 @@ pub fn decide(
     rules: &Rules<'_>,
     now: Timestamp,
 ) -> Result<Plan, Undecided> {
-    let mut panicked = BTreeSet::new();
+    let (mut batch, mut panicked) = (*batch, None);
     loop {
-        let mut steps = ruled(batch, facts, rules, &panicked)?;
+        let mut steps = ruled(&batch, facts, rules, panicked)?;
         steps.truncate(decided(batch.records, &steps));
-        match laid_out(batch, steps, facts, rules, now) {
+        match laid_out(&batch, steps, facts, rules, now) {
             Ok(plan) => return Ok(plan),
-            Err(more) => panicked.extend(more),
+            Err(first) => {
+                panicked = Some(first);
+                batch.records = &batch.records[..=first];
+            }
         }
     }
 }
@@ -160,25 +163,22 @@ fn decided(records: &[TaskRecord<'_>], steps: &[DraftStep<'_>]) -> usize {
 /// Error of a dead letter whose handling panicked.
 const PANICKED: &str = "handling it panicked";
 
-/// The plan, or the indexes of records whose layout panics.
+/// The plan, or the index of the first record whose layout panics.
 fn laid_out(
     batch: &Batch<'_>,
     steps: Vec<DraftStep<'_>>,
     facts: &Facts,
     rules: &Rules<'_>,
     now: Timestamp,
-) -> Result<Plan, Vec<usize>> {
-    let (mut layout, mut panicked) = (Layout::new(facts, rules, now), Vec::new());
+) -> Result<Plan, usize> {
+    let mut layout = Layout::new(facts, rules, now);
     for (index, (record, step)) in batch.records.iter().zip(steps).enumerate() {
         match catch_unwind(AssertUnwindSafe(|| layout.of(record, step))) {
             Ok(laid) => layout.admit(index, record, laid),
-            Err(_) => panicked.push(index),
+            Err(_) => return Err(index),
         }
     }
-    match panicked.is_empty() {
-        true => Ok(layout.plan()),
-        false => Err(panicked),
-    }
+    Ok(layout.plan())
 }
 
 /// One step a record.
@@ -186,13 +186,13 @@ fn ruled<'a>(
     batch: &Batch<'a>,
     facts: &'a Facts,
     rules: &Rules<'_>,
-    panicked: &BTreeSet<usize>,
+    panicked: Option<usize>,
 ) -> Result<Vec<DraftStep<'a>>, Undecided> {
     let mut draft = Draft::new(batch, facts, rules);
     let mut steps = Vec::with_capacity(batch.records.len());
     let mut overtaken = None;
     for (index, record) in batch.records.iter().enumerate() {
-        let step = match panicked.contains(&index) {
+        let step = match panicked == Some(index) {
             true => Ok(draft.panicked(record)),
             false => catch_unwind(AssertUnwindSafe(|| draft.step(record))),
         };
@@ -203,6 +203,7 @@ fn ruled<'a>(
             }
             Ok(step) => {
                 draft.admit(record, &step);
+                draft.stay_open(record);
                 steps.push(step);
             }
             Err(_) => draft.leave_open(record),

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use protocol::change::{ChangeRequest, ChangeRow, MessageChange, OrderedChange, Overlay, Reaction};
+use protocol::change::{
+    ChangeRequest, ChangeRow, ChangeSearch, MessageChange, OrderedChange, Overlay, Reaction,
+};
 use protocol::history::Version;
 use protocol::message::Content;
 use protocol::reading::RecallRange;
@@ -185,7 +187,9 @@ pub(super) async fn partitions_meet_without_a_gap(store: &dyn ChangeStore, fresh
     let found = talk.recalled(store, (16_382, 16_385), record(1025)).await;
     let expected = rows[1..].iter().map(|row| (row.changed.seq, row.author));
     assert_eq!(found, expected.collect());
-    let found = store.of_record(talk.conversation, record(1022), 1025).await;
+    let found = store
+        .of_record(talk.conversation, record(1022), ChangeSearch::UpTo(1025))
+        .await;
     assert_eq!(found.expect("reads"), Some(rows[0].changed.clone()));
 }
 
@@ -308,20 +312,58 @@ pub(super) async fn a_record_finds_its_own_change(store: &dyn ChangeStore, fresh
     let rows: Vec<_> = (1..=300).map(|rev| talk.row(rev, 1, edit("x"))).collect();
     store.save(rows.clone()).await.expect("saves");
     for rev in [1, 150, 300] {
-        let found = store.of_record(talk.conversation, record(rev), 300).await;
-        assert_eq!(
-            found.expect("reads"),
-            Some(rows[rev as usize - 1].changed.clone())
-        );
+        for search in [
+            ChangeSearch::UpTo(300),
+            ChangeSearch::UpTo(rev),
+            ChangeSearch::Behind(0),
+            ChangeSearch::Behind(rev - 1),
+        ] {
+            let found = store
+                .of_record(talk.conversation, record(rev), search)
+                .await;
+            let made = rows[rev as usize - 1].changed.clone();
+            assert_eq!(found.expect("reads"), Some(made), "{search:?}");
+        }
     }
     let idle = Version {
         offset: 1505,
         ..record(0)
     };
-    for (record, last) in [(idle, 300), (record(0), 300), (record(300), 299)] {
-        let found = store.of_record(talk.conversation, record, last).await;
-        assert_eq!(found.expect("reads"), None);
+    for (record, search) in [
+        (idle, ChangeSearch::UpTo(300)),
+        (idle, ChangeSearch::Behind(140)),
+        (record(0), ChangeSearch::UpTo(300)),
+        (record(300), ChangeSearch::UpTo(299)),
+        (record(301), ChangeSearch::Behind(299)),
+        (record(300), ChangeSearch::Behind(300)),
+        (record(1), ChangeSearch::Behind(1)),
+    ] {
+        let found = store.of_record(talk.conversation, record, search).await;
+        assert_eq!(found.expect("reads"), None, "{search:?}");
     }
+}
+
+/// Whoever sees an effect finds all changes of its call: a writer tells by these what its records
+/// came to.
+pub(super) async fn no_effect_shows_before_all_changes(store: &dyn ChangeStore, fresh: &TestIds) {
+    let talk = Talk::new(fresh);
+    let (last, count) = (Seq(64), 64);
+    let rows: Vec<_> = (1..=64).map(|n| talk.row(n, n, edit("x"))).collect();
+    let save = async { store.save(rows).await.expect("saves") };
+    let watch = async {
+        loop {
+            let altered = store.altered(talk.conversation, Seq(1), last).await;
+            let effects = altered.expect("reads").len();
+            let changes = store.since(talk.conversation, 0, count).await;
+            let changes = changes.expect("reads").len();
+            assert!(effects == 0 || changes == count, "{effects} of {changes}");
+            if effects == count {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::join!(save, watch);
 }
 
 /// Only the sender finds a change, and only in the range of the question.
@@ -419,6 +461,7 @@ macro_rules! checks {
             recalls_are_found_among_the_rest,
             many_conversations_are_one_question,
             a_record_finds_its_own_change,
+            no_effect_shows_before_all_changes,
             a_change_is_found_by_its_send_id,
             pins_are_listed_by_their_messages,
         );

@@ -6,12 +6,15 @@
 //! | `altered` | conversation, kind, seq; for a reaction its user and text | newest effect |
 //! | `altered` | conversation, kind, seq | a pin that is on, of a message that is not recalled |
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use protocol::change::{ChangeRequest, ChangeRow, MessageChange, OrderedChange, Overlay, Reaction};
+use protocol::change::{
+    ChangeRequest, ChangeRow, ChangeSearch, MessageChange, OrderedChange, Overlay, Reaction,
+};
 use protocol::history::Version;
 use protocol::reading::RecallRange;
 use protocol::{ConversationId, MessageId, SendId, Seq, UserId};
@@ -202,28 +205,47 @@ impl ChangeStore for EmbeddedChanges {
         &self,
         conversation: ConversationId,
         record: Version,
-        last: u64,
+        search: ChangeSearch,
     ) -> Result<Option<OrderedChange>> {
-        let start = change_key(conversation, 0);
-        let mut end = Bound::Included(change_key(conversation, last).to_vec());
+        let key = |rev| change_key(conversation, rev).to_vec();
+        let (order, mut start, mut end) = match search {
+            ChangeSearch::UpTo(last) => {
+                let bounds = (Bound::Included(key(0)), Bound::Included(key(last)));
+                (ScanOrder::Backward, bounds.0, bounds.1)
+            }
+            ChangeSearch::Behind(u64::MAX) => return Ok(None),
+            ChangeSearch::Behind(rev) => {
+                let bounds = (Bound::Excluded(key(rev)), Bound::Included(key(u64::MAX)));
+                (ScanOrder::Forward, bounds.0, bounds.1)
+            }
+        };
+        let past = match order {
+            ScanOrder::Backward => Ordering::Less,
+            ScanOrder::Forward => Ordering::Greater,
+        };
         loop {
-            let bounds = (Bound::Included(&start[..]), end.as_ref().map(Vec::as_slice));
-            let page = self
-                .engine
-                .range(Table::Change, bounds, ScanOrder::Backward, SCAN)?;
+            let bounds = (
+                start.as_ref().map(Vec::as_slice),
+                end.as_ref().map(Vec::as_slice),
+            );
+            let page = self.engine.range(Table::Change, bounds, order, SCAN)?;
             for (_, value) in &page {
                 let (version, _): (Version, _) = decode_front(SEAM, value)?;
                 match version.cmp(&record) {
-                    std::cmp::Ordering::Greater => {}
-                    std::cmp::Ordering::Less => return Ok(None),
-                    std::cmp::Ordering::Equal => {
+                    Ordering::Equal => {
                         return decode(SEAM, value).map(|kept: StoredRow| Some(kept.changed));
                     }
+                    other if other == past => return Ok(None),
+                    _ => {}
                 }
             }
-            match page.last() {
-                Some((key, _)) if page.len() == SCAN => end = Bound::Excluded(key.to_vec()),
+            let last = match page.last() {
+                Some((key, _)) if page.len() == SCAN => Bound::Excluded(key.to_vec()),
                 _ => return Ok(None),
+            };
+            match order {
+                ScanOrder::Backward => end = last,
+                ScanOrder::Forward => start = last,
             }
         }
     }

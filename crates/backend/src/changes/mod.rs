@@ -9,7 +9,7 @@ mod scylla;
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use protocol::change::{ChangeRow, OrderedChange, Overlay};
+use protocol::change::{ChangeRow, ChangeSearch, OrderedChange, Overlay};
 use protocol::history::Version;
 use protocol::reading::RecallRange;
 use protocol::{ConversationId, MessageId, SendId, Seq, UserId};
@@ -30,8 +30,9 @@ fn unknown() -> Error {
 
 #[async_trait]
 pub trait ChangeStore: Send + Sync {
-    /// Writes changes, and their effects on messages. Writing a change again changes nothing, and
-    /// the effect of an earlier version never replaces that of a later one.
+    /// Writes changes, and their effects on messages: all changes before any effect. So if an effect
+    /// is there after a crash, all changes of its call are. Writing a change again changes nothing,
+    /// and the effect of an earlier version never replaces that of a later one.
     async fn save(&self, changes: Vec<ChangeRow>) -> Result<()>;
 
     /// Changes of a conversation after `after`, in order, at most `limit`.
@@ -42,12 +43,12 @@ pub trait ChangeStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<OrderedChange>>;
 
-    /// The change made by this record, at or before `last`, if any.
+    /// The change made by this record, if any.
     async fn of_record(
         &self,
         conversation: ConversationId,
         record: Version,
-        last: u64,
+        search: ChangeSearch,
     ) -> Result<Option<OrderedChange>>;
 
     /// The change that `by` asked for under this send_id, if among the last thousand up to `last`.
@@ -87,7 +88,7 @@ pub trait ChangeStore: Send + Sync {
 hooked! { ChangeStore as "changes":
     write save(changes: Vec<ChangeRow>) of changes.iter().map(|row| number(&row.conversation)) => ();
     read since(conversation: ConversationId, after: u64, limit: usize) of [number(&conversation)] => Vec<OrderedChange>;
-    read of_record(conversation: ConversationId, record: Version, last: u64) of [number(&conversation)]
+    read of_record(conversation: ConversationId, record: Version, search: ChangeSearch) of [number(&conversation)]
         => Option<OrderedChange>;
     read find_send(conversation: ConversationId, by: UserId, send_id: SendId, last: u64) of [number(&conversation)]
         => Option<(Version, OrderedChange)>;

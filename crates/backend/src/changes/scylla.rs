@@ -5,12 +5,15 @@
 //! rows, and the effect of an earlier record loses to that of a later one. Nothing is removed
 //! from them: a reaction that was taken back is one that is off. `pin` lists the pins that are on.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use protocol::change::{ChangeRequest, ChangeRow, MessageChange, OrderedChange, Overlay};
+use protocol::change::{
+    ChangeRequest, ChangeRow, ChangeSearch, MessageChange, OrderedChange, Overlay,
+};
 use protocol::history::Version;
 use protocol::id::Uuid;
 use protocol::message::Content;
@@ -47,7 +50,8 @@ pub struct ScyllaChanges {
     insert: Statement,
     leave: Statement,
     upward: Statement,
-    versions: Statement,
+    downward: Statement,
+    behind: Statement,
     sends: Statement,
     one: Statement,
     altered: Statement,
@@ -185,8 +189,11 @@ impl ScyllaChanges {
             upward: Statement::new(format!(
                 "SELECT {COLUMNS} FROM change WHERE {partition} AND rev >= ? ORDER BY rev ASC LIMIT ?"
             )),
-            versions: Statement::new(format!(
+            downward: Statement::new(format!(
                 "SELECT rev, ver FROM change WHERE {partition} AND rev <= ? ORDER BY rev DESC LIMIT ?"
+            )),
+            behind: Statement::new(format!(
+                "SELECT rev, ver FROM change WHERE {partition} AND rev >= ? ORDER BY rev ASC LIMIT ?"
             )),
             sends: Statement::new(format!(
                 "SELECT rev, uid, send_id, ver FROM change \
@@ -216,73 +223,13 @@ impl ScyllaChanges {
         }
     }
 
-    async fn write(&self, row: &ChangeRow) -> Result<()> {
-        let (kind, low, high) = key(row.conversation);
-        let ver = write_time::of_version(SEAM, row.version)?;
-        let OrderedChange { rev, seq, asked } = &row.changed;
-        let Some(seq) = write_time::of_seq(SEAM, *seq)? else {
-            return Err(Error::conflict(SEAM, "a change of no position"));
-        };
-        let rev = number(*rev)?;
-        let (what, reaction, is_on, content) = match &asked.change {
-            MessageChange::Recall => (RECALL, String::new(), true, Bytes::new()),
-            MessageChange::Edit(content) => (
-                EDIT,
-                String::new(),
-                true,
-                encode(SEAM, &EditedContent::of(content))?,
-            ),
-            MessageChange::React { reaction, on } => {
-                (REACT, reaction.to_string(), *on, Bytes::new())
-            }
-            MessageChange::Pin { on } => (REACT, PIN.to_owned(), *on, Bytes::new()),
-            MessageChange::Unknown => return Err(unknown()),
-        };
-        let (author, by, tm) = (row.author.get(), asked.by.get(), asked.at.millis());
-        let left = NewAltered {
-            kind,
-            low,
-            high,
-            block: seq >> ALTERED_BITS,
-            what,
-            seq,
-            reaction: reaction.clone(),
-            uid: match &asked.change {
-                MessageChange::React { .. } => by,
-                _ => 0,
-            },
-            author,
-            done_by: by,
-            tm,
-            is_on,
-            content: content.clone(),
-            ver,
-            written: ver,
-        };
-        let change = NewChange {
-            kind,
-            low,
-            high,
-            block: rev >> CHANGE_BITS,
-            rev,
-            seq,
-            subject: asked.subject.get(),
-            author,
-            id: asked.id.get(),
-            send_id: uuid(asked.send_id),
-            uid: by,
-            tm,
-            what,
-            reaction,
-            is_on,
-            content,
-            ver,
-            written: ver,
-        };
+    /// Writes the effect of a change on its message.
+    async fn write_effect(&self, row: &ChangeRow, effect: NewAltered) -> Result<()> {
+        let place = (effect.kind, effect.low, effect.high);
+        let (seq, ver) = (effect.seq, effect.ver);
         tokio::try_join!(
-            self.cql.write(&self.leave, left),
-            self.cql.write(&self.insert, change),
-            self.list_pin((kind, low, high), seq, asked, ver),
+            self.cql.write(&self.leave, effect),
+            self.list_pin(place, seq, &row.changed.asked, ver),
         )?;
         Ok(())
     }
@@ -307,6 +254,61 @@ impl ScyllaChanges {
                 self.cql.write(&self.unpin, values).await
             }
             MessageChange::Edit(_) | MessageChange::React { .. } | MessageChange::Unknown => Ok(()),
+        }
+    }
+
+    /// Rev of the change with this version, at `last` or below.
+    async fn rev_below(
+        &self,
+        conversation: ConversationId,
+        wanted: i64,
+        last: i64,
+    ) -> Result<Option<i64>> {
+        let (kind, low, high) = key(conversation);
+        let mut next = last;
+        while next > 0 {
+            let block = next >> CHANGE_BITS;
+            let values = (kind, low, high, block, next, PAGE);
+            let rows: Vec<(i64, i64)> = self.cql.rows(&self.downward, values).await?;
+            for &(rev, ver) in &rows {
+                match ver.cmp(&wanted) {
+                    Ordering::Greater => {}
+                    Ordering::Equal => return Ok(Some(rev)),
+                    Ordering::Less => return Ok(None),
+                }
+            }
+            next = match rows.last() {
+                Some((rev, _)) => rev - 1,
+                None => (block << CHANGE_BITS) - 1,
+            };
+        }
+        Ok(None)
+    }
+
+    /// Rev of the change with this version, at `first` or above. Changes are dense: an empty page is
+    /// the end.
+    async fn rev_above(
+        &self,
+        conversation: ConversationId,
+        wanted: i64,
+        first: i64,
+    ) -> Result<Option<i64>> {
+        let (kind, low, high) = key(conversation);
+        let mut next = first;
+        loop {
+            let values = (kind, low, high, next >> CHANGE_BITS, next, PAGE);
+            let rows: Vec<(i64, i64)> = self.cql.rows(&self.behind, values).await?;
+            for &(rev, ver) in &rows {
+                match ver.cmp(&wanted) {
+                    Ordering::Less => {}
+                    Ordering::Equal => return Ok(Some(rev)),
+                    Ordering::Greater => return Ok(None),
+                }
+            }
+            match rows.last() {
+                Some((rev, _)) => next = rev + 1,
+                None => return Ok(None),
+            }
         }
     }
 
@@ -375,7 +377,14 @@ impl StoredAltered {
 #[async_trait]
 impl ChangeStore for ScyllaChanges {
     async fn save(&self, changes: Vec<ChangeRow>) -> Result<()> {
-        let writes = changes.iter().map(|row| self.write(row));
+        let rows = changes.iter().map(rows_of).collect::<Result<Vec<_>>>()?;
+        let (rows, effects): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
+        let writes = rows
+            .into_iter()
+            .map(|row| self.cql.write(&self.insert, row));
+        self.cql.all(writes.collect()).await?;
+        let effects = changes.iter().zip(effects);
+        let writes = effects.map(|(row, effect)| self.write_effect(row, effect));
         self.cql.all(writes.collect()).await.map(drop)
     }
 
@@ -411,29 +420,20 @@ impl ChangeStore for ScyllaChanges {
         &self,
         conversation: ConversationId,
         record: Version,
-        last: u64,
+        search: ChangeSearch,
     ) -> Result<Option<OrderedChange>> {
-        let (kind, low, high) = key(conversation);
         let wanted = write_time::of_version(SEAM, record)?;
-        let mut next = number(last)?;
-        while next > 0 {
-            let block = next >> CHANGE_BITS;
-            let values = (kind, low, high, block, next, PAGE);
-            let rows: Vec<(i64, i64)> = self.cql.rows(&self.versions, values).await?;
-            for &(rev, ver) in &rows {
-                if ver == wanted {
-                    return self.at(conversation, rev).await;
-                }
-                if ver < wanted {
-                    return Ok(None);
-                }
+        let rev = match search {
+            ChangeSearch::UpTo(last) => self.rev_below(conversation, wanted, number(last)?).await?,
+            ChangeSearch::Behind(rev) => {
+                let first = number(rev.saturating_add(1))?;
+                self.rev_above(conversation, wanted, first).await?
             }
-            next = match rows.last() {
-                Some((rev, _)) => rev - 1,
-                None => (block << CHANGE_BITS) - 1,
-            };
+        };
+        match rev {
+            Some(rev) => self.at(conversation, rev).await,
+            None => Ok(None),
         }
-        Ok(None)
     }
 
     async fn find_send(
@@ -587,6 +587,71 @@ fn key(conversation: ConversationId) -> (i8, i64, i64) {
         ConversationId::Group(group) => (1, 0, group.get()),
         ConversationId::System(user) => (2, 0, user.get()),
     }
+}
+
+/// Rows of a change: itself, and its effect on the message.
+fn rows_of(row: &ChangeRow) -> Result<(NewChange, NewAltered)> {
+    let (kind, low, high) = key(row.conversation);
+    let ver = write_time::of_version(SEAM, row.version)?;
+    let OrderedChange { rev, seq, asked } = &row.changed;
+    let Some(seq) = write_time::of_seq(SEAM, *seq)? else {
+        return Err(Error::conflict(SEAM, "a change of no position"));
+    };
+    let rev = number(*rev)?;
+    let (what, reaction, is_on, content) = match &asked.change {
+        MessageChange::Recall => (RECALL, String::new(), true, Bytes::new()),
+        MessageChange::Edit(content) => (
+            EDIT,
+            String::new(),
+            true,
+            encode(SEAM, &EditedContent::of(content))?,
+        ),
+        MessageChange::React { reaction, on } => (REACT, reaction.to_string(), *on, Bytes::new()),
+        MessageChange::Pin { on } => (REACT, PIN.to_owned(), *on, Bytes::new()),
+        MessageChange::Unknown => return Err(unknown()),
+    };
+    let (author, by, tm) = (row.author.get(), asked.by.get(), asked.at.millis());
+    let left = NewAltered {
+        kind,
+        low,
+        high,
+        block: seq >> ALTERED_BITS,
+        what,
+        seq,
+        reaction: reaction.clone(),
+        uid: match &asked.change {
+            MessageChange::React { .. } => by,
+            _ => 0,
+        },
+        author,
+        done_by: by,
+        tm,
+        is_on,
+        content: content.clone(),
+        ver,
+        written: ver,
+    };
+    let change = NewChange {
+        kind,
+        low,
+        high,
+        block: rev >> CHANGE_BITS,
+        rev,
+        seq,
+        subject: asked.subject.get(),
+        author,
+        id: asked.id.get(),
+        send_id: uuid(asked.send_id),
+        uid: by,
+        tm,
+        what,
+        reaction,
+        is_on,
+        content,
+        ver,
+        written: ver,
+    };
+    Ok((change, left))
 }
 
 fn number(rev: u64) -> Result<i64> {

@@ -2,7 +2,7 @@
 
 use backend::{Backends, Result};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use protocol::change::OrderedChange;
+use protocol::change::{ChangeSearch, OrderedChange};
 use protocol::conversation::StoredPosition;
 use protocol::frame::HistoryRange;
 use protocol::history::Version;
@@ -70,7 +70,7 @@ impl Reader<'_> {
             .collect();
         let own = missing.own_changes.iter();
         let own = own
-            .map(|(key, last)| self.own_change(*key, *last))
+            .map(|(key, search)| self.own_change(*key, *search))
             .collect();
         let followers = missing.followers.iter();
         let followers = followers.map(|key| self.follower(*key)).collect();
@@ -156,9 +156,9 @@ impl Reader<'_> {
     async fn own_change(
         &self,
         (conversation, record): (ConversationId, Version),
-        last: u64,
+        search: ChangeSearch,
     ) -> Result<Option<OrderedChange>> {
-        let own = (self.backends.changes).of_record(conversation, record, last);
+        let own = (self.backends.changes).of_record(conversation, record, search);
         self.stores.within(own).await
     }
 

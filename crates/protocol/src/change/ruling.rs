@@ -47,7 +47,8 @@ pub struct Known<'a> {
     pub first: Option<(Version, OrderedChange)>,
     /// True for a redriven dead letter.
     pub is_letter: bool,
-    /// Row that this record itself wrote. Look it up if the record is redelivered.
+    /// Row that this record itself wrote. Look it up unless the placement is new, or there is a first
+    /// one.
     pub own: Option<OrderedChange>,
     pub subject: Option<ChangeSubject<'a>>,
     /// The asker's rights in the conversation, or the refusal of the request.
@@ -61,7 +62,7 @@ pub enum ChangeRuling {
         changed: OrderedChange,
         /// Record that made the change: write it under this version.
         made_by: Version,
-        /// True for a new change: the head moves.
+        /// True for a change that the head does not know of: it moves.
         moves: bool,
     },
     /// No change, or none beyond an earlier one; with the refusal, if the rules forbid it.
@@ -77,24 +78,31 @@ pub fn rule(
 ) -> ChangeRuling {
     let Some(subject) = known.subject else {
         return match known.is_new() {
-            true => ChangeRuling::Nothing(judged(record, asked, &known, rules).err()),
+            true => ChangeRuling::Nothing(judged(asked, &known, rules).err()),
             false => ChangeRuling::Nothing(None),
         };
     };
-    let kept = |made_by, changed| ChangeRuling::Place {
+    let repeat = |made_by, changed, moves| ChangeRuling::Place {
         changed,
         made_by,
-        moves: false,
+        moves,
     };
     match (&known.first, known.placement) {
         // Redriven: the change has its place, but the effects after it are missing.
-        (Some((made_by, changed)), _) if known.is_letter => kept(*made_by, changed.clone()),
+        (Some((made_by, changed)), _) if known.is_letter => {
+            repeat(*made_by, changed.clone(), false)
+        }
         (Some(_), _) => ChangeRuling::Nothing(None),
-        (None, ChangePlacement::Redelivery) => match known.own {
-            Some(changed) => kept(record, changed),
-            None => ChangeRuling::Nothing(None),
-        },
-        (None, ChangePlacement::New(rev)) => match judged(record, asked, &known, rules) {
+        (None, placement @ (ChangePlacement::Redelivery | ChangePlacement::Interrupted)) => {
+            match known.own {
+                Some(changed) => {
+                    let moves = placement == ChangePlacement::Interrupted;
+                    repeat(record, changed, moves)
+                }
+                None => ChangeRuling::Nothing(None),
+            }
+        }
+        (None, ChangePlacement::New(rev)) => match judged(asked, &known, rules) {
             Ok(ChangeVerdict::Change) => ChangeRuling::Place {
                 changed: OrderedChange {
                     rev,
@@ -117,7 +125,6 @@ impl Known<'_> {
 }
 
 fn judged(
-    record: Version,
     asked: &ChangeRequest,
     known: &Known<'_>,
     rules: &ChangeRules,
@@ -125,5 +132,5 @@ fn judged(
     let asker = known.asker.clone()?;
     let subject = known.subject;
     let subject = subject.filter(|subject| subject.seq > asker.reads_after);
-    judge(record, asked, subject, asker.role, rules)
+    judge(asked, subject, asker.role, rules)
 }

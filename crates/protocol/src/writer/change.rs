@@ -3,8 +3,8 @@
 use super::draft::{Changing, Draft, DraftStep, HeadAfter, Readers, Subject};
 use super::facts::{ChangeKey, Lacking};
 use crate::change::{
-    ChangePlacement, ChangeRequest, ChangeRow, ChangeRuling, ChangeSubject, Known, OrderedChange,
-    Overlay, Requester, rule,
+    ChangePlacement, ChangeRequest, ChangeRow, ChangeRuling, ChangeSearch, ChangeSubject, Known,
+    OrderedChange, Overlay, Requester, rule,
 };
 use crate::group::Audience;
 use crate::history::Version;
@@ -27,7 +27,7 @@ impl<'a> Draft<'a> {
         // All keys that can be named at once.
         let group = self.group(record, conversation);
         let head = self.head(conversation);
-        let subject = self.subject(conversation, asked.by, asked.subject);
+        let subject = self.subject(record, conversation, asked.by, asked.subject);
         let overlay = match &subject {
             Ok(Some(subject)) => self.overlay(conversation, subject.seq(), subject.is_new()),
             Ok(None) | Err(Lacking) => Ok(Overlay::default()),
@@ -43,15 +43,18 @@ impl<'a> Draft<'a> {
         }
         let (subject, mut overlay) = (subject?, overlay?);
         let is_behind = group.is_some_and(|group| group.newest() > version);
-        let placement = match is_behind {
-            true => ChangePlacement::Redelivery,
-            false => head.place_change(version),
-        };
-        let own = match placement {
-            ChangePlacement::Redelivery if first.is_none() => {
-                self.own_change(conversation, version)?
+        let placement = head.place_change(version, &overlay, is_behind);
+        let search = match placement {
+            ChangePlacement::New(_) => None,
+            ChangePlacement::Redelivery => Some(ChangeSearch::UpTo(self.last_rev(conversation))),
+            ChangePlacement::Interrupted => {
+                let head = self.facts.heads.get(&conversation);
+                Some(ChangeSearch::Behind(head.map_or(0, |head| head.rev)))
             }
-            ChangePlacement::Redelivery | ChangePlacement::New(_) => None,
+        };
+        let own = match search.filter(|_| first.is_none()) {
+            Some(search) => self.own_change(conversation, version, search)?,
+            None => None,
         };
         let requester = match conversation {
             ConversationId::Group(_) => Requester::in_group(group.map(AsRef::as_ref), asked.by),
@@ -85,7 +88,7 @@ impl<'a> Draft<'a> {
         };
         overlay.apply(made_by, &changed);
         let head = match moves {
-            true => head.moved_by_change(version, id),
+            true => head.moved_by_change(version, id, changed.rev),
             false => head,
         };
         // An event of a change tells the message's content: it is for those who may read that.
@@ -142,13 +145,13 @@ impl<'a> Draft<'a> {
         &mut self,
         conversation: ConversationId,
         version: Version,
+        search: ChangeSearch,
     ) -> Result<Option<OrderedChange>, Lacking> {
         let key = (conversation, version);
-        let last = self.last_rev(conversation);
         match self.facts.own_changes.get(&key) {
             Some(own) => Ok(own.clone()),
             None => {
-                self.missing().own_changes.insert(key, last);
+                self.missing().own_changes.insert(key, search);
                 Err(Lacking)
             }
         }

@@ -388,6 +388,14 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// A ruling behind a record that is open may become another one: the conversation stays open.
+    pub(super) fn stay_open(&mut self, record: &TaskRecord<'a>) {
+        let conversation = record.task.work.conversation();
+        if conversation.is_some_and(|of| self.open.contains_key(&of)) {
+            self.leave_open(record);
+        }
+    }
+
     pub(super) fn version(&self, record: &TaskRecord<'_>) -> Version {
         record.version(self.epoch)
     }
@@ -507,16 +515,22 @@ impl<'a> Draft<'a> {
             .map(|(id, stored)| (id, stored.position)))
     }
 
-    /// The message `id` as `owner` has it in this conversation.
+    /// The message `id` as `owner` has it in this conversation, if its record comes before this one:
+    /// one behind it may be stored by a write that was broken off.
     pub(super) fn subject(
         &mut self,
+        record: &TaskRecord<'_>,
         conversation: ConversationId,
         owner: UserId,
         id: MessageId,
     ) -> Result<Option<Subject<'a>>, Lacking> {
         let subject = match self.drafted(conversation, owner, id) {
             Some(drafted) => Some(drafted),
-            None => self.row(conversation, owner, id)?.map(Subject::Stored),
+            None => {
+                let row = self.row(conversation, owner, id)?;
+                row.filter(|row| row.version < self.version(record))
+                    .map(Subject::Stored)
+            }
         };
         Ok(subject.filter(|subject| subject.conversation() == conversation))
     }

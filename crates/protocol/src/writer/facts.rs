@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::change::{OrderedChange, Overlay};
+use crate::change::{ChangeSearch, OrderedChange, Overlay};
 use crate::conversation::{Head, StoredPosition};
 use crate::group::{Group, Role};
 use crate::history::Version;
@@ -47,7 +47,7 @@ pub struct Facts {
     pub first_sends: BTreeMap<SendKey, Option<(MessageId, StoredPosition)>>,
     pub overlays: BTreeMap<(ConversationId, Seq), Overlay>,
     pub first_changes: BTreeMap<ChangeKey, Option<(Version, OrderedChange)>>,
-    /// Changes that a redelivered record made before.
+    /// Changes that a record made before: redelivered, or broken off by a crash.
     pub own_changes: BTreeMap<(ConversationId, Version), Option<OrderedChange>>,
     /// Records of the messages that follow a sequence number.
     pub followers: BTreeMap<(Owner, ConversationId, Seq), Option<Version>>,
@@ -60,7 +60,7 @@ pub struct Facts {
 
 /// Keys to be read before a batch can be decided: all that can be named by now. One call a kind, side by side, but
 /// groups before heads, and heads before the rest: what stands before a command that shows is in the heads then, and
-/// what stands behind a head is in no row.
+/// what stands behind a head is in no row, or in one of a write that is not done, or of a writer that is ahead.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Missing {
@@ -75,8 +75,7 @@ pub struct Missing {
     pub overlays: BTreeSet<(ConversationId, Seq)>,
     /// With the last change of the conversation: the search ends there.
     pub first_changes: BTreeMap<ChangeKey, u64>,
-    /// With the last change of the conversation.
-    pub own_changes: BTreeMap<(ConversationId, Version), u64>,
+    pub own_changes: BTreeMap<(ConversationId, Version), ChangeSearch>,
     pub followers: BTreeSet<(Owner, ConversationId, Seq)>,
     pub cleared: BTreeSet<(UserId, ConversationId)>,
     pub platforms: BTreeSet<UserId>,

@@ -33,7 +33,7 @@ impl<'a> Draft<'a> {
         let group = self.group(record, conversation);
         let looked_up = match change.kind {
             ChangeKind::Arrange(_) => Ok(None),
-            _ => self.subject(conversation, owner, subject),
+            _ => self.subject(record, conversation, owner, subject),
         };
         let group = group?;
         // Former members may still tidy up.
@@ -93,7 +93,7 @@ impl<'a> Draft<'a> {
         if cleared.is_none() {
             self.missing().cleared.insert(key);
         }
-        let Some(subject) = self.subject(conversation, owner, subject)? else {
+        let Some(subject) = self.subject(record, conversation, owner, subject)? else {
             return Ok(ClearResult::Expired);
         };
         let seq = subject.seq();

@@ -252,6 +252,74 @@ fn a_message_that_died_stays_dead() {
     }
 }
 
+/// A change whose message comes behind it changes nothing, also where a crash left the row of that message.
+#[test]
+fn a_message_behind_a_change_is_not_its_subject() {
+    let log = Log::of(&[
+        Act::say(1, 2),
+        Act::change(2, 1, 0, ChangeKind::Pin { on: true }),
+        Act::react(2, 1, true),
+    ]);
+    let mut records = log.records();
+    records.swap(0, 1);
+    for (offset, record) in (0..).zip(&mut records) {
+        record.source.offset = offset;
+    }
+    let mut clean = Store::new();
+    let outcomes = [
+        RecordOutcome::Unchanged,
+        RecordOutcome::Placed,
+        RecordOutcome::Changed,
+    ];
+    assert_eq!(clean.write(&records)[0].outcomes, outcomes);
+    let mut writes = 0;
+    loop {
+        let mut crashed = Store::new();
+        let all = crashed.crash_behind(&records, writes);
+        crashed.write(&records);
+        assert_eq!(crashed, clean, "a crash behind {writes} writes");
+        if writes == all {
+            break;
+        }
+        writes += 1;
+    }
+    assert!(writes > 5, "rows, change, overlay, head, list rows");
+}
+
+/// A change has the place of its row, also where the one before it died when both were handled again.
+#[test]
+fn a_change_keeps_its_place_behind_one_that_died() {
+    let log = Log::of(&[
+        Act::say(1, 2),
+        Act::say(1, 2),
+        Act::react(2, 1, true),
+        Act::change(2, 1, 1, ChangeKind::Pin { on: true }),
+    ]);
+    let records = log.records();
+    let (messages, changes) = records.split_at(2);
+    let conversation = ConversationId::private(user(1), user(2)).expect("two");
+    let mut store = Store::new();
+    store.write(messages);
+    let head = store.heads[&conversation];
+    store.write(changes);
+    store.heads.insert(conversation, head);
+    // The first one died: its death moves no head.
+    let second = Batch {
+        epoch: 1,
+        records: &changes[1..],
+    };
+    let (plan, _) = store.decide(&second, NOON);
+    assert_eq!(plan.outcomes, [RecordOutcome::Changed]);
+    store.apply_plan(&plan);
+    let revs: Vec<_> = store
+        .changes
+        .values()
+        .map(|row| row.version.offset)
+        .collect();
+    assert_eq!(revs, [2, 3]);
+    assert_eq!(store.heads[&conversation].rev, 2);
+}
+
 /// A store refuses the rows of a message: its death moves the head, also of a conversation without a message.
 #[test]
 fn a_refused_message_is_buried_before_others_are_placed() {

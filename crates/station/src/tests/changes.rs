@@ -67,7 +67,7 @@ impl World {
         self.backends.changes.save(vec![row]).await.expect("saves");
         let heads = self.backends.heads.load(&[conversation]).await;
         let head = heads.expect("loads")[0].expect("a head");
-        let head = head.moved_by_change(version, message.id);
+        let head = head.moved_by_change(version, message.id, head.rev + 1);
         assert_eq!(head.rev, rev);
         let saved = self.backends.heads.save(vec![(conversation, head)]).await;
         saved.expect("saves");

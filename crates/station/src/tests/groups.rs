@@ -190,7 +190,7 @@ impl World {
             changed,
         };
         self.backends.changes.save(vec![row]).await.expect("saves");
-        let head = head.moved_by_change(version, message.id);
+        let head = head.moved_by_change(version, message.id, head.rev + 1);
         let saved = self.backends.heads.save(vec![(placed.conversation, head)]);
         saved.await.expect("saves");
     }

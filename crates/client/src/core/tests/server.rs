@@ -77,13 +77,7 @@ impl Server {
             content: &subject.message.content,
             altered,
         };
-        let verdict = judge(
-            version,
-            &asked,
-            Some(of_message),
-            None,
-            &ChangeRules::default(),
-        );
+        let verdict = judge(&asked, Some(of_message), None, &ChangeRules::default());
         if verdict != Ok(ChangeVerdict::Change) {
             return None;
         }

@@ -7,7 +7,7 @@ use proptest::sample::Index;
 
 use super::log::EncodeAll;
 use super::{NOON, rules};
-use crate::change::{ChangeRow, ListArrangement, Overlay};
+use crate::change::{ChangeRow, ChangeSearch, ListArrangement, Overlay};
 use crate::conversation::{ConversationRow, Head};
 use crate::delivery::Source;
 use crate::group::{Group, GroupSettings, Member};
@@ -113,9 +113,21 @@ impl Store {
         }
         let plan = self.next_plan(records, &mut parts);
         let atoms = plan.iter().flat_map(effects).flat_map(atoms);
-        let atoms: Vec<Effect> = atoms.collect();
+        let atoms: Vec<Atom> = atoms.collect();
         let most = written.index(atoms.len() + 1);
-        atoms[..most].iter().for_each(|atom| self.apply(atom));
+        atoms[..most].iter().for_each(|atom| self.apply_atom(atom));
+    }
+
+    /// Applies so many single writes of the first plan. Returns the number of all.
+    pub(crate) fn crash_behind(&mut self, records: &[TaskRecord<'_>], writes: usize) -> usize {
+        let plan = self.next_plan(records, &mut Parts::of(records, usize::MAX));
+        let atoms = plan.iter().flat_map(effects).flat_map(atoms);
+        let atoms: Vec<Atom> = atoms.collect();
+        atoms
+            .iter()
+            .take(writes)
+            .for_each(|atom| self.apply_atom(atom));
+        atoms.len()
     }
 
     /// Writes records, and answers all effects.
@@ -197,8 +209,12 @@ impl Store {
             let first = first.map(|(_, row)| (row.version, row.changed.clone()));
             facts.first_changes.insert(*key, first);
         }
-        for ((of, record), last) in &missing.own_changes {
-            let mut rows = self.changes.range((*of, 0)..=(*of, *last));
+        for ((of, record), search) in &missing.own_changes {
+            let (first, last) = match *search {
+                ChangeSearch::UpTo(last) => (0, last),
+                ChangeSearch::Behind(rev) => (rev + 1, u64::MAX),
+            };
+            let mut rows = self.changes.range((*of, first)..=(*of, last));
             let own = rows.find(|(_, row)| row.version == *record);
             let own = own.map(|(_, row)| row.changed.clone());
             facts.own_changes.insert((*of, *record), own);
@@ -249,7 +265,11 @@ impl Store {
             }
             let head = self.heads.get(&of).copied().unwrap_or_default();
             let own = (of, record.version(1));
-            missing.own_changes.insert(own, head.rev);
+            let search = match head.has_handled(own.1) {
+                true => ChangeSearch::UpTo(head.rev),
+                false => ChangeSearch::Behind(head.rev),
+            };
+            missing.own_changes.insert(own, search);
         }
         let mut more = Facts::default();
         self.answer(&missing, &mut more);
@@ -271,6 +291,28 @@ impl Store {
 
     pub(crate) fn apply_plan(&mut self, plan: &Plan) {
         effects(plan).for_each(|effect| self.apply(effect));
+    }
+
+    fn save_change(&mut self, row: &ChangeRow) {
+        let key = (row.conversation, row.changed.rev);
+        let old = self.changes.get(&key);
+        if old.is_none_or(|old| old.version <= row.version) {
+            self.changes.insert(key, row.clone());
+        }
+    }
+
+    fn save_overlay(&mut self, row: &ChangeRow) {
+        let place = (row.conversation, row.changed.seq);
+        let overlay = self.overlays.entry(place).or_default();
+        overlay.apply(row.version, &row.changed);
+    }
+
+    fn apply_atom(&mut self, atom: &Atom) {
+        match atom {
+            Atom::Effect(effect) => self.apply(effect),
+            Atom::Change(row) => self.save_change(row),
+            Atom::Overlay(row) => self.save_overlay(row),
+        }
     }
 
     /// Applies an effect by the promise of the stores: an earlier version never replaces a later one.
@@ -300,16 +342,8 @@ impl Store {
                 }
             }
             Effect::Changes(rows) => {
-                for row in rows {
-                    let place = (row.conversation, row.changed.seq);
-                    let overlay = self.overlays.entry(place).or_default();
-                    overlay.apply(row.version, &row.changed);
-                    let key = (row.conversation, row.changed.rev);
-                    let old = self.changes.get(&key);
-                    if old.is_none_or(|old| old.version <= row.version) {
-                        self.changes.insert(key, row.clone());
-                    }
-                }
+                rows.iter().for_each(|row| self.save_change(row));
+                rows.iter().for_each(|row| self.save_overlay(row));
             }
             Effect::Heads(heads) => {
                 for moved in heads {
@@ -366,8 +400,26 @@ fn effects(plan: &Plan) -> impl Iterator<Item = &Effect> {
     plan.stages.iter().flat_map(|Stage(effects)| effects)
 }
 
+/// Write that a store does at once.
+enum Atom {
+    Effect(Effect),
+    Change(ChangeRow),
+    Overlay(ChangeRow),
+}
+
 /// Single writes of an effect.
-fn atoms(effect: &Effect) -> Vec<Effect> {
+fn atoms(effect: &Effect) -> Vec<Atom> {
+    if let Effect::Changes(rows) = effect {
+        let changes = rows.iter().cloned().map(Atom::Change);
+        return changes
+            .chain(rows.iter().cloned().map(Atom::Overlay))
+            .collect();
+    }
+    effects_of(effect).into_iter().map(Atom::Effect).collect()
+}
+
+/// An effect in effects of one write each.
+fn effects_of(effect: &Effect) -> Vec<Effect> {
     match effect {
         Effect::Group(change) => {
             let part = |update| {
@@ -391,9 +443,6 @@ fn atoms(effect: &Effect) -> Vec<Effect> {
         }
         Effect::Messages(rows) => (rows.iter().cloned())
             .map(|row| Effect::Messages(vec![row]))
-            .collect(),
-        Effect::Changes(rows) => (rows.iter().cloned())
-            .map(|row| Effect::Changes(vec![row]))
             .collect(),
         Effect::Heads(heads) => heads
             .iter()
