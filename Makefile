@@ -30,8 +30,8 @@ docs: ## the documentation builds without a warning
 	@scripts/need cargo cc openssl-dev protoc && RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
 sim: ## ten times and fifty times the seeds of both simulations
-	@PACKETBOAT_SIM_SEEDS=100000 cargo test --package tests --test sim --locked -- --nocapture
-	@PACKETBOAT_SIM_SEEDS=10000 cargo test --package tests --test system --locked -- --nocapture
+	@PACKETBOAT_SIM_SEEDS=100000 cargo test --profile worlds --workspace --test sim --locked -- --nocapture
+	@PACKETBOAT_SIM_SEEDS=10000 cargo test --profile worlds --workspace --test system --locked -- --nocapture
 
 planted: ## bugs planted in services: the simulation of whole systems finds each
 	@scripts/need cargo cc openssl-dev protoc && scripts/planted run

@@ -34,6 +34,7 @@ mod place;
 mod plan;
 mod retry;
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -84,8 +85,8 @@ pub enum Undecided {
 ///
 /// A record whose ruling or layout panics becomes a dead letter without a position; the others are decided as if it
 /// were not there. A plan ends with such a record where others of its conversation follow: its death is written before
-/// anything of them is. It also ends with a record whose layout panics: what follows was ruled as if that one stood, and
-/// may need other facts.
+/// anything of them is. It also ends so with a list operation or a change whose layout panics: what follows was ruled as
+/// if that one stood, and may need other facts.
 ///
 /// # Errors
 /// [`Undecided`]: facts are missing, or another writer is ahead.
@@ -95,15 +96,20 @@ pub fn decide(
     rules: &Rules<'_>,
     now: Timestamp,
 ) -> Result<Plan, Undecided> {
-    let (mut batch, mut panicked) = (*batch, None);
+    let (mut batch, mut panicked) = (*batch, BTreeSet::new());
     loop {
-        let mut steps = ruled(&batch, facts, rules, panicked)?;
+        let mut steps = ruled(&batch, facts, rules, &panicked)?;
         steps.truncate(decided(batch.records, &steps));
         match laid_out(&batch, steps, facts, rules, now) {
             Ok(plan) => return Ok(plan),
-            Err(first) => {
-                panicked = Some(first);
-                batch.records = &batch.records[..=first];
+            Err(more) => {
+                let mut followed = more
+                    .iter()
+                    .filter(|index| is_followed(batch.records, **index));
+                if let Some(last) = followed.next() {
+                    batch.records = &batch.records[..=*last];
+                }
+                panicked.extend(more);
             }
         }
     }
@@ -149,36 +155,41 @@ fn decided(records: &[TaskRecord<'_>], steps: &[DraftStep<'_>]) -> usize {
         )
     };
     let mut deaths = (0..steps.len()).filter(|index| passes(&steps[*index]));
-    let conversation = |record: &TaskRecord<'_>| record.task.work.conversation();
-    let is_followed = |index: &usize| {
-        let of = conversation(&records[*index]);
-        let mut behind = records[index + 1..].iter();
-        behind.any(|record| conversation(record) == of)
-    };
     deaths
-        .find(is_followed)
+        .find(|index| is_followed(records, *index))
         .map_or(records.len(), |index| index + 1)
+}
+
+/// True if a later record is of the same conversation.
+fn is_followed(records: &[TaskRecord<'_>], index: usize) -> bool {
+    let conversation = |record: &TaskRecord<'_>| record.task.work.conversation();
+    let of = conversation(&records[index]);
+    let mut behind = records[index + 1..].iter();
+    behind.any(|record| conversation(record) == of)
 }
 
 /// Error of a dead letter whose handling panicked.
 const PANICKED: &str = "handling it panicked";
 
-/// The plan, or the index of the first record whose layout panics.
+/// The plan, or the indexes of records whose layout panics, in order.
 fn laid_out(
     batch: &Batch<'_>,
     steps: Vec<DraftStep<'_>>,
     facts: &Facts,
     rules: &Rules<'_>,
     now: Timestamp,
-) -> Result<Plan, usize> {
-    let mut layout = Layout::new(facts, rules, now);
+) -> Result<Plan, Vec<usize>> {
+    let (mut layout, mut panicked) = (Layout::new(facts, rules, now), Vec::new());
     for (index, (record, step)) in batch.records.iter().zip(steps).enumerate() {
         match catch_unwind(AssertUnwindSafe(|| layout.of(record, step))) {
             Ok(laid) => layout.admit(index, record, laid),
-            Err(_) => return Err(index),
+            Err(_) => panicked.push(index),
         }
     }
-    Ok(layout.plan())
+    match panicked.is_empty() {
+        true => Ok(layout.plan()),
+        false => Err(panicked),
+    }
 }
 
 /// One step a record.
@@ -186,13 +197,13 @@ fn ruled<'a>(
     batch: &Batch<'a>,
     facts: &'a Facts,
     rules: &Rules<'_>,
-    panicked: Option<usize>,
+    panicked: &BTreeSet<usize>,
 ) -> Result<Vec<DraftStep<'a>>, Undecided> {
     let mut draft = Draft::new(batch, facts, rules);
     let mut steps = Vec::with_capacity(batch.records.len());
     let mut overtaken = None;
     for (index, record) in batch.records.iter().enumerate() {
-        let step = match panicked == Some(index) {
+        let step = match panicked.contains(&index) {
             true => Ok(draft.panicked(record)),
             false => catch_unwind(AssertUnwindSafe(|| draft.step(record))),
         };

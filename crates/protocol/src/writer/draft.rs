@@ -524,12 +524,12 @@ impl<'a> Draft<'a> {
         owner: UserId,
         id: MessageId,
     ) -> Result<Option<Subject<'a>>, Lacking> {
-        let subject = match self.drafted(conversation, owner, id) {
+        let version = self.version(record);
+        let subject = match self.drafted(conversation, owner, id, version) {
             Some(drafted) => Some(drafted),
             None => {
                 let row = self.row(conversation, owner, id)?;
-                row.filter(|row| row.version < self.version(record))
-                    .map(Subject::Stored)
+                row.filter(|row| row.version < version).map(Subject::Stored)
             }
         };
         Ok(subject.filter(|subject| subject.conversation() == conversation))
@@ -540,19 +540,23 @@ impl<'a> Draft<'a> {
         conversation: ConversationId,
         owner: UserId,
         id: MessageId,
+        version: Version,
     ) -> Option<Subject<'a>> {
         let drafted = &self.placed[*self.by_id.get(&id)?];
         let is_theirs = match drafted.conversation {
             ConversationId::Group(_) => true,
             of => of.side_of(owner).is_some(),
         };
-        (is_theirs && drafted.conversation == conversation).then_some(Subject::Drafted {
-            message: drafted.message,
-            conversation,
-            position: drafted.stored.position,
-            sent: drafted.stored.sent,
-            is_new: drafted.is_new,
-        })
+        let is_before = drafted.stored.version < version;
+        (is_theirs && is_before && drafted.conversation == conversation).then_some(
+            Subject::Drafted {
+                message: drafted.message,
+                conversation,
+                position: drafted.stored.position,
+                sent: drafted.stored.sent,
+                is_new: drafted.is_new,
+            },
+        )
     }
 
     /// State of the message at a position: stored, and by the records so far.

@@ -33,7 +33,7 @@ use crate::{ConversationId, GroupId, Hidden, MessageId, Seq, Timestamp, UserId};
 pub struct Plan {
     pub stages: Vec<Stage>,
     pub handover: Handover,
-    /// One for each record.
+    /// One for each record that the plan deals with: the first ones of the batch, or all.
     pub outcomes: Vec<RecordOutcome>,
 }
 

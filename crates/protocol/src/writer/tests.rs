@@ -286,6 +286,36 @@ fn a_message_behind_a_change_is_not_its_subject() {
     assert!(writes > 5, "rows, change, overlay, head, list rows");
 }
 
+/// A letter that was placed by a later redrive keeps that position; what came before that redrive does not know it.
+#[test]
+fn a_message_that_a_later_letter_placed_is_nobodys_subject_before() {
+    let log = Log::of(&[Act::say(1, 2), Act::change(2, 1, 0, ChangeKind::Hide)]);
+    let mut store = Store::new();
+    let mut records = log.records();
+    store.write(&records[..1]);
+    let mut letter = records[0].task.clone();
+    if let Work::Message(task) = &mut letter.work {
+        task.letter = Some("message-0-7".to_owned());
+    }
+    records[0].task = &letter;
+    for version in [0, 5] {
+        let rows = store.rows.values_mut();
+        rows.for_each(|row| row.version.offset = version);
+        let heads = store.heads.values_mut();
+        heads.for_each(|head| head.version.offset = version);
+        let batch = Batch {
+            epoch: 1,
+            records: &records,
+        };
+        let (plan, _) = store.decide(&batch, NOON);
+        let hidden = match version {
+            0 => RecordOutcome::Listed,
+            _ => RecordOutcome::Unchanged,
+        };
+        assert_eq!(plan.outcomes, [RecordOutcome::Placed, hidden]);
+    }
+}
+
 /// A change has the place of its row, also where the one before it died when both were handled again.
 #[test]
 fn a_change_keeps_its_place_behind_one_that_died() {
