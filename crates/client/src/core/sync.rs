@@ -159,6 +159,7 @@ impl Core {
             let track = self.track(conversation);
             track.undecided = false;
             track.kept.known = track.shown.seq;
+            self.drop_held(conversation);
             return;
         }
         let fresh_to = is_fresh.then_some(summary.seq);

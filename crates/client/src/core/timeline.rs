@@ -469,6 +469,24 @@ impl Core {
         }
     }
 
+    /// Drops the messages of a group that its user has left: those before them cannot be fetched any
+    /// more. The server waits for the acknowledgements of pushed ones, and would end the session.
+    pub(super) fn drop_held(&mut self, conversation: ConversationId) {
+        let Some(me) = self.account.map(|account| account.user) else {
+            return;
+        };
+        let held = std::mem::take(&mut self.track(conversation).held);
+        self.timeline.held -= held.len();
+        let pushed = held
+            .into_values()
+            .filter(|held| held.source == ArrivalPath::Pushed);
+        for HeldMessage { placed, source, .. } in pushed {
+            if let Some(ack) = self.ack_for(&placed, source, me) {
+                self.acks.received(ack, None);
+            }
+        }
+    }
+
     /// Shows the messages that are next, then their changes.
     pub(super) fn show_held(&mut self, conversation: ConversationId) {
         self.show_messages(conversation);

@@ -157,6 +157,29 @@ fn a_device_that_was_away_learns_of_its_leaving_by_the_list() {
     assert!(device.is_ready());
 }
 
+// Found by seed 410971 of the simulator: the session ended, as the message was never acknowledged.
+#[test]
+fn a_message_that_came_before_its_row_is_acknowledged_behind_the_leave() {
+    let mut device = Device::ready();
+    device.hear(word(Some(Role::Member)));
+    let asked = device.question(|query| matches!(query, SyncQuery::Row { .. }));
+    device.hear(ServerFrame::Message(said(2, 5)));
+    device.take_sent();
+    let left = SyncAnswer::Row(Some(Box::new(row(0, 0, None))));
+    device.answer(asked, left);
+    let sent = device.take_sent();
+    let acks: Vec<_> = (sent.iter())
+        .filter_map(|frame| match frame {
+            ClientFrame::Ack(ack) => Some(&ack.items),
+            _ => None,
+        })
+        .flatten()
+        .map(|item| item.seq)
+        .collect();
+    assert_eq!(acks, [Seq(5)], "{sent:?}");
+    assert_eq!(ranges(&sent), [], "nothing of it is asked");
+}
+
 // Answers may swap: a row read before a list does not have the last word.
 #[test]
 fn a_row_that_comes_behind_a_list_is_asked_for_again() {
