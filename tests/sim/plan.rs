@@ -241,9 +241,9 @@ pub(crate) struct Plan {
     pub(crate) call_slow: f64,
     /// Longest time of a frame or a call, unless it is slow.
     pub(crate) latency_max: Duration,
-    /// True if boats sweep, and so register their sessions again. False where no call, no store and
-    /// no displacement notice is ever lost: there everything must hold without sweeps, and no sweep
-    /// makes up for a lost wake-up.
+    /// True if boats sweep, and so register their sessions again. False where no store and no
+    /// displacement notice is ever lost, and calls only with a station that dies: there everything
+    /// must hold without sweeps, and no sweep makes up for a lost wake-up.
     pub(crate) sweeps: bool,
 }
 

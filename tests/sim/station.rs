@@ -307,7 +307,16 @@ impl World {
                 }
                 return;
             }
-            Call::RemoveMail(_) | Call::Leave => return,
+            // A boat repeats it until a station answers. Worlds with sweeps go without: there it is
+            // lost as where its lane is full.
+            Call::RemoveMail(ids) => {
+                let is_lost = !std::mem::replace(&mut open.answered, true) && !self.plan.sweeps;
+                if is_lost && self.boats[open.boat].life == open.boat_life {
+                    self.call(open.boat, open.session, Call::RemoveMail(ids.clone()));
+                }
+                return;
+            }
+            Call::Leave => return,
         };
         self.reply(open, reply);
     }
@@ -372,6 +381,7 @@ impl World {
             }
             Call::RemoveMail(ids) => {
                 self.remove_mail(open, ids);
+                open.answered = true;
                 false
             }
             Call::Sync(request) if step == 0 => {

@@ -8,6 +8,8 @@ use protocol::{Seq, UserId};
 #[derive(Debug)]
 pub struct Crowd {
     settings: GroupSettings,
+    /// True once history was opened or closed. Nobody is told that: rows stay as they were listed.
+    has_turned: bool,
     people: BTreeMap<UserId, Person>,
 }
 
@@ -28,6 +30,7 @@ impl Crowd {
             };
             let mut crowd = Crowd {
                 settings: *settings,
+                has_turned: false,
                 people: BTreeMap::new(),
             };
             members.iter().for_each(|user| crowd.come(*user, end));
@@ -75,7 +78,10 @@ impl Crowd {
                 self.be(by, Some(Role::Admin));
                 self.be(*user, Some(Role::Owner));
             }
-            GroupCommand::Set(settings) => self.settings = *settings,
+            GroupCommand::Set(settings) => {
+                self.has_turned |= settings.open_history != self.settings.open_history;
+                self.settings = *settings;
+            }
         }
         self.hears(end);
     }
@@ -141,6 +147,11 @@ impl Crowd {
         let is_open = self.settings.open_history;
         let since = if is_open { Seq::ZERO } else { self.since(user) };
         self.is_in(user).then_some(since)
+    }
+
+    /// True if a row may show the message at `end`, or not, by the settings from when it was listed.
+    pub fn may_be_stale(&self, user: UserId, end: Seq) -> bool {
+        self.has_turned && end <= self.since(user)
     }
 
     pub fn may_have_heard(&self, user: UserId, seq: Seq) -> bool {
