@@ -636,7 +636,7 @@ fn may_react(
     Ok(())
 }
 
-/// Where the change that a record made is looked for. Revs are in the order of their records.
+/// Search for the change that a record made. Revs are in the order of their records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChangeSearch {
     /// At this rev or before it, downward.
