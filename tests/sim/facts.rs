@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use protocol::change::ChangeSearch;
 use protocol::conversation::StoredPosition;
 use protocol::history::Version;
 use protocol::message_row::Owner;
@@ -50,10 +49,7 @@ impl World {
             facts.first_changes.insert(*key, first);
         }
         for ((conversation, record), search) in &missing.own_changes {
-            let (first, last) = match *search {
-                ChangeSearch::UpTo(last) => (0, last),
-                ChangeSearch::Behind(rev) => (rev + 1, u64::MAX),
-            };
+            let (first, last) = search.revs().into_inner();
             let range = (*conversation, first)..=(*conversation, last);
             let mut stored = self.disk.changes.range(range);
             let own = stored.find(|(_, row)| row.version == *record);

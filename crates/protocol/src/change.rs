@@ -23,6 +23,7 @@ mod ruling;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -643,6 +644,16 @@ pub enum ChangeSearch {
     UpTo(u64),
     /// Behind this rev, upward: the head does not know of it.
     Behind(u64),
+}
+
+impl ChangeSearch {
+    /// Revs among which the change lies, if there is one.
+    pub const fn revs(self) -> RangeInclusive<u64> {
+        match self {
+            ChangeSearch::UpTo(last) => 0..=last,
+            ChangeSearch::Behind(rev) => rev.saturating_add(1)..=u64::MAX,
+        }
+    }
 }
 
 /// Placement of a change's record, as far as head and overlay tell.

@@ -343,8 +343,8 @@ pub(super) async fn a_record_finds_its_own_change(store: &dyn ChangeStore, fresh
     }
 }
 
-/// Whoever sees an effect finds all changes of its call: a writer tells by these what its records
-/// came to.
+/// Changes of a call come before its effects: a writer that meets an effect tells by them what its
+/// records came to.
 pub(super) async fn no_effect_shows_before_all_changes(store: &dyn ChangeStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let (last, count) = (Seq(64), 64);

@@ -207,21 +207,12 @@ impl ChangeStore for EmbeddedChanges {
         record: Version,
         search: ChangeSearch,
     ) -> Result<Option<OrderedChange>> {
-        let key = |rev| change_key(conversation, rev).to_vec();
-        let (order, mut start, mut end) = match search {
-            ChangeSearch::UpTo(last) => {
-                let bounds = (Bound::Included(key(0)), Bound::Included(key(last)));
-                (ScanOrder::Backward, bounds.0, bounds.1)
-            }
-            ChangeSearch::Behind(u64::MAX) => return Ok(None),
-            ChangeSearch::Behind(rev) => {
-                let bounds = (Bound::Excluded(key(rev)), Bound::Included(key(u64::MAX)));
-                (ScanOrder::Forward, bounds.0, bounds.1)
-            }
-        };
-        let past = match order {
-            ScanOrder::Backward => Ordering::Less,
-            ScanOrder::Forward => Ordering::Greater,
+        let (first, last) = search.revs().into_inner();
+        let mut start = Bound::Included(change_key(conversation, first).to_vec());
+        let mut end = Bound::Included(change_key(conversation, last).to_vec());
+        let (order, past) = match search {
+            ChangeSearch::UpTo(_) => (ScanOrder::Backward, Ordering::Less),
+            ChangeSearch::Behind(_) => (ScanOrder::Forward, Ordering::Greater),
         };
         loop {
             let bounds = (

@@ -210,10 +210,7 @@ impl Store {
             facts.first_changes.insert(*key, first);
         }
         for ((of, record), search) in &missing.own_changes {
-            let (first, last) = match *search {
-                ChangeSearch::UpTo(last) => (0, last),
-                ChangeSearch::Behind(rev) => (rev + 1, u64::MAX),
-            };
+            let (first, last) = search.revs().into_inner();
             let mut rows = self.changes.range((*of, first)..=(*of, last));
             let own = rows.find(|(_, row)| row.version == *record);
             let own = own.map(|(_, row)| row.changed.clone());
