@@ -1,8 +1,10 @@
-//! Members of groups, as far as a station checks them before the log.
+//! Members of groups, as far as a station checks them: before the log, and for receipts.
 //!
 //! The group's writer judges every record at its place in the log, so a station may be a few
 //! seconds behind: it lets a member pass who was removed a moment ago, and the writer refuses. It
 //! must not be behind the other way: that a user is *not* in a group is never remembered.
+//!
+//! Receipts have no writer that judges them again, so they wait for a store that does not answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,6 +20,7 @@ use protocol::{GroupId, Refusal, UserId};
 use tokio::time::Instant;
 
 use crate::deadline::within;
+use crate::owner_questions::{Unreadable, by_owner};
 
 /// Members remembered; beyond, the oldest are asked for again.
 const KNOWN_MAX: usize = 131_072;
@@ -27,10 +30,14 @@ const TOGETHER: usize = 16;
 
 type Key = (GroupId, UserId);
 
+/// Answer of the store; `None` for a user who never was a member.
+type Stored = Option<(GroupSettings, Member)>;
+
 /// Asks for members of groups.
 pub(crate) struct Membership {
     groups: Arc<dyn GroupStore>,
-    /// Deadline of a check before the log, which lets pass if there is no answer.
+    /// Deadline of a check before the log, which lets pass if there is no answer; also of the
+    /// question whether a group exists, for the reason of a refusal.
     door_deadline: Duration,
     deadline: Duration,
     known: Mutex<MemberMemory>,
@@ -71,9 +78,9 @@ impl Membership {
         }
     }
 
-    /// Refusals of these users, for those who are no members; the others may pass. One question for
-    /// all who are not known. If the store does not answer they may pass, as the writer judges them
-    /// again.
+    /// Refusals of these senders, for those who are no members; the others may pass. One question
+    /// for all who are not known. If the store does not answer they may pass, as the writer judges
+    /// them again.
     pub(crate) async fn refused(&self, asked: &[Key]) -> BTreeMap<Key, Refusal> {
         let unknown = self.unknown(asked);
         if unknown.is_empty() {
@@ -84,25 +91,61 @@ impl Membership {
             metrics::counter!("station_members_unasked_total").increment(unknown.len() as u64);
             return BTreeMap::new();
         };
-        let until = Instant::now() + MEMBER_BELIEVED_FOR;
+        let members = unknown.into_iter().zip(members.into_iter().map(Ok));
+        let until = Instant::now() + self.door_deadline;
+        self.judge(members.collect(), until).await
+    }
+
+    /// Same for users whom nobody judges again: those of whom the store says nothing are refused,
+    /// too, and may ask again. After a failure it is asked about each group by itself.
+    pub(crate) async fn unproved(
+        &self,
+        asked: &[Key],
+        deadline: Duration,
+    ) -> BTreeMap<Key, Refusal> {
+        let until = Instant::now() + deadline;
+        let unknown = self.unknown(asked);
+        let groups = &self.groups;
+        let ask = move |keys: Vec<Key>| async move { groups.members_of(&keys).await };
+        let members = by_owner(
+            deadline,
+            Unreadable::Refused,
+            unknown.clone(),
+            |(group, _)| *group,
+            ask,
+        );
+        let members = unknown.into_iter().zip(members.await.each);
+        let until = until.min(Instant::now() + self.door_deadline);
+        self.judge(members.collect(), until).await
+    }
+
+    /// Refusals by what the store says; members are remembered. `until` ends the questions about
+    /// groups of strangers.
+    async fn judge(
+        &self,
+        members: Vec<(Key, Result<Stored, Refusal>)>,
+        until: Instant,
+    ) -> BTreeMap<Key, Refusal> {
+        let believed_until = Instant::now() + MEMBER_BELIEVED_FOR;
         let mut refused = BTreeMap::new();
         let mut strangers = BTreeSet::new();
-        for (key, member) in unknown.into_iter().zip(members) {
+        for (key, member) in members {
             match member {
-                Some((_, member)) if member.role.is_some() => self.known.lock().learn(key, until),
-                Some(_) => drop(refused.insert(key, not_a_member())),
-                None => drop(strangers.insert(key)),
+                Ok(Some((_, member))) if member.role.is_some() => {
+                    self.known.lock().learn(key, believed_until);
+                }
+                Ok(Some(_)) => drop(refused.insert(key, not_a_member())),
+                Ok(None) => drop(strangers.insert(key)),
+                Err(refusal) => drop(refused.insert(key, refusal)),
             }
         }
         let groups: BTreeSet<GroupId> = strangers.iter().map(|(group, _)| *group).collect();
         let why = stream::iter(groups)
-            .map(async |group| (group, self.strange(group).await))
+            .map(|group| async move { (group, self.strange(group, until).await) })
             .buffer_unordered(TOGETHER);
-        let why: BTreeMap<GroupId, Option<Refusal>> = why.collect().await;
-        refused.extend(strangers.into_iter().filter_map(|key| {
-            let why = why.get(&key.0).cloned().flatten();
-            Some((key, why?))
-        }));
+        let why: BTreeMap<GroupId, Refusal> = why.collect().await;
+        let strangers = strangers.into_iter();
+        refused.extend(strangers.map(|key| (key, why[&key.0].clone())));
         refused
     }
 
@@ -120,7 +163,10 @@ impl Membership {
         match members.into_iter().next().flatten() {
             Some((settings, member)) if member.role.is_some() => Ok((settings, member)),
             Some(_) => Err(not_a_member()),
-            None => Err(self.strange(group).await.unwrap_or_else(not_a_member)),
+            None => {
+                let until = Instant::now() + self.door_deadline;
+                Err(self.strange(group, until).await)
+            }
         }
     }
 
@@ -132,12 +178,12 @@ impl Membership {
         unknown.into_iter().collect()
     }
 
-    /// Refusal for a user who never was a member; `None` if the store does not say whether the
-    /// group exists.
-    async fn strange(&self, group: GroupId) -> Option<Refusal> {
-        let somebody = self.groups.present(group, None, 1);
-        let somebody = within(self.door_deadline, somebody).await.ok()?;
-        Some(stranger(Some(!somebody.is_empty())))
+    /// Refusal for a user who never was a member, also if the store does not say in time whether
+    /// the group exists.
+    async fn strange(&self, group: GroupId, until: Instant) -> Refusal {
+        let left = until.saturating_duration_since(Instant::now());
+        let somebody = within(left, self.groups.present(group, None, 1)).await;
+        stranger(somebody.ok().map(|somebody| !somebody.is_empty()))
     }
 }
 

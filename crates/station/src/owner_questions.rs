@@ -22,7 +22,7 @@ pub(crate) const TOGETHER: usize = 64;
 pub(crate) enum Unreadable {
     /// As if it was not there: the default answer.
     Absent,
-    /// Nothing was written: a refusal.
+    /// Nothing was written, or nothing is known: a refusal.
     Refused,
 }
 

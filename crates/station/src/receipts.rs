@@ -1,10 +1,10 @@
 //! Receipts of devices: checked against the user's own rows, recorded, and pushed to the senders.
 //!
-//! A call costs one read of private messages, one of groups' and one write of each kind of
-//! register, however many receipts it holds; if one of these fails, it is done again for each user
-//! or group alone, and refuses the receipts of those that fail. The answer (ack:A) follows the
-//! writes; the notice to the sender (ack:N) follows the answer and may be lost, since the register
-//! can be asked (S3-18).
+//! A call costs one read of private messages, one of groups', one of members and one write of each
+//! kind of register, however many receipts it holds; if one of these fails, it is done again for
+//! each user or group alone, and refuses the receipts of those that fail. The answer (ack:A)
+//! follows the writes; the notice to the sender (ack:N) follows the answer and may be lost, since
+//! the register can be asked (S3-18).
 //!
 //! Messages of groups keep no receipts (S0-61b): a member's receipt moves that member's own
 //! registers, and only the member's other devices are notified.
@@ -99,9 +99,9 @@ impl Receipts {
         }
     }
 
-    /// Facts about the receipts: a read of private messages and one of groups'; receipts of many
-    /// members for one message share it. After a failure each user's and each group's facts are
-    /// read by themselves.
+    /// Facts about the receipts: a read of private messages, one of groups' and one of members;
+    /// receipts of many members for one message share them. After a failure each user's and each
+    /// group's facts are read by themselves.
     async fn facts(&self, items: &[ReceiptItem], deadline: Duration) -> ReceiptFacts {
         let mut needs = ReceiptNeeds::default();
         items
@@ -112,12 +112,7 @@ impl Receipts {
         let (places, messages, refused) = tokio::join!(
             self.places(needs.places, deadline),
             self.messages_at(needs.messages, deadline),
-            async {
-                match members.is_empty() {
-                    true => BTreeMap::new(),
-                    false => self.membership.refused(&members).await,
-                }
-            },
+            self.membership.unproved(&members, deadline),
         );
         facts.refused = refused;
         for (key, place) in places {

@@ -73,7 +73,7 @@ pub struct ReceiptFacts {
     /// Places that no store could read: whether there is a message is unknown.
     pub unread_places: BTreeMap<(UserId, MessageId), Refusal>,
     pub unread_messages: BTreeMap<(GroupId, Seq), Refusal>,
-    /// Users who may not acknowledge anything in a group.
+    /// Users who may not acknowledge anything in a group, or of whom no store says that they may.
     pub refused: BTreeMap<(GroupId, UserId), Refusal>,
 }
 

@@ -8,12 +8,13 @@ use api::v1;
 use backend::embedded::{Table, WriteBatch};
 use backend::hook::{Calls, Fault};
 use bytes::Bytes;
+use protocol::admission::MEMBER_BELIEVED_FOR;
 use protocol::frame::{Ack, AckItem, Acked, ServerFrame};
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::{Code, Placed, Platform, Seq};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::groups::CLOSED;
+use super::groups::{CLOSED, to_group};
 use super::world::*;
 use crate::Config;
 
@@ -420,6 +421,79 @@ async fn a_group_that_fails_refuses_the_receipts_there_alone() {
         assert_eq!(answers[0].refused[0].1.code, code);
         assert_eq!(answers[1].ids, [second.message.id]);
         world.faults.end(at);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_who_cannot_be_read_refuse_the_receipts_of_their_group_alone() {
+    for (fault, code) in FAILURES {
+        let world = world().await;
+        world.group_of(7, CLOSED, &[1, 2]).await;
+        world.group_of(8, CLOSED, &[1, 3]).await;
+        let first = world.say(7, 1, "hello").await;
+        let second = world.say(8, 1, "hello").await;
+        let receipts = [
+            receipt_of(2, ReceiptKind::Received, &[&first]),
+            receipt_of(3, ReceiptKind::Received, &[&second]),
+        ];
+        let members = Calls::to("groups").named("members_of").about(7);
+        world.faults.begin(members, fault);
+        let began = Instant::now();
+        let answers = world.acknowledge(&receipts).await;
+        assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
+        assert_eq!(answers[0].ids, []);
+        assert_eq!(answers[0].refused[0].1.code, code);
+        assert_eq!(answers[1].ids, [second.message.id]);
+        world.faults.end(members);
+        sleep(MEMBER_BELIEVED_FOR).await;
+        world.faults.calls("groups", "members_of");
+        let answers = world.acknowledge(&receipts).await;
+        assert_eq!(answers[0].ids, [first.message.id]);
+        assert_eq!(answers[1].ids, [second.message.id]);
+        let asked = world.faults.calls("groups", "members_of");
+        assert_eq!(asked, 1, "one for all");
+    }
+}
+
+// Sends are judged again by the writer, receipts by nobody.
+#[tokio::test(start_paused = true)]
+async fn a_stranger_acknowledges_nothing_while_no_store_knows_the_members() {
+    for (fault, code) in FAILURES {
+        let world = world().await;
+        world.group_of(7, CLOSED, &[1, 2]).await;
+        let placed = world.say(7, 1, "hello").await;
+        let members = Calls::to("groups").named("members_of");
+        world.faults.begin(members, fault);
+        world.faults.writes("conversations");
+        for kind in [ReceiptKind::Received, ReceiptKind::Read] {
+            let answers = world.acknowledge(&[receipt_of(3, kind, &[&placed])]).await;
+            assert_eq!(answers[0].ids, []);
+            assert_eq!(answers[0].refused[0].1.code, code);
+        }
+        assert_eq!(world.faults.writes("conversations"), 0);
+        let sent = world.submit_one(item(3, to_group(7, 1, "hello"))).await;
+        assert!(sent.is_ok(), "{sent:?}");
+        world.faults.end(members);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stranger_is_refused_though_no_store_says_that_there_is_a_group() {
+    for (fault, _) in FAILURES {
+        let world = world().await;
+        world.group_of(7, CLOSED, &[1, 2]).await;
+        let placed = world.say(7, 1, "hello").await;
+        let somebody = Calls::to("groups").named("present");
+        world.faults.begin(somebody, fault);
+        world.faults.writes("conversations");
+        let receipt = receipt_of(3, ReceiptKind::Read, &[&placed]);
+        let answers = world.acknowledge(&[receipt]).await;
+        assert_eq!(answers[0].ids, []);
+        assert_eq!(answers[0].refused[0].1.code, Code::Forbidden);
+        assert_eq!(world.faults.writes("conversations"), 0);
+        let sent = world.submit_one(item(3, to_group(7, 1, "hello"))).await;
+        assert_eq!(sent, Err(Code::Forbidden));
+        world.faults.end(somebody);
     }
 }
 
