@@ -19,7 +19,7 @@ use crate::{ConversationId, MessageId, SendId, Seq, SessionId, Timestamp, UserId
 pub struct LedgerEntry {
     pub message: MessageId,
     pub at: Timestamp,
-    /// Recipient's platform; `None` for events of the whole message.
+    /// Recipient's platform; `None` for events of the whole message, or of live sessions.
     pub target: Option<Target>,
     pub event: LedgerEvent,
 }

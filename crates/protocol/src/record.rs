@@ -270,7 +270,7 @@ pub(crate) fn letter_of(work: &Work) -> Option<Arc<str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::trace::MessageLife;
+    use crate::ledger::trace::{MessageLife, OpenObligation};
     use crate::ledger::{DeadReason, LedgerEntry, LedgerEvent};
     use crate::message::Content;
     use crate::{DeviceId, Options, Platform, Position, Recipient, SendId, Seq};
@@ -375,9 +375,10 @@ mod tests {
     }
 
     // A mailbox that refuses a user fails their platforms and their live sessions; both are in one
-    // letter, and the death of the latter bears no target.
+    // letter, and the death of the latter bears no target. Neither it nor its redrive is of the
+    // whole message.
     #[test]
-    fn live_sessions_of_a_redriven_letter_are_dead_no_more() {
+    fn live_sessions_of_a_letter_neither_end_nor_reopen_the_message() {
         let web = target(Platform::Web);
         let entry = |target, event| LedgerEntry {
             message: message().id,
@@ -397,10 +398,10 @@ mod tests {
             entries.extend(redriven);
             MessageLife::of(message().id, &entries)
         };
-        assert_eq!(life(true).dead, None);
-        assert!(
-            life(false).dead.is_some(),
-            "only an entry for them undoes it"
-        );
+        for life in [true, false].map(life) {
+            assert_eq!(life.dead, None);
+            assert!(!life.redriven);
+            assert!(life.open().contains(&OpenObligation::Target(web)));
+        }
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::group::Audience;
-use crate::keys::Topic;
+use crate::keys::{RETRY_TIERS, Topic};
 use crate::ledger::LedgerEntry;
 use crate::message::Target;
 use crate::presence::BoatLife;
@@ -32,6 +32,14 @@ impl Source {
         } else {
             format!("{self}-{:08x}", hash_of(targets))
         }
+    }
+
+    /// True for the name of a letter that a record of a retry topic became.
+    pub fn is_of_retry(letter: &str) -> bool {
+        (1..=RETRY_TIERS).any(|tier| {
+            let rest = letter.strip_prefix(Topic::Retry(tier).name());
+            rest.is_some_and(|rest| rest.starts_with('-'))
+        })
     }
 }
 
@@ -129,5 +137,32 @@ impl DeliveryTask {
     pub fn is_only_told(&self, user: UserId) -> bool {
         let message = &self.placed.message;
         message.from == user || message.content.change.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_letter_of_a_retry_is_known_by_its_name() {
+        let user = UserId::new(2).expect("positive");
+        let web = Target {
+            user,
+            platform: Platform::Web,
+        };
+        for topic in Topic::ALL {
+            let source = Source {
+                topic,
+                partition: 0,
+                offset: 4,
+            };
+            let is_retry = matches!(topic, Topic::Retry(_));
+            let both: [&[Target]; 2] = [&[], &[web]];
+            for targets in both {
+                let letter = source.letter(targets);
+                assert_eq!(Source::is_of_retry(&letter), is_retry, "{letter}");
+            }
+        }
     }
 }

@@ -9,6 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{DeadReason, FailureCause, LedgerEntry, LedgerEvent};
+use crate::delivery::Source;
 use crate::mailbox::MailLocation;
 use crate::message::Target;
 use crate::{ConversationId, MessageId, SendId, Seq, SessionId, Timestamp, UserId};
@@ -134,7 +135,7 @@ impl MessageLife {
         let mut entries: Vec<&LedgerEntry> =
             entries.iter().filter(|e| e.message == message).collect();
         entries.sort_by_key(|entry| entry.at);
-        let letters = Redriven::among(&entries);
+        let letters = Letters::among(&entries);
 
         let mut life = MessageLife {
             message,
@@ -169,7 +170,7 @@ impl MessageLife {
     fn read(
         &mut self,
         entry: &LedgerEntry,
-        redriven: &Redriven<'_>,
+        letters: &Letters<'_>,
         stored: &mut BTreeMap<Target, Timestamp>,
     ) {
         let at = entry.at;
@@ -219,8 +220,7 @@ impl MessageLife {
             (&LedgerEvent::Repeat { of }, _) if of == self.message => {}
             (&LedgerEvent::Repeat { of }, _) => self.repeat_of = Some(of),
             (LedgerEvent::Settled, _) => _ = self.settled_at.get_or_insert(at),
-            (LedgerEvent::Dead { letter, .. }, None) if redriven.is(letter, None) => {}
-            (LedgerEvent::Dead { reason, letter }, None) => {
+            (LedgerEvent::Dead { reason, letter }, None) if letters.ends_all(letter) => {
                 self.dead = Some(TraceLetter {
                     at,
                     reason: *reason,
@@ -234,7 +234,7 @@ impl MessageLife {
                 }
                 let stored = stored.get(&target).copied();
                 self.obligation(target)
-                    .read((at, target), event, redriven, stored);
+                    .read((at, target), event, letters, stored);
             }
         }
     }
@@ -359,32 +359,45 @@ impl MessageLife {
     }
 }
 
-/// Redriven dead letters; `whole` holds those of the whole message.
-struct Redriven<'a> {
+/// Dead letters of one message, by name.
+struct Letters<'a> {
     /// Letters, each with a target that was redriven. A target left out keeps its end.
-    all: BTreeSet<(&'a str, Option<Target>)>,
+    redriven: BTreeSet<(&'a str, Option<Target>)>,
+    /// Letters of the whole message, redriven or not.
     whole: BTreeSet<&'a str>,
 }
 
-impl<'a> Redriven<'a> {
-    fn among(entries: &[&'a LedgerEntry]) -> Redriven<'a> {
-        let mut all = BTreeSet::new();
-        let mut whole = BTreeSet::new();
+impl<'a> Letters<'a> {
+    fn among(entries: &[&'a LedgerEntry]) -> Letters<'a> {
+        let mut redriven = BTreeSet::new();
+        let (mut whole, mut partial) = (BTreeSet::new(), BTreeSet::new());
         for entry in entries {
             match (&entry.event, entry.target) {
                 (LedgerEvent::Redriven { letter }, target) => {
-                    _ = all.insert((letter.as_str(), target))
+                    _ = redriven.insert((letter.as_str(), target))
                 }
                 (LedgerEvent::Dead { letter, .. }, None) => _ = whole.insert(letter.as_str()),
+                (LedgerEvent::Dead { letter, .. }, Some(_)) => _ = partial.insert(letter.as_str()),
                 _ => {}
             }
         }
-        whole.retain(|letter| all.contains(&(letter, None)));
-        Redriven { all, whole }
+        // Live sessions are no target, so their death looks like that of the whole message. Their
+        // letter has targets besides, or is of a retry. A message without a place has no retries:
+        // it died as a whole, on a topic where it does not belong. Live sessions alone in a letter
+        // of topic `message` are not recognised (`retry_max` of 0, or a retry that was too large).
+        let has_place = entries.iter().any(|entry| is_of_place(&entry.event));
+        let is_of_live = |letter: &str| has_place && Source::is_of_retry(letter);
+        whole.retain(|&letter| !partial.contains(letter) && !is_of_live(letter));
+        Letters { redriven, whole }
     }
 
-    fn is(&self, letter: &str, target: Option<Target>) -> bool {
-        self.all.contains(&(letter, target))
+    fn is_redriven(&self, letter: &str, target: Option<Target>) -> bool {
+        self.redriven.contains(&(letter, target))
+    }
+
+    /// True if this letter ends every open part of the message.
+    fn ends_all(&self, letter: &str) -> bool {
+        self.whole.contains(letter) && !self.is_redriven(letter, None)
     }
 
     /// True if a redriven letter of the whole message is still under way: the record has not
@@ -396,7 +409,9 @@ impl<'a> Redriven<'a> {
             let picked = entries.iter().filter(|entry| pick(&entry.event));
             picked.map(|entry| entry.at).max()
         };
-        let whole = |letter: &String| self.whole.contains(letter.as_str());
+        let whole = |letter: &String| {
+            self.whole.contains(letter.as_str()) && self.is_redriven(letter, None)
+        };
         let died = latest(&|e| matches!(e, LedgerEvent::Dead { letter, .. } if whole(letter)));
         let Some(redriven) =
             latest(&|e| matches!(e, LedgerEvent::Redriven { letter } if whole(letter)))
@@ -408,12 +423,24 @@ impl<'a> Redriven<'a> {
     }
 }
 
+/// True for an event by which the writer handled the message at its place in the log.
+fn is_of_place(event: &LedgerEvent) -> bool {
+    matches!(
+        event,
+        LedgerEvent::Placed { .. }
+            | LedgerEvent::Changed { .. }
+            | LedgerEvent::Unchanged { .. }
+            | LedgerEvent::Listed { .. }
+            | LedgerEvent::Refused { .. }
+    )
+}
+
 impl Obligation {
     fn read(
         &mut self,
         (at, target): (Timestamp, Target),
         event: &LedgerEvent,
-        redriven: &Redriven<'_>,
+        letters: &Letters<'_>,
         stored: Option<Timestamp>,
     ) {
         match event {
@@ -432,7 +459,7 @@ impl Obligation {
             LedgerEvent::StoredOffline => self.end_with(TraceEnd::Stored { at }),
             LedgerEvent::ReachableBySync => self.end_with(TraceEnd::Reachable { at }),
             LedgerEvent::Dropped => self.end_with(TraceEnd::Dropped { at }),
-            LedgerEvent::Dead { letter, .. } if redriven.is(letter, Some(target)) => {}
+            LedgerEvent::Dead { letter, .. } if letters.is_redriven(letter, Some(target)) => {}
             LedgerEvent::Dead { reason, letter } => self.end_with(TraceEnd::Dead(TraceLetter {
                 at,
                 reason: *reason,

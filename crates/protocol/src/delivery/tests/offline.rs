@@ -1,5 +1,9 @@
 use super::*;
-use crate::ledger::{DeadReason, FailureCause};
+use crate::delivery::settle::{PartFailure, settle};
+use crate::keys::Topic;
+use crate::ledger::audit::{InFlight, MessageFate};
+use crate::ledger::trace::{MessageLife, OpenObligation};
+use crate::ledger::{DeadReason, FailureCause, LedgerEntry};
 
 // proves S1-11, S1-19: nobody is there, so it is stored by platform, and a notification task is made.
 #[test]
@@ -124,6 +128,75 @@ fn a_mailbox_that_always_refuses_ends_in_a_dead_letter() {
     assert_eq!(letter.name, at(6).letter(&[target(BOB, Platform::Web)]));
     assert_eq!(letter.owed[0].user, user(BOB));
     assert_eq!(letter.owed[0].platforms, [Platform::Web]);
+}
+
+// The sender's other session is on an unreachable boat, and the receiver's mailbox is away: two
+// retries, one of which dies.
+#[test]
+fn a_dead_retry_of_the_senders_sessions_leaves_the_receiver_in_flight() {
+    let (limits, now) = (DeliveryLimits::default(), Timestamp::from_millis(10_000));
+    let web = target(BOB, Platform::Web);
+    let failed = |user_number, platform, cause| PartFailure {
+        user: user(user_number),
+        platform,
+        cause,
+    };
+    let mirror = failed(ALICE, None, FailureCause::BoatUnreachable);
+    let untried = failed(BOB, Some(web.platform), FailureCause::MailboxUnavailable);
+    let placed = placed(1, BOB, Options::CHAT);
+    let event = LedgerEvent::Placed {
+        conversation: placed.conversation,
+        seq: placed.position.seq,
+        from: placed.message.from,
+        send_id: placed.message.send_id,
+        partition: 0,
+        offset: 0,
+    };
+    let task = DeliveryTask {
+        rev: 0,
+        owed: obligations(&placed, vec![web.platform]),
+        placed,
+        frame: Bytes::new(),
+        audience: None,
+        own_frames: Default::default(),
+        retry_count: 0,
+        first_at: now,
+        origin: None,
+        letter: None,
+        trace: None,
+        noted: Vec::new(),
+    };
+    let first = settle(at(0), &task, &[mirror, untried], now, &limits);
+    let [_, carrying] = &first.retries[..] else {
+        panic!("{first:?}");
+    };
+    let last = DeliveryTask {
+        retry_count: limits.retry_max,
+        ..task.clone()
+    };
+    let source = Source {
+        topic: Topic::Retry(5),
+        ..at(4)
+    };
+    let dead = settle(source, &last, &[mirror], now, &limits);
+    let letter = dead.letter.expect("no retry is left");
+    assert_eq!(letter.name, "retry-5-0-4");
+
+    let entry = |event| LedgerEntry {
+        message: id(1),
+        at: now,
+        target: None,
+        event,
+    };
+    let mut entries = vec![entry(event)];
+    entries.extend(first.ledger.iter().cloned());
+    entries.extend(dead.ledger);
+    entries.push(entry(LedgerEvent::Settled));
+    let life = MessageLife::of(id(1), &entries);
+    assert_eq!(life.open(), [OpenObligation::Target(web)]);
+    let mut carried = InFlight::default();
+    carried.add_targets(id(1), carrying.owed.iter().flat_map(Obligation::targets));
+    assert_eq!(MessageFate::of(&life, &carried), MessageFate::InFlight);
 }
 
 #[test]

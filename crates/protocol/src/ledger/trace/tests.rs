@@ -72,6 +72,13 @@ fn redriven(letter: &str) -> LedgerEvent {
     }
 }
 
+fn retried() -> LedgerEvent {
+    LedgerEvent::Retried {
+        attempt: 1,
+        tier: 2,
+    }
+}
+
 fn life(entries: &[LedgerEntry]) -> MessageLife {
     MessageLife::of(message(), entries)
 }
@@ -164,11 +171,7 @@ fn a_push_without_outcome_is_open_and_a_retry_too() {
         entry(3, None, LedgerEvent::Settled),
     ];
     assert_eq!(life(&entries).open(), [OpenObligation::Target(web)]);
-    let retried = LedgerEvent::Retried {
-        attempt: 1,
-        tier: 2,
-    };
-    entries.push(entry(4, Some(web), retried));
+    entries.push(entry(4, Some(web), retried()));
     assert_eq!(life(&entries).open(), [OpenObligation::Target(web)]);
     assert_eq!(
         verdict(&life(&entries))[1],
@@ -279,6 +282,66 @@ fn a_dead_letter_of_the_whole_ends_every_part() {
 }
 
 #[test]
+fn live_sessions_in_a_letter_of_targets_end_no_other_part() {
+    let [web, other] = [target(2, WEB), target(3, WEB)];
+    let life = life(&[
+        entry(1, None, placed(1)),
+        entry(2, Some(web), retried()),
+        entry(3, Some(other), dead("a")),
+        entry(3, None, dead("a")),
+        entry(3, None, LedgerEvent::Settled),
+    ]);
+    assert_eq!(life.dead, None);
+    assert_eq!(life.open(), [OpenObligation::Target(web)]);
+}
+
+#[test]
+fn a_dead_retry_of_live_sessions_ends_no_other_part() {
+    let web = target(2, WEB);
+    let life = life(&[
+        entry(1, None, placed(1)),
+        entry(2, Some(web), retried()),
+        entry(3, None, dead("retry-2-0-4")),
+        entry(3, None, LedgerEvent::Settled),
+    ]);
+    assert_eq!(life.dead, None);
+    assert_eq!(life.open(), [OpenObligation::Target(web)]);
+}
+
+#[test]
+fn a_redrive_of_live_sessions_reopens_no_message() {
+    let web = target(2, WEB);
+    let mut entries = vec![
+        entry(1, None, placed(1)),
+        entry(2, Some(web), dead("a")),
+        entry(2, None, dead("a")),
+        entry(2, None, dead("retry-2-0-4")),
+        entry(3, None, LedgerEvent::Settled),
+    ];
+    assert!(life(&entries).is_settled());
+    entries.push(entry(9, None, redriven("retry-2-0-4")));
+    assert!(life(&entries).is_settled());
+    entries.push(entry(9, Some(web), redriven("a")));
+    entries.push(entry(9, None, redriven("a")));
+    assert_eq!(life(&entries).open(), [OpenObligation::Target(web)]);
+    entries.push(entry(12, Some(web), LedgerEvent::StoredOffline));
+    assert!(life(&entries).is_settled());
+}
+
+/// A record without a place does not belong on a retry topic, and nobody tries it again.
+#[test]
+fn a_message_without_a_place_is_dead_on_a_retry_topic_too() {
+    let mut entries = vec![
+        entry(1, None, dead("retry-2-0-4")),
+        entry(1, None, LedgerEvent::Settled),
+    ];
+    assert!(life(&entries).dead.is_some());
+    assert!(life(&entries).is_settled());
+    entries.push(entry(9, None, redriven("retry-2-0-4")));
+    assert_eq!(life(&entries).open(), [OpenObligation::Message]);
+}
+
+#[test]
 fn two_positions_of_one_message_are_told() {
     let life = life(&[
         entry(1, None, placed(1)),
@@ -298,10 +361,7 @@ fn any_event() -> impl Strategy<Value = (Option<Target>, LedgerEvent)> {
             cause: FailureCause::NoAck,
             attempt: 0
         }),
-        Just(LedgerEvent::Retried {
-            attempt: 1,
-            tier: 1
-        }),
+        Just(retried()),
         Just(LedgerEvent::Acked { session: session() }),
         Just(LedgerEvent::StoredOffline),
         Just(LedgerEvent::Fetched { session: session() }),
@@ -314,6 +374,8 @@ fn any_event() -> impl Strategy<Value = (Option<Target>, LedgerEvent)> {
         4 => (someone, of_target).prop_map(|(target, event)| (Some(target), event)),
         1 => Just((None, placed(1))),
         1 => Just((None, LedgerEvent::Settled)),
+        1 => Just((None, dead("a"))),
+        1 => Just((None, dead("retry-2-0-4"))),
     ]
 }
 
