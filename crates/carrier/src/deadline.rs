@@ -4,6 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use backend::Error;
+use tokio::time::Instant;
 
 use crate::Config;
 
@@ -15,6 +16,12 @@ pub(crate) struct StoreDeadline(Duration);
 impl StoreDeadline {
     pub(crate) fn new(config: &Config) -> StoreDeadline {
         StoreDeadline(config.store_timeout)
+    }
+
+    /// Deadline of calls that end by `until`, too.
+    pub(crate) fn until(self, until: Instant) -> StoreDeadline {
+        let rest = until.saturating_duration_since(Instant::now());
+        StoreDeadline(self.0.min(rest))
     }
 
     /// Runs a call under the deadline. A call that takes too long counts as unavailable: whether it

@@ -72,6 +72,39 @@ async fn messages_of_512_groups_stay_in_the_group_while_a_timeline_takes_150_ms(
     assert_eq!(world.faults.items("timeline", "push"), RECORDS);
 }
 
+/// More groups than are pushed at once: each write waits for the fill tokens and for the timelines, 200 ms each.
+#[tokio::test(start_paused = true)]
+async fn caches_that_hang_cost_a_write_of_100_groups_less_than_a_second() {
+    const GROUPS_OF_BOB: usize = 100;
+    let mut world = World::without_carrier(Config::default()).await;
+    (world.sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)).await;
+    for number in 0..GROUPS_OF_BOB {
+        world.wish_of(number, create([BOB])).await;
+    }
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    world.stop().await;
+    let pushed = world.boat.pushed_to(20).len();
+    for number in 0..GROUPS_OF_BOB {
+        let mut message = world.for_group(ALICE, None);
+        message.to = Recipient::Group(group(number));
+        world.accept_of(message).await;
+    }
+    for cache in [TIMELINE, CACHE.named("find"), CACHE.named("keep")] {
+        world.faults.begin(cache, Fault::Hang);
+    }
+    let began = world.now();
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    let took = world.since(began);
+    assert_eq!(world.boat.pushed_to(20).len(), pushed + GROUPS_OF_BOB);
+    let writes = world.faults.calls("messages", "save") as u32;
+    assert!(
+        took < Duration::from_secs(1) * writes,
+        "{took:?} for {writes} writes"
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn recalls_in_512_groups_are_deleted_together() {
     let mut world = World::without_carrier(Config::default()).await;

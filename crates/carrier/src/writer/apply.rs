@@ -1,6 +1,7 @@
 //! Applies a plan: stages in order, the effects of a stage side by side.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use backend::cache::{CacheLookup, CacheRecord};
 use backend::timeline::TimelineEntry;
@@ -15,9 +16,12 @@ use tokio::time::Instant;
 
 use super::stamping::Stamping;
 use super::{Halt, WriteFailure, Writer};
+use crate::deadline::StoreDeadline;
 
 /// Groups whose timelines are pushed at once.
 const TOGETHER: usize = 64;
+/// Time of a lazy effect, for all its groups together: a cache that hangs slows a write down, and stalls none.
+const LAZY_TIME: Duration = Duration::from_millis(200);
 
 /// Cache entries of groups, with their fill tokens, from before anything is written.
 type Permits = Vec<(GroupId, CacheLookup)>;
@@ -107,6 +111,7 @@ impl Writer {
 
     async fn call(&self, effect: Effect, applied: &Applied) -> Result<Yield, WriteFailure> {
         let (backends, stores) = (&self.backends, self.stores);
+        let lazily = Instant::now() + LAZY_TIME;
         match effect {
             Effect::Group(change) => {
                 let members = change.update.members.iter();
@@ -121,9 +126,13 @@ impl Writer {
                 stores.within(touched).await?;
             }
             Effect::Invalidate(invalidations) => {
-                self.invalidate(&invalidations).await.map_err(Halt::Store)?;
+                let invalidated = self.invalidate(&invalidations, stores).await;
+                invalidated.map_err(Halt::Store)?;
             }
-            Effect::Permits(groups) => return Ok(Yield::Permits(self.permits(groups).await)),
+            Effect::Permits(groups) => {
+                let permits = self.permits(groups, lazily).await;
+                return Ok(Yield::Permits(permits));
+            }
             Effect::Messages(rows) => {
                 let saved = backends.messages.save(rows);
                 stores.within(saved).await.map_err(refused)?;
@@ -140,8 +149,8 @@ impl Writer {
                 self.heads.write(&heads).await?;
                 return Ok(Yield::Heads(heads));
             }
-            Effect::Renew(groups) => self.renew(groups, applied).await,
-            Effect::Timeline(entries) => self.push(entries).await,
+            Effect::Renew(groups) => self.renew(groups, applied, lazily).await,
+            Effect::Timeline(entries) => self.push(entries, lazily).await,
             Effect::ListRows(rows) => {
                 let saved = backends.conversations.save(rows);
                 stores.within(saved).await?;
@@ -178,10 +187,10 @@ impl Writer {
         Ok(())
     }
 
-    async fn permits(&self, groups: Vec<GroupId>) -> Permits {
+    async fn permits(&self, groups: Vec<GroupId>, until: Instant) -> Permits {
         let keys: Vec<CacheKey> = groups.iter().map(|group| CacheKey::Group(*group)).collect();
         let found = self.backends.cache.find(&keys);
-        let found = self.stores.each(keys.len(), found).await;
+        let found = self.stores.until(until).each(keys.len(), found).await;
         let found = groups.into_iter().zip(found);
         let found = found.filter_map(|(group, found)| match found {
             Ok(found) => Some((group, found)),
@@ -196,7 +205,12 @@ impl Writer {
     /// Renews the cache entries of groups, where there are some, so that a returning member finds the newest head
     /// without a store. An entry that somebody else was quicker with is invalidated: they may not have seen the last
     /// stamp of the head. No record depends on it: whoever routes a delivery invalidates stale entries first.
-    async fn renew(&self, groups: Vec<(GroupId, ChangedPlaces)>, applied: &Applied) {
+    async fn renew(
+        &self,
+        groups: Vec<(GroupId, ChangedPlaces)>,
+        applied: &Applied,
+        until: Instant,
+    ) {
         let changes: BTreeMap<GroupId, ChangedPlaces> = groups.into_iter().collect();
         let renewed = applied.permits.iter().filter_map(|(group, found)| {
             let head = *applied.heads.get(&ConversationId::Group(*group))?;
@@ -209,7 +223,7 @@ impl Writer {
             return;
         }
         let kept = self.backends.cache.keep(entries);
-        let kept = self.stores.each(keys.len(), kept).await;
+        let kept = self.stores.until(until).each(keys.len(), kept).await;
         let mut stale = Vec::new();
         for (key, kept) in keys.into_iter().zip(kept) {
             match kept {
@@ -218,26 +232,31 @@ impl Writer {
                 Err(error) => not_renewed(&error),
             }
         }
-        if let Err(error) = self.invalidate(&stale).await {
+        if let Err(error) = self.invalidate(&stale, self.stores.until(until)).await {
             not_renewed(&error);
         }
     }
 
-    async fn invalidate(&self, invalidations: &[Invalidation]) -> Result<(), Error> {
+    async fn invalidate(
+        &self,
+        invalidations: &[Invalidation],
+        stores: StoreDeadline,
+    ) -> Result<(), Error> {
         if invalidations.is_empty() {
             return Ok(());
         }
         let forgotten = self.backends.cache.forget(invalidations);
-        let forgotten = self.stores.each(invalidations.len(), forgotten).await;
+        let forgotten = stores.each(invalidations.len(), forgotten).await;
         forgotten.into_iter().collect()
     }
 
     /// Pushes the newest messages of groups to where pages are read first. It is a cache: what is not there is read from
     /// history, and no group waits for another's.
-    async fn push(&self, entries: Vec<(GroupId, Vec<TimelineEntry>)>) {
+    async fn push(&self, entries: Vec<(GroupId, Vec<TimelineEntry>)>, until: Instant) {
         let timeline = &self.backends.timeline;
         let pushes = stream::iter(entries).map(async |(group, entries)| {
-            let pushed = self.stores.within(timeline.push(group, entries)).await;
+            let stores = self.stores.until(until);
+            let pushed = stores.within(timeline.push(group, entries)).await;
             if let Err(error) = pushed {
                 tracing::warn!(%error, source = %error.source, %group, "not in the timeline");
                 metrics::counter!("carrier_timeline_failures_total").increment(1);

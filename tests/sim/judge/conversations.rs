@@ -1,0 +1,75 @@
+//! Conversations and lists as the disk has them.
+
+use protocol::{ConversationId, UserId};
+use tests::conversations::{StoredConversations, StoredRegisters};
+use tests::model::Model;
+
+use crate::world::World;
+
+impl World {
+    /// Conversations of the disk, and of the log.
+    pub(crate) fn stored(&self, model: &Model) -> StoredConversations {
+        let disk = &self.disk;
+        let mut stored = StoredConversations::new();
+        for ((of, rev), row) in &disk.changes {
+            let changes = &mut stored.entry(*of).or_default().changes;
+            changes.push((*rev, row.changed.asked.id));
+        }
+        for ((of, seq), overlay) in &disk.altered {
+            let overlays = &mut stored.entry(*of).or_default().overlays;
+            overlays.insert(*seq, overlay.clone());
+        }
+        for (of, head) in &disk.heads {
+            stored.entry(*of).or_default().rev = head.rev;
+        }
+        let mut users: Vec<UserId> = self.devices.iter().map(|device| device.user).collect();
+        users.sort_unstable();
+        users.dedup();
+        for of in disk
+            .registers
+            .keys()
+            .map(|(_, of)| of)
+            .chain(model.talks.keys())
+        {
+            let conversation = stored.entry(*of).or_default();
+            match *of {
+                ConversationId::Group(number) => {
+                    let group = self.group(number);
+                    let members = users.iter().filter_map(|user| {
+                        let member = group.as_ref()?.members.get(*user)?;
+                        Some((*user, (member.role, member.since)))
+                    });
+                    conversation.members = members.collect();
+                }
+                ConversationId::Private { low, high } => {
+                    let registers = [low, high].map(|user| (user, self.registers(user, *of)));
+                    conversation.registers = registers.into();
+                }
+                ConversationId::System(_) => {}
+            }
+        }
+        stored
+    }
+
+    fn registers(&self, user: UserId, of: ConversationId) -> StoredRegisters {
+        let registers = self.disk.registers_of(user, of);
+        let hidden = self.disk.hidden.get(&(user, of)).into_iter();
+        let arranged = registers.arranged;
+        StoredRegisters {
+            read: registers.read,
+            cleared: registers.cleared.seq,
+            is_pinned: arranged.is_some_and(|(_, arranged)| arranged.pinned),
+            hidden: hidden.flat_map(|all| all.values().copied()).collect(),
+        }
+    }
+
+    /// Checks each device's list, once all devices came back. Skipped where the machine lost reads
+    /// that devices still know.
+    pub(crate) fn judge_lists(&self, model: &Model) -> Result<(), String> {
+        if self.reads_lost {
+            return Ok(());
+        }
+        let read = |user, conversation| self.disk.registers_of(user, conversation).read;
+        self.evidence().judge_lists(model, read)
+    }
+}

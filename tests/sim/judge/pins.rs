@@ -1,0 +1,50 @@
+//! Pins, as stations list them.
+
+use std::collections::BTreeSet;
+
+use protocol::UserId;
+use protocol::frame::{SyncAnswer, SyncQuery};
+use tests::app::Said;
+use tests::model::Model;
+
+use crate::reading::Asked;
+use crate::world::World;
+
+impl World {
+    /// Checks that stations list the pins of the log, for each user who may read them.
+    pub(crate) fn judge_pins(&mut self, model: &Model) -> Result<(), String> {
+        let users: BTreeSet<UserId> = self.devices.iter().map(|device| device.user).collect();
+        for (&conversation, talk) in &model.talks {
+            for &user in &users {
+                let Some(mut expected) = talk.pins_of(conversation, user) else {
+                    continue;
+                };
+                // The server does not hide: devices do.
+                let view = talk.view();
+                expected
+                    .iter_mut()
+                    .for_each(|said| said.clone_from(&view[said.seq.0 as usize - 1]));
+                let query = SyncQuery::Pins {
+                    conversation,
+                    before: None,
+                    limit: 0,
+                };
+                let answer = self.read_rest(user, &query, &mut Asked::new(self.now));
+                let Ok(SyncAnswer::Pins(page)) = answer else {
+                    return Err(format!("{user} is told of pins: {answer:?}"));
+                };
+                let pins = page.messages.iter().map(|placed| {
+                    let marks = page.marks.get(&placed.position.seq).cloned();
+                    Said::of(placed, marks)
+                });
+                let pins: Vec<Said> = pins.collect();
+                if pins != expected {
+                    return Err(format!(
+                        "{user} is told of pins {pins:?} of {conversation}, the log says {expected:?}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
