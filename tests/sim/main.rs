@@ -37,9 +37,10 @@ mod writer;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use mutate::{Kind, Mutation};
+use mutate::{Mutation, STORED};
 use oracle::Tally;
 use plan::{Plan, Sabotage};
+use protocol::writer::EffectKind;
 use rand::rngs::StdRng;
 use scenes::{SCENES, Scene};
 use world::World;
@@ -214,13 +215,13 @@ const HARMLESS: u64 = 150;
 /// early handover.
 #[test]
 fn every_effect_left_out_or_late_is_found() {
-    let without = Kind::ALL.into_iter().filter(|kind| !kind.is_lazy());
+    let without = STORED.into_iter().filter(|kind| !kind.is_lazy());
     let without = without.map(Mutation::Without);
     // Not among them, as no world can see it: heads behind list rows, unless a device asks in between, and in 20,000
     // worlds none did; the group, its lists and its invalidations among each other, as all come before the next part.
     let moved = [
-        Mutation::Behind(Kind::Messages),
-        Mutation::Behind(Kind::Changes),
+        Mutation::Behind(EffectKind::Messages),
+        Mutation::Behind(EffectKind::Changes),
         Mutation::EarlyHandover,
     ];
     let all = without.chain(moved);
@@ -235,8 +236,8 @@ fn every_effect_left_out_or_late_is_found() {
 /// Promises of effects: each may be applied again, and a lazy one may be missing.
 #[test]
 fn effects_may_be_repeated_and_lazy_ones_left_out() {
-    let twice = Kind::ALL.map(Mutation::Twice).into_iter();
-    let lazy = Kind::ALL.into_iter().filter(|kind| kind.is_lazy());
+    let twice = STORED.map(Mutation::Twice).into_iter();
+    let lazy = STORED.into_iter().filter(|kind| kind.is_lazy());
     for mutation in twice.chain(lazy.map(Mutation::Without)) {
         let found = findings(0..HARMLESS, Some(Sabotage::Planned(mutation)));
         assert_eq!(found.first(), None, "{mutation:?}");

@@ -11,78 +11,40 @@ use protocol::group::{Group, Member, Role};
 use protocol::history::Version;
 use protocol::record::{TaskRecord, Work};
 use protocol::unread::Tally;
-use protocol::writer::{Effect, Facts, HeadMove, ListOpKind, Plan, Stage, Undecided};
+use protocol::writer::{Effect, EffectKind, Facts, HeadMove, ListOpKind, Plan, Stage, Undecided};
 use protocol::{ConversationId, Seq};
 
 use crate::plan::Sabotage;
 use crate::world::World;
 
 /// Kinds of effects that these worlds have a store for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Group,
-    Touch,
-    Invalidate,
-    Permits,
-    Messages,
-    Changes,
-    Heads,
-    Renew,
-    ListRows,
-    ListOps,
-}
-
-impl Kind {
-    pub(crate) const ALL: [Kind; 10] = [
-        Kind::Group,
-        Kind::Touch,
-        Kind::Invalidate,
-        Kind::Permits,
-        Kind::Messages,
-        Kind::Changes,
-        Kind::Heads,
-        Kind::Renew,
-        Kind::ListRows,
-        Kind::ListOps,
-    ];
-
-    /// `None` for effects without a store here.
-    fn of(effect: &Effect) -> Option<Kind> {
-        match effect {
-            Effect::Group(_) => Some(Kind::Group),
-            Effect::Touch { .. } => Some(Kind::Touch),
-            Effect::Invalidate(_) => Some(Kind::Invalidate),
-            Effect::Permits(_) => Some(Kind::Permits),
-            Effect::Messages(_) => Some(Kind::Messages),
-            Effect::Changes(_) => Some(Kind::Changes),
-            Effect::Recalled(_) | Effect::Timeline(_) => None,
-            Effect::Heads(_) => Some(Kind::Heads),
-            Effect::Renew(_) => Some(Kind::Renew),
-            Effect::ListRows(_) => Some(Kind::ListRows),
-            Effect::ListOps { .. } => Some(Kind::ListOps),
-        }
-    }
-
-    /// True for effects that only fill caches: no answer is wrong without them.
-    pub(crate) fn is_lazy(self) -> bool {
-        matches!(self, Kind::Permits | Kind::Renew)
-    }
-}
+pub(crate) const STORED: [EffectKind; 10] = [
+    EffectKind::Group,
+    EffectKind::Touch,
+    EffectKind::Invalidate,
+    EffectKind::Permits,
+    EffectKind::Messages,
+    EffectKind::Changes,
+    EffectKind::Heads,
+    EffectKind::Renew,
+    EffectKind::ListRows,
+    EffectKind::ListOps,
+];
 
 /// A plan that differs from the one that was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutation {
-    Without(Kind),
-    Twice(Kind),
+    Without(EffectKind),
+    Twice(EffectKind),
     /// The stage of this effect comes one later.
-    Behind(Kind),
+    Behind(EffectKind),
     /// Sessions get events before the last stage.
     EarlyHandover,
 }
 
 impl Mutation {
     fn apply(self, plan: &mut Plan) {
-        let has = |kind| move |effect: &Effect| Kind::of(effect) == Some(kind);
+        let has = |kind| move |effect: &Effect| effect.kind() == kind;
         match self {
             Mutation::Without(kind) => {
                 for stage in &mut plan.stages {
@@ -99,7 +61,7 @@ impl Mutation {
                 }
             }
             Mutation::Behind(kind) => {
-                let has_atoms = |stage: &Stage| stage.0.iter().any(|e| Kind::of(e).is_some());
+                let has_atoms = |stage: &Stage| stage.0.iter().any(|e| STORED.contains(&e.kind()));
                 plan.stages.retain(has_atoms);
                 let stages = &plan.stages;
                 let at = stages

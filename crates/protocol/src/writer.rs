@@ -44,8 +44,8 @@ pub use self::facts::{ChangeKey, Facts, Missing, ROUNDS_MAX, SendKey};
 use self::layout::Layout;
 pub use self::parts::Parts;
 pub use self::plan::{
-    ChangedPlaces, DeadRecord, Effect, GroupChange, Handover, HeadMove, ListOp, ListOpKind, Plan,
-    RecordOutcome, Repeat, Stage, TimelineEntry, stamp_holds,
+    ChangedPlaces, DeadRecord, Effect, EffectKind, GroupChange, Handover, HeadMove, ListOp,
+    ListOpKind, Plan, RecordOutcome, Stage, TimelineEntry, stamp_holds,
 };
 pub use self::retry::{RetryFailure, retry};
 use crate::event::Encode;

@@ -41,7 +41,8 @@ pub struct Plan {
 #[derive(Debug)]
 pub struct Stage(pub Vec<Effect>);
 
-/// One kind of call.
+/// One kind of call. It may be applied again: an earlier version never replaces a later one, a register only grows, and
+/// a position of a cache holds one value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// A group after a command: members first, settings last.
@@ -71,39 +72,49 @@ pub enum Effect {
     },
 }
 
-/// Reason why an effect may be applied again.
+/// Kind of an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Repeat {
-    /// An earlier version never replaces a later one.
-    Later,
-    /// A register that only grows.
-    Grows,
-    /// The same position holds the same value.
-    Cache,
-    /// The effect only reads.
-    Read,
+pub enum EffectKind {
+    Group,
+    Touch,
+    Invalidate,
+    Permits,
+    Messages,
+    Changes,
+    Recalled,
+    Heads,
+    Renew,
+    Timeline,
+    ListRows,
+    ListOps,
+}
+
+impl EffectKind {
+    /// True where a failure is counted and stalls nobody: such effects fill caches, and no answer is wrong without them.
+    pub const fn is_lazy(self) -> bool {
+        matches!(
+            self,
+            EffectKind::Permits | EffectKind::Renew | EffectKind::Timeline
+        )
+    }
 }
 
 impl Effect {
-    pub const fn repeat(&self) -> Repeat {
+    pub const fn kind(&self) -> EffectKind {
         match self {
-            Effect::Group(_)
-            | Effect::Messages(_)
-            | Effect::Changes(_)
-            | Effect::Heads(_)
-            | Effect::ListRows(_) => Repeat::Later,
-            Effect::Touch { .. } | Effect::Recalled(_) | Effect::ListOps { .. } => Repeat::Grows,
-            Effect::Invalidate(_) | Effect::Renew(_) | Effect::Timeline(_) => Repeat::Cache,
-            Effect::Permits(_) => Repeat::Read,
+            Effect::Group(_) => EffectKind::Group,
+            Effect::Touch { .. } => EffectKind::Touch,
+            Effect::Invalidate(_) => EffectKind::Invalidate,
+            Effect::Permits(_) => EffectKind::Permits,
+            Effect::Messages(_) => EffectKind::Messages,
+            Effect::Changes(_) => EffectKind::Changes,
+            Effect::Recalled(_) => EffectKind::Recalled,
+            Effect::Heads(_) => EffectKind::Heads,
+            Effect::Renew(_) => EffectKind::Renew,
+            Effect::Timeline(_) => EffectKind::Timeline,
+            Effect::ListRows(_) => EffectKind::ListRows,
+            Effect::ListOps { .. } => EffectKind::ListOps,
         }
-    }
-
-    /// True where a failure is counted and stalls nobody: nothing wrong is told without the effect.
-    pub const fn is_lazy(&self) -> bool {
-        matches!(
-            self,
-            Effect::Permits(_) | Effect::Renew(_) | Effect::Timeline(_)
-        )
     }
 
     /// Dates a write that lists compare with a client's version; false for the others.

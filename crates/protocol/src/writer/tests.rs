@@ -545,7 +545,7 @@ fn stages_keep_the_order_of_the_table() {
         let numbers: Vec<u8> = stages.map(|stage| order(&stage.0[0])).collect();
         assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
     }
-    let lazy = |effect: &Effect| effect.is_lazy();
+    let lazy = |effect: &Effect| effect.kind().is_lazy();
     assert!(
         plans
             .iter()
