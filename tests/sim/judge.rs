@@ -1,8 +1,7 @@
 //! The judge: invariants of every world, while it runs and at its end.
 
-mod changes;
-mod groups;
-mod lists;
+mod conversations;
+mod pins;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,11 +51,6 @@ impl Judge {
             true => _ = self.asked.insert(id),
             false => _ = self.accepted.entry(send_id).or_insert(id),
         }
-    }
-
-    /// Ids accepted for sends that the writer may still refuse.
-    pub(crate) fn asked(&self) -> impl Iterator<Item = MessageId> {
-        self.asked.iter().copied()
     }
 
     pub(crate) fn repeat(&mut self, copy: MessageId, first: MessageId) {
@@ -135,12 +129,19 @@ impl World {
         self.judge_ledger()?;
         let tally = self.judge_traces()?;
         let model = self.model();
-        self.judge_changes(&model)?;
-        self.judge_groups(&model)?;
-        self.evidence().judge_views(&model)?;
-        self.judge_registers(&model)?;
+        self.judge_pins(&model)?;
+        let (stored, evidence) = (self.stored(&model), self.evidence());
+        evidence.judge_changes(&model, &stored)?;
+        evidence.judge_overlays(&model, &stored)?;
+        evidence.judge_fates(&model, &stored, |id| {
+            self.carrier.life > 1 || self.witness.failed.contains(&id)
+        })?;
+        evidence.judge_groups(&model, &stored)?;
+        evidence.judge_views(&model)?;
+        evidence.judge_registers(&model, &stored)?;
+        // A crash of the whole machine may lose the last reads.
         if !self.reads_lost {
-            self.judge_reads()?;
+            evidence.judge_reads(&stored)?;
         }
         self.judge_writer()?;
         Ok(tally)
@@ -159,8 +160,9 @@ impl World {
     /// Judges again, once all devices reconnected and new ones synced from nothing.
     pub(crate) fn judge_return(&self) -> Result<(), String> {
         let model = self.model();
-        self.evidence().judge_views(&model)?;
-        self.judge_registers(&model)?;
+        let (stored, evidence) = (self.stored(&model), self.evidence());
+        evidence.judge_views(&model)?;
+        evidence.judge_registers(&model, &stored)?;
         match self.plan.lists_miss_rows() {
             true => Ok(()),
             false => self.judge_lists(&model),

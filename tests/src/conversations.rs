@@ -70,7 +70,8 @@ impl StoredConversation {
                         let membership = (member.role, member.since);
                         conversation.members.insert(user, membership);
                     }
-                } else if of.other_than(user).is_some() {
+                }
+                if of.other_than(user).is_some() {
                     let registers = StoredRegisters::read(backends, user, of).await?;
                     conversation.registers.insert(user, registers);
                 }
@@ -183,18 +184,18 @@ impl Evidence<'_> {
         Ok(())
     }
 
-    /// Checks against the log how far users cleared, what they hid and what they pinned.
+    /// Checks against the log how far users cleared, what they hid and what they pinned, in private
+    /// conversations.
     pub fn judge_registers(
         &self,
         model: &Model,
         stored: &StoredConversations,
     ) -> Result<(), String> {
-        for (conversation, talk) in &model.talks {
-            let registers = stored
-                .get(conversation)
-                .into_iter()
-                .flat_map(|it| &it.registers);
-            for (user, registers) in registers {
+        let private = model.talks.iter();
+        let private = private.filter(|(of, _)| matches!(of, ConversationId::Private { .. }));
+        for (conversation, talk) in private {
+            let stored = stored.get(conversation);
+            for (user, registers) in stored.into_iter().flat_map(|it| &it.registers) {
                 judge_registers_of(*user, *conversation, talk, registers)?;
             }
         }

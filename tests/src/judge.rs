@@ -21,6 +21,7 @@ use protocol::record::{Task, Work};
 use protocol::{ConversationId, MessageId, Recipient, Seq, UserId};
 use server::settings::Settings;
 
+use crate::conversations::StoredConversation;
 use crate::evidence::Evidence;
 use crate::model::{Model, Talk};
 
@@ -29,7 +30,7 @@ const ALL: usize = 100_000;
 /// Records of the log read at a time.
 const PAGE: usize = 500;
 
-type Rows = BTreeMap<(Owner, MessageId), MessageRow>;
+pub type Rows = BTreeMap<(Owner, MessageId), MessageRow>;
 
 /// Judges over the parts as the services have them.
 pub(crate) struct Judges<'a> {
@@ -60,16 +61,9 @@ impl<'a> Judges<'a> {
         self.audit().await?;
         let log = accepted(self.backends).await.map_err(text)?;
         let users: BTreeSet<UserId> = log.iter().flat_map(users_of).collect();
-        let model = Model::of(&log);
-        let groups = model
-            .talks
-            .keys()
-            .filter_map(|conversation| match conversation {
-                ConversationId::Group(group) => Some(Owner::Group(*group)),
-                ConversationId::Private { .. } | ConversationId::System(_) => None,
-            });
-        let owners = users.iter().map(|user| Owner::User(*user)).chain(groups);
-        let rows = self.rows(owners).await.map_err(text)?;
+        let mut model = Model::of(&log);
+        let rows = rows(self.backends, &users, model.talks.keys()).await;
+        let rows = rows.map_err(text)?;
         let evidence = Evidence {
             rows: &rows,
             ledger: &BTreeMap::new(),
@@ -82,21 +76,20 @@ impl<'a> Judges<'a> {
         };
         evidence.judge_history()?;
         let late = self.late(&log).await.map_err(text)?;
+        model.talks.retain(|of, _| !late.contains(of));
+        let talks = model.talks.keys().copied();
+        let stored = StoredConversation::read(self.backends, talks, &users).await;
+        let stored = stored.map_err(text)?;
+        evidence.judge_changes(&model, &stored)?;
+        evidence.judge_overlays(&model, &stored)?;
+        evidence.judge_groups(&model, &stored)?;
+        evidence.judge_registers(&model, &stored)?;
         for (conversation, talk) in &model.talks {
-            if late.contains(conversation) {
-                continue;
-            }
-            match *conversation {
-                ConversationId::Private { low, high } => {
-                    for owner in [low, high] {
-                        judge_order(Owner::User(owner), *conversation, talk, &rows)?;
-                        self.judge_row(owner, *conversation, talk).await?;
-                    }
+            if let ConversationId::Private { low, high } = *conversation {
+                for owner in [low, high] {
+                    judge_order(owner, *conversation, talk, &rows)?;
+                    self.judge_row(owner, *conversation, talk).await?;
                 }
-                ConversationId::Group(group) => {
-                    judge_order(Owner::Group(group), *conversation, talk, &rows)?;
-                }
-                ConversationId::System(_) => {}
             }
         }
         self.examine(users).await
@@ -109,17 +102,6 @@ impl<'a> Judges<'a> {
             true => Ok(()),
             false => Err(format!("the audit says {report:?}")),
         }
-    }
-
-    async fn rows(&self, owners: impl Iterator<Item = Owner>) -> backend::Result<Rows> {
-        let mut rows = BTreeMap::new();
-        for owner in owners {
-            let (messages, all) = (&self.backends.messages, IdRange::default());
-            for row in messages.find(owner, all, Order::Forward, ALL).await? {
-                rows.insert((owner, row.id()), row);
-            }
-        }
-        Ok(rows)
     }
 
     /// Conversations with a message that was a dead letter once: it may have its place later than
@@ -175,12 +157,12 @@ impl<'a> Judges<'a> {
 
 /// Checks that history has the messages of the log, in its order.
 fn judge_order(
-    owner: Owner,
+    owner: UserId,
     conversation: ConversationId,
     talk: &Talk,
     rows: &Rows,
 ) -> Result<(), String> {
-    let own = rows.values().filter(|row| row.owner == owner);
+    let own = rows.values().filter(|row| row.owner == Owner::User(owner));
     let own = own.filter(|row| row.placed.conversation == conversation);
     let mut got: Vec<(Seq, MessageId)> = own.map(|row| (row.seq(), row.id())).collect();
     got.sort_unstable();
@@ -189,9 +171,33 @@ fn judge_order(
     match got == expected {
         true => Ok(()),
         false => Err(format!(
-            "history of {owner:?} has {got:?} of {conversation}, the log {expected:?}"
+            "history of {owner} has {got:?} of {conversation}, the log {expected:?}"
         )),
     }
+}
+
+/// Messages of these users, and of the groups among these conversations.
+///
+/// # Errors
+/// The store does not answer.
+pub async fn rows(
+    backends: &Backends,
+    users: &BTreeSet<UserId>,
+    conversations: impl IntoIterator<Item = &ConversationId>,
+) -> backend::Result<Rows> {
+    let groups = conversations.into_iter().filter_map(|of| match of {
+        ConversationId::Group(group) => Some(Owner::Group(*group)),
+        ConversationId::Private { .. } | ConversationId::System(_) => None,
+    });
+    let owners = users.iter().copied().map(Owner::User).chain(groups);
+    let (mut rows, all) = (Rows::new(), IdRange::default());
+    for owner in owners {
+        let messages = backends.messages.find(owner, all, Order::Forward, ALL);
+        for row in messages.await? {
+            rows.insert((owner, row.id()), row);
+        }
+    }
+    Ok(rows)
 }
 
 /// Audits the books from their beginning, as an operator does.

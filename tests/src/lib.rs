@@ -3,6 +3,7 @@
 
 pub mod actions;
 pub mod app;
+pub mod conversations;
 pub mod core_device;
 pub mod crowd;
 pub mod evidence;

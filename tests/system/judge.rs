@@ -2,28 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::history::{IdRange, Order};
 use protocol::ledger::LedgerEntry;
 use protocol::ledger::trace::MessageLife;
-use protocol::message_row::{MessageRow, Owner};
 use protocol::record::Work;
-use protocol::{ConversationId, MessageId, Seq, UserId};
+use protocol::{ConversationId, MessageId, UserId};
+use tests::conversations::{StoredConversation, StoredConversations};
 use tests::core_device::CoreDevice;
 use tests::evidence::Evidence;
-use tests::judge;
+use tests::judge::{self, Rows};
 use tests::model::Model;
 
 use crate::world::World;
 
-/// Upper bound of the rows of a user.
-const ALL: usize = 100_000;
-
 /// Stores of a world, read as a whole.
 struct Stores {
     log: Vec<Work>,
-    rows: BTreeMap<(Owner, MessageId), MessageRow>,
+    rows: Rows,
     ledger: BTreeMap<MessageId, Vec<LedgerEntry>>,
-    reads: BTreeMap<(UserId, ConversationId), Seq>,
+    conversations: StoredConversations,
 }
 
 impl Stores {
@@ -32,37 +28,16 @@ impl Stores {
         let log = judge::accepted(backends).await?;
         let users: BTreeSet<UserId> = world.devices.iter().map(|it| it.lock().user).collect();
         let conversations: BTreeSet<ConversationId> = log.iter().filter_map(conversation).collect();
-        let mut keys = Vec::new();
-        for user in &users {
-            let theirs = conversations
-                .iter()
-                .filter(|of| of.other_than(*user).is_some());
-            keys.extend(theirs.map(|of| (*user, *of)));
-        }
-        let mut rows = BTreeMap::new();
-        for user in users {
-            let (owner, all) = (Owner::User(user), IdRange::default());
-            let found = backends.messages.find(owner, all, Order::Forward, ALL);
-            for row in found.await? {
-                rows.insert((owner, row.id()), row);
-            }
-        }
-        let mut reads = BTreeMap::new();
-        for (user, conversation) in keys {
-            let registers = backends
-                .conversations
-                .registers(&[(user, conversation)])
-                .await?;
-            reads.insert((user, conversation), registers[0].read_seq);
-        }
+        let rows = judge::rows(backends, &users, &conversations).await?;
         let ids: Vec<MessageId> = log.iter().filter_map(accepted).collect();
         let entries = backends.ledger.trace(&ids).await?;
         let ledger = ids.into_iter().zip(entries).collect();
+        let conversations = StoredConversation::read(backends, conversations, &users).await?;
         Ok(Stores {
             log,
             rows,
             ledger,
-            reads,
+            conversations,
         })
     }
 }
@@ -133,13 +108,18 @@ impl World {
         evidence.judge_history()?;
         evidence.judge_ledger()?;
         let model = Model::of(&stores.log);
+        let stored = &stores.conversations;
+        evidence.judge_changes(&model, stored)?;
+        evidence.judge_overlays(&model, stored)?;
+        evidence.judge_fates(&model, stored, |_| !self.plan.is_quiet())?;
+        evidence.judge_groups(&model, stored)?;
         evidence.judge_views(&model)?;
+        evidence.judge_registers(&model, stored)?;
+        evidence.judge_reads(stored)?;
         // Only devices that synced when all was quiet have a current list.
         if count == self.devices.len() {
-            let read = |user, conversation| stores.reads.get(&(user, conversation));
-            evidence.judge_lists(&model, |user, of| {
-                read(user, of).copied().unwrap_or_default()
-            })?;
+            let read = |user, of| Some(stored.get(&of)?.registers.get(&user)?.read);
+            evidence.judge_lists(&model, |user, of| read(user, of).unwrap_or_default())?;
         }
         Ok((accepted.len() + asked.len()) as u64)
     }

@@ -133,6 +133,11 @@ impl Plan {
         }
     }
 
+    /// True if nothing fails and nothing ends.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.faults.is_empty() && self.deaths == 0.0 && self.failed == 0.0
+    }
+
     /// Risks of each life of a host.
     pub(crate) const fn risks(&self) -> Risks {
         Risks {
