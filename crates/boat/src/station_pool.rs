@@ -205,8 +205,8 @@ impl StationPool {
         Ok(response.unanswered)
     }
 
-    /// Returns the page as the complete frame for the client: the station's answer is passed on
-    /// unchanged.
+    /// Returns the page as the complete frame for the client. Fields of the answer that this boat
+    /// does not know are dropped: boats are upgraded first.
     pub(crate) async fn sync(&self, call: &SyncCall) -> Result<Bytes, Refusal> {
         let request = v1::SyncCall::from(call);
         let page = ask!(self, sync, self.lane_of(call.session), request).await?;
