@@ -216,10 +216,10 @@ const BESIDE: [(&str, &str); 16] = [
     ("crates/protocol/src/change.rs", "ChangeRequest"),
     ("crates/protocol/src/change.rs", "OrderedChange"),
     ("crates/protocol/src/change.rs", "ChangeRow"),
-    ("crates/protocol/src/change/ruling.rs", "Known"),
-    ("crates/protocol/src/writer/draft.rs", "Changing"),
+    ("crates/protocol/src/change/ruling.rs", "RulingFacts"),
+    ("crates/protocol/src/writer/draft.rs", "ChangeDraft"),
     // A message of a group that was handled before: what pages show of it.
-    ("crates/protocol/src/writer/draft.rs", "Placing"),
+    ("crates/protocol/src/writer/draft.rs", "MessageDraft"),
     // Pages, lists and waiting mail: read later, by whoever comes.
     ("crates/protocol/src/writer/plan.rs", "TimelineEntry"),
     ("crates/protocol/src/frame.rs", "Summary"),

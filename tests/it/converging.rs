@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use client::core::{SendStatus, Shown};
+use client::core::{SendStatus, ShownMessage};
 use client::{Client, ClientError, Event, SendTicket};
 use futures_util::future::join_all;
 use protocol::change::{ChangeKind, ListArrangement};
@@ -160,7 +160,7 @@ impl Living {
             .extend(wrong.map(|wrong| format!("{wrong}, in {of:?}")));
     }
 
-    fn shown(&mut self, shown: Shown) -> Option<String> {
+    fn shown(&mut self, shown: ShownMessage) -> Option<String> {
         let (of, seq) = (shown.placed.conversation, shown.placed.position.seq);
         if self.app.has(of, seq) {
             return Some(format!("shows {seq} again"));

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::core::{Shown, Snapshot};
+use client::core::{ShownMessage, Snapshot};
 use protocol::change::{MessageChange, MessageMarks, OrderedChange};
 use protocol::message::Content;
 use protocol::{ConversationId, MessageId, Placed, SendId, Seq, UserId};
@@ -69,7 +69,7 @@ pub fn nothing_of(kind: i32) -> Content {
 
 impl App {
     /// Shows a message. Returns a finding if that is wrong.
-    pub fn show(&mut self, shown: Shown) -> Option<String> {
+    pub fn show(&mut self, shown: ShownMessage) -> Option<String> {
         let talk = self.talks.entry(shown.placed.conversation).or_default();
         let expected = talk.up_to.next();
         let said = Said::of(&shown.placed, shown.marks);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use client::core::{
     Action, CatchUp, Change, ConnectionState, Core, Event, FollowedRow, Limits, Reset, SendStatus,
-    Settings, Shown, Snapshot,
+    Settings, ShownMessage, Snapshot,
 };
 use protocol::frame::ClientFrame;
 use protocol::message::Content;
@@ -276,7 +276,7 @@ impl CoreDevice {
         }
     }
 
-    fn show(&mut self, shown: Shown, now: Timestamp) {
+    fn show(&mut self, shown: ShownMessage, now: Timestamp) {
         let (number, conversation) = (shown.number, shown.placed.conversation);
         let wrong = self.app.show(shown);
         self.judge_shown(conversation, wrong);

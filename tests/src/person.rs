@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend::clock::Clock;
-use client::core::{CatchUp, ConnectionState, Limits, Origin, SendStatus, Shown};
+use client::core::{CatchUp, ConnectionState, Limits, Origin, SendStatus, ShownMessage};
 use client::{Client, ClientConfig, Dial, Event, Events, SendTicket};
 use protocol::change::{ChangeKind, OrderedChange};
 use protocol::frame::Summary;
@@ -186,7 +186,7 @@ impl Device {
     }
 
     /// Next message that this device did not send itself.
-    pub async fn hear(&mut self) -> Shown {
+    pub async fn hear(&mut self) -> ShownMessage {
         self.next("a message", |event| match event {
             Event::Message(shown) if shown.origin != Origin::OwnHere => Some(shown),
             Event::Gap { .. } | Event::Reset(_) => panic!("something is missing"),
@@ -306,7 +306,7 @@ impl Device {
     }
 }
 
-pub fn text(shown: &Shown) -> String {
+pub fn text(shown: &ShownMessage) -> String {
     String::from_utf8_lossy(&shown.placed.message.content.data).into_owned()
 }
 

@@ -13,7 +13,7 @@ use backend::clock::SystemClock;
 use backend::tls::{CertificateFiles, Certificates, TlsVersion, server_config};
 use boat::listener::client_stream::{ByteStream, ClientStream, Socket};
 use boat::listener::upgrade;
-use boat::stack::{Received, Tls, Wire};
+use boat::stack::{ClientInput, Tls, Wire};
 use hyper::upgrade::OnUpgrade;
 use rustls::ServerConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -114,17 +114,17 @@ async fn converse(stream: &mut ByteStream, wire: &mut Wire) -> io::Result<()> {
 fn echo(wire: &mut Wire) -> bool {
     while let Some(received) = wire.next_frame() {
         match received {
-            Received::Frame(frame) => wire.send(&frame),
-            Received::Text(text) => wire.send_text(&text),
-            Received::Refused(refusal) => {
+            ClientInput::Frame(frame) => wire.send(&frame),
+            ClientInput::Text(text) => wire.send_text(&text),
+            ClientInput::Refused(refusal) => {
                 wire.close(refusal.code);
                 return false;
             }
-            Received::Violation(violation) => {
+            ClientInput::Violation(violation) => {
                 wire.close_as(violation.close_code(), &violation.to_string());
                 return false;
             }
-            Received::End => return false,
+            ClientInput::End => return false,
         }
     }
     true

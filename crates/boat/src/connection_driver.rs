@@ -24,8 +24,8 @@ use crate::connection_loop::ReadyQueue;
 use crate::listener::IncomingClient;
 use crate::memory;
 use crate::metrics::Metrics;
-use crate::stack::{Received, Wire};
-use crate::traced::SendTraces;
+use crate::stack::{ClientInput, Wire};
+use crate::traces::SendTraces;
 
 /// Frames handled in one turn, before other connections get theirs.
 const FRAMES_A_TURN: usize = 64;
@@ -194,7 +194,7 @@ impl ConnectionDriver {
                 // The first frame was the hello; any other ends the session.
                 self.wire.set_frame_bytes_max(self.boat.frame_bytes_max());
             }
-            if received == Received::End {
+            if received == ClientInput::End {
                 self.handle_end(now);
                 continue;
             }
@@ -204,16 +204,16 @@ impl ConnectionDriver {
             let state = &mut *self.connection.lock();
             let session = &mut state.session;
             match received {
-                Received::Frame(frame) => {
+                ClientInput::Frame(frame) => {
                     self.boat.metrics.frames_in.increment(1);
                     hear_frame(session, frame, &self.boat, &mut self.traced, now);
                 }
-                Received::Refused(refusal) => refuse_frame(session, refusal, &self.boat, now),
-                Received::Violation(violation) => {
+                ClientInput::Refused(refusal) => refuse_frame(session, refusal, &self.boat, now),
+                ClientInput::Violation(violation) => {
                     refuse_frame(session, violation.into(), &self.boat, now);
                 }
                 // Wires of a boat accept no text.
-                Received::Text(_) | Received::End => {}
+                ClientInput::Text(_) | ClientInput::End => {}
             }
             if session.is_closed() {
                 // The session's last frames go out first.

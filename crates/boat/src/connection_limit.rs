@@ -23,11 +23,11 @@ pub(crate) struct ConnectionLimit {
     refusals_max: usize,
     refused: Counter,
     refused_by_address: Counter,
-    taken: Mutex<Taken>,
+    taken: Mutex<LimitUsage>,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct LimitUsage {
     connections: usize,
     refusals: usize,
     by_address: HashMap<AddressKey, usize>,
@@ -92,7 +92,7 @@ impl ConnectionLimit {
         Some((self.permit(Place::Refusal), Some(refusal)))
     }
 
-    fn check(&self, taken: &Taken, address: AddressKey) -> Option<Refusal> {
+    fn check(&self, taken: &LimitUsage, address: AddressKey) -> Option<Refusal> {
         let count = taken.by_address.get(&address).copied().unwrap_or(0);
         (count >= self.per_address_max).then(|| {
             self.refused_by_address.increment(1);
@@ -109,7 +109,7 @@ impl ConnectionLimit {
     }
 }
 
-impl Taken {
+impl LimitUsage {
     fn add(&mut self, address: Option<AddressKey>) {
         if let Some(address) = address {
             *self.by_address.entry(address).or_default() += 1;

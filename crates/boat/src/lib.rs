@@ -31,7 +31,7 @@ mod start;
 mod station_pool;
 mod station_queues;
 mod timer_wheel;
-mod traced;
+mod traces;
 mod tracer;
 mod urgent;
 

@@ -7,4 +7,4 @@ mod wire;
 
 pub use outbox::Outbox;
 pub use tls::Tls;
-pub use wire::{Received, Wire};
+pub use wire::{ClientInput, Wire};

@@ -14,12 +14,12 @@ use crate::deadline::{self, StoreDeadline};
 pub(crate) struct Platforms {
     devices: Arc<dyn DeviceStore>,
     stores: StoreDeadline,
-    known: LruCache<UserId, Known>,
+    known: LruCache<UserId, PlatformEntry>,
     keep: std::time::Duration,
     known_for: std::time::Duration,
 }
 
-struct Known {
+struct PlatformEntry {
     platforms: Vec<Platform>,
     until: Timestamp,
 }
@@ -65,7 +65,7 @@ impl Platforms {
                 now + self.keep
             };
             loaded.insert(user, platforms.clone());
-            self.known.put(user, Known { platforms, until });
+            self.known.put(user, PlatformEntry { platforms, until });
         }
         Ok(loaded)
     }

@@ -7,7 +7,7 @@
 
 mod burials;
 mod mutes;
-mod pending;
+mod push_queue;
 mod settle;
 mod spans;
 
@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::burials::{Burial, Burials};
 use self::mutes::Mutes;
-use self::pending::{Pending, Waiting};
+use self::push_queue::{PendingPush, PushQueue};
 use self::settle::{AttemptEnd, AttemptOutcome, Recorded, Recording, Registry};
 use self::spans::{calling, record_call};
 use crate::config::Config;
@@ -66,9 +66,9 @@ pub(crate) struct Horn {
     bytes: usize,
     offsets: OffsetTracker,
     collapse: Collapse,
-    waiting: Waiting,
+    waiting: PushQueue,
     calls: JoinSet<Result<(), ProviderError>>,
-    called: HashMap<Id, Pending>,
+    called: HashMap<Id, PendingPush>,
     /// Partitions to give up once their calls have ended.
     revoked: Vec<Partition>,
     /// Deadline by which the revoked partitions are given up.
@@ -123,7 +123,7 @@ impl Horn {
             bytes: 0,
             offsets: OffsetTracker::default(),
             collapse: Collapse::new(config.collapse_max),
-            waiting: Waiting::default(),
+            waiting: PushQueue::default(),
             calls: JoinSet::new(),
             called: HashMap::new(),
             revoked: Vec::new(),
@@ -327,7 +327,7 @@ impl Horn {
             }
         };
         let notification = task.notification;
-        let pending = Pending {
+        let pending = PendingPush {
             source,
             key,
             value,
@@ -371,7 +371,7 @@ impl Horn {
         }
     }
 
-    fn call(&mut self, pending: &Pending) -> Id {
+    fn call(&mut self, pending: &PendingPush) -> Id {
         let (provider, metrics) = (self.provider.clone(), self.metrics.clone());
         let mutes = self.mutes.clone();
         let wait = self.timeout;
@@ -430,7 +430,7 @@ impl Horn {
         }
     }
 
-    fn fail(&mut self, mut pending: Pending, error: ProviderError) {
+    fn fail(&mut self, mut pending: PendingPush, error: ProviderError) {
         pending.failed_first.get_or_insert_with(|| self.clock.now());
         let chance = self.entropy.next();
         let next = self

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::check::Check;
 pub use self::clocks::{Clocks, LogClock, Reading};
-pub use self::flow::{Backlog, ClosedMinutes, Letters, Progress, Waiting};
+pub use self::flow::{Backlog, ClosedMinutes, Letters, Progress, WaitingLetters};
 pub use self::limits::{OpenFiles, Space};
 pub use self::parts::{Answer, Deviation, Members, Readiness, Tables, Topics};
 pub use self::probe::{ProcessProbe, UnknownProcess, Unreachable};

@@ -6,7 +6,7 @@ mod check;
 mod doctor;
 pub mod environment;
 mod files;
-pub mod lifted;
+pub mod load_limits;
 mod limits;
 mod schema;
 mod secret;

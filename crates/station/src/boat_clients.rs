@@ -41,11 +41,11 @@ const DENIED_MAX: usize = 1024;
 pub(crate) struct BoatClients {
     connector: Connector,
     clock: Arc<dyn Clock>,
-    known: Mutex<Known>,
+    known: Mutex<BoatTable>,
     deadline: Duration,
 }
 
-struct Known {
+struct BoatTable {
     /// Lives with a lease, and those without one that may still live, or are probed again.
     clients: BTreeMap<BoatLife, BoatChannel>,
     obituary: BoatLiveness,
@@ -67,7 +67,7 @@ impl BoatClients {
         BoatClients {
             connector,
             clock,
-            known: Mutex::new(Known {
+            known: Mutex::new(BoatTable {
                 clients: BTreeMap::new(),
                 obituary: BoatLiveness::new(LEASE_PATIENCE, AGAIN, DENIED_MAX),
             }),
@@ -163,7 +163,7 @@ impl BoatClients {
             None => known.obituary.handle_silent(now, &life),
         };
         if is_over {
-            let Known { clients, obituary } = &mut *known;
+            let BoatTable { clients, obituary } = &mut *known;
             clients.retain(|life, _| obituary.remembers(life));
             tracing::info!(boat = %life.boat, incarnation = %life.incarnation, "a boat's life is over");
         }

@@ -19,7 +19,7 @@ const PART: usize = 4;
 
 /// Input from the client.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Received {
+pub enum ClientInput {
     Frame(Bytes),
     /// Not a valid frame: the client gets the refusal, then a close.
     Text(Bytes),
@@ -133,13 +133,13 @@ impl Wire {
     }
 
     /// Returns the next complete frame. Answers pings and closes on the way.
-    pub fn next_frame(&mut self) -> Option<Received> {
+    pub fn next_frame(&mut self) -> Option<ClientInput> {
         let received = self.next_plain_frame();
         if received.is_none() && !self.is_closing && self.has_ended() {
             self.stop_reading();
             // The client's close is answered with ours.
             self.has_closed |= !self.has_failed;
-            return Some(Received::End);
+            return Some(ClientInput::End);
         }
         received
     }
@@ -149,7 +149,7 @@ impl Wire {
         self.has_failed || self.tls.as_ref().is_some_and(|tls| tls.has_ended())
     }
 
-    fn next_plain_frame(&mut self) -> Option<Received> {
+    fn next_plain_frame(&mut self) -> Option<ClientInput> {
         if self.partial.is_empty() {
             return None;
         }
@@ -158,13 +158,13 @@ impl Wire {
             Framing::LengthPrefix => {
                 let mut frames = Frames::new(self.frame_bytes_max as usize);
                 match frames.decode(&mut self.partial) {
-                    Ok(frame) => frame.map(Received::Frame),
-                    Err(FrameError::Refused(refusal)) => Some(Received::Refused(refusal)),
-                    Err(FrameError::Io(_)) => Some(Received::End),
+                    Ok(frame) => frame.map(ClientInput::Frame),
+                    Err(FrameError::Refused(refusal)) => Some(ClientInput::Refused(refusal)),
+                    Err(FrameError::Io(_)) => Some(ClientInput::End),
                 }
             }
         };
-        if let Some(Received::Frame(frame)) = &mut received
+        if let Some(ClientInput::Frame(frame)) = &mut received
             && frame.len() * PART < self.allocated as usize
         {
             // A frame that is held, like a send until it is accepted, must not pin the whole read.
@@ -178,7 +178,7 @@ impl Wire {
         received
     }
 
-    fn next_message(&mut self) -> Option<Received> {
+    fn next_message(&mut self) -> Option<ClientInput> {
         let rules = Rules {
             message_bytes_max: self.frame_bytes_max as usize,
             takes_text: self.takes_text,
@@ -189,8 +189,8 @@ impl Wire {
             };
             match reader.next(&mut self.partial, &rules) {
                 Ok(None) => return None,
-                Ok(Some(Event::Binary(frame))) => return Some(Received::Frame(frame)),
-                Ok(Some(Event::Text(text))) => return Some(Received::Text(text)),
+                Ok(Some(Event::Binary(frame))) => return Some(ClientInput::Frame(frame)),
+                Ok(Some(Event::Text(text))) => return Some(ClientInput::Text(text)),
                 Ok(Some(Event::Pong)) => {}
                 Ok(Some(Event::Ping(payload))) if self.waiting() < PONGS_MAX => {
                     websocket::put_pong(&payload, self.plain.bytes_mut());
@@ -198,9 +198,9 @@ impl Wire {
                 Ok(Some(Event::Ping(_))) => {}
                 Ok(Some(Event::Close(code))) => {
                     self.put_close(code, "");
-                    return Some(Received::End);
+                    return Some(ClientInput::End);
                 }
-                Err(violation) => return Some(Received::Violation(violation)),
+                Err(violation) => return Some(ClientInput::Violation(violation)),
             }
         }
     }
@@ -333,10 +333,10 @@ fn bound(bytes: usize) -> u32 {
 }
 
 /// True if nothing behind this input is read.
-fn ends(received: Option<&Received>) -> bool {
+fn ends(received: Option<&ClientInput>) -> bool {
     match received {
-        Some(Received::Refused(_) | Received::Violation(_) | Received::End) => true,
-        Some(Received::Frame(_) | Received::Text(_)) | None => false,
+        Some(ClientInput::Refused(_) | ClientInput::Violation(_) | ClientInput::End) => true,
+        Some(ClientInput::Frame(_) | ClientInput::Text(_)) | None => false,
     }
 }
 
@@ -374,12 +374,12 @@ mod tests {
         let received = wire.next_frame();
         assert_eq!(
             received,
-            Some(Received::Frame(Bytes::from_static(b"frame")))
+            Some(ClientInput::Frame(Bytes::from_static(b"frame")))
         );
         assert_eq!(wire.next_frame(), None);
         assert_eq!(said(&mut wire), b"\x8a\x011\x8a\x012");
         wire.receive(&mut [frame(8, b"\x03\xe9"), frame(2, b"late")].concat());
-        assert_eq!(wire.next_frame(), Some(Received::End));
+        assert_eq!(wire.next_frame(), Some(ClientInput::End));
         assert_eq!(wire.next_frame(), None);
         wire.close(Code::Reconnect);
         assert_eq!(said(&mut wire), b"\x88\x02\x03\xe9");
@@ -389,16 +389,16 @@ mod tests {
     fn text_is_for_wires_that_take_it() {
         let mut wire = Wire::websocket(MAX);
         wire.receive(&mut frame(1, b"hello"));
-        let violation = Some(Received::Violation(Violation::Text));
+        let violation = Some(ClientInput::Violation(Violation::Text));
         assert_eq!(wire.next_frame(), violation);
         assert_eq!(wire.next_frame(), None);
 
         let mut wire = Wire::websocket(MAX).with_text();
         wire.receive(&mut [frame(1, b"hello"), frame(1, b"\xff"), frame(1, b"late")].concat());
-        let text = Some(Received::Text(Bytes::from_static(b"hello")));
+        let text = Some(ClientInput::Text(Bytes::from_static(b"hello")));
         assert_eq!(wire.next_frame(), text);
         wire.send_text(b"hello");
-        let violation = Some(Received::Violation(Violation::NotUtf8));
+        let violation = Some(ClientInput::Violation(Violation::NotUtf8));
         assert_eq!(wire.next_frame(), violation);
         assert_eq!(wire.next_frame(), None);
         wire.close_as(Violation::NotUtf8.close_code(), "");
@@ -414,7 +414,7 @@ mod tests {
             assert!(
                 matches!(
                     received,
-                    Some(Received::Refused(_) | Received::Violation(_))
+                    Some(ClientInput::Refused(_) | ClientInput::Violation(_))
                 ),
                 "{received:?}"
             );
@@ -434,7 +434,7 @@ mod tests {
             let received = wire.next_frame();
             assert_eq!(
                 received,
-                Some(Received::Frame(Bytes::from_static(b"hello")))
+                Some(ClientInput::Frame(Bytes::from_static(b"hello")))
             );
             wire.send(b"answer");
             assert!(said(&mut wire).ends_with(b"answer"));
@@ -458,7 +458,7 @@ mod tests {
                 bytes.extend(frame(9, &[1; 100]));
             }
             wire.receive(&mut bytes);
-            let Some(Received::Frame(frame)) = wire.next_frame() else {
+            let Some(ClientInput::Frame(frame)) = wire.next_frame() else {
                 panic!("a frame");
             };
             assert_eq!(frame.is_unique(), leaves, "{len}");
@@ -488,7 +488,7 @@ mod tests {
                 false => [vec![9], vec![7; 9]].concat(),
             };
             wire.receive(&mut bytes);
-            assert!(matches!(wire.next_frame(), Some(Received::Frame(_))));
+            assert!(matches!(wire.next_frame(), Some(ClientInput::Frame(_))));
         }
     }
 }

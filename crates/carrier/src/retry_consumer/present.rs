@@ -60,11 +60,11 @@ struct Answers<T> {
 }
 
 /// Answers by key, and the error behind one of the failures.
-type Read<K, T> = (Vec<(K, Answer<T>)>, Option<Error>);
+type KeyedAnswers<K, T> = (Vec<(K, Answer<T>)>, Option<Error>);
 
 /// Facts, and the errors of rows that cannot be read.
 #[derive(Default)]
-struct Known {
+struct FactResults {
     facts: Facts,
     damaged_rows: BTreeMap<(Owner, MessageId), String>,
     damaged_overlays: BTreeMap<(ConversationId, Seq), String>,
@@ -74,7 +74,7 @@ struct Known {
     failure: Option<Error>,
 }
 
-impl Known {
+impl FactResults {
     /// Error of a row among these.
     fn damage(&self, missing: &Missing) -> Option<&String> {
         let mut rows = missing.rows.iter();
@@ -102,7 +102,7 @@ impl Present {
     /// of each kind are asked, so that each call brings some retries forward. A failed question
     /// about many keys is followed by one about each, begun within `ALONE_TIME`.
     pub(super) async fn decide(&self, due: &[Due<'_>], until: Instant) -> Decisions {
-        let (mut known, mut deliveries) = (Known::default(), Deliveries::new());
+        let (mut known, mut deliveries) = (FactResults::default(), Deliveries::new());
         // Rows and roles, then what became of the messages there.
         let (missing, _) = decided(due, &known, &mut deliveries);
         self.read(&missing, &mut known, until).await;
@@ -120,7 +120,7 @@ impl Present {
         }
     }
 
-    async fn read(&self, missing: &Missing, known: &mut Known, until: Instant) {
+    async fn read(&self, missing: &Missing, known: &mut FactResults, until: Instant) {
         let (rows, overlays, roles) = tokio::join!(
             self.rows(missing, until),
             self.overlays(missing, until),
@@ -157,7 +157,7 @@ impl Present {
         &self,
         missing: &Missing,
         until: Instant,
-    ) -> Read<(Owner, MessageId), Option<MessageRow>> {
+    ) -> KeyedAnswers<(Owner, MessageId), Option<MessageRow>> {
         let is_users = |key: &(Owner, MessageId)| matches!(key.0, Owner::User(_));
         let (of_users, of_groups): (Vec<_>, Vec<_>) =
             missing.rows.iter().copied().partition(is_users);
@@ -177,7 +177,7 @@ impl Present {
         &self,
         missing: &Missing,
         until: Instant,
-    ) -> Read<(ConversationId, Seq), protocol::change::Overlay> {
+    ) -> KeyedAnswers<(ConversationId, Seq), protocol::change::Overlay> {
         let (changes, stores) = (&*self.backends.changes, self.stores);
         let asked = missing
             .overlays
@@ -198,7 +198,7 @@ impl Present {
         &self,
         missing: &Missing,
         until: Instant,
-    ) -> Read<(GroupId, UserId), Option<protocol::group::Role>> {
+    ) -> KeyedAnswers<(GroupId, UserId), Option<protocol::group::Role>> {
         let groups = &*self.backends.groups;
         let mut keys: BTreeMap<GroupId, Vec<(GroupId, UserId)>> = BTreeMap::new();
         for (group, user) in &missing.roles {
@@ -286,7 +286,7 @@ impl<T> Answers<T> {
 /// rest that a store did not answer for.
 fn decided(
     due: &[Due<'_>],
-    known: &Known,
+    known: &FactResults,
     deliveries: &mut Deliveries,
 ) -> (Missing, BTreeSet<Source>) {
     let (mut missing, mut failed) = (Missing::default(), BTreeSet::new());

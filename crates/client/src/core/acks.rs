@@ -6,7 +6,7 @@ use protocol::frame::{Ack, AckItem, Acked, ClientFrame};
 use protocol::receipt::ReceiptKind;
 use protocol::{ConversationId, MessageId, Seq, Timestamp};
 
-use super::snapshot::Kept;
+use super::snapshot::ConversationProgress;
 use super::{Limits, Out};
 
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(super) struct Acks {
 }
 
 impl Acks {
-    pub(super) fn new(conversations: &BTreeMap<ConversationId, Kept>) -> Acks {
+    pub(super) fn new(conversations: &BTreeMap<ConversationId, ConversationProgress>) -> Acks {
         let mut acks = Acks::default();
         for (&conversation, kept) in conversations {
             if let Some((seq, id)) = kept.read

@@ -91,7 +91,7 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A message, once, in the order of its conversation. The user's own come, too: see `origin`.
-    Message(Shown),
+    Message(ShownMessage),
     /// Recall, edit or reaction on a message shown before. Each once, in the order of the
     /// conversation's changes.
     Changed {
@@ -143,7 +143,7 @@ impl Event {
 
 /// Message as the application gets it: each once, in the order of its conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct ShownMessage {
     /// Running number of shown items: pass it to `handle_taken`.
     pub number: u64,
     pub placed: Placed,

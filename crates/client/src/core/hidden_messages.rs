@@ -18,24 +18,24 @@ use super::{Core, Event};
 
 /// Hidden messages of one conversation.
 #[derive(Debug, Default)]
-pub(super) struct Hidden {
+pub(super) struct HiddenMessages {
     seqs: BTreeSet<Seq>,
     /// Number of the last hiding handed to the application.
     told: u64,
-    asked: Option<Asked>,
+    asked: Option<HiddenQuery>,
 }
 
 /// Query under way.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct HiddenQuery {
     after: u64,
     /// Number of the last hiding when the query was sent; the answer may lack later ones.
     known: u64,
 }
 
-impl Hidden {
-    pub(super) fn new(seqs: BTreeSet<Seq>, told: u64) -> Hidden {
-        Hidden {
+impl HiddenMessages {
+    pub(super) fn new(seqs: BTreeSet<Seq>, told: u64) -> HiddenMessages {
+        HiddenMessages {
             seqs,
             told,
             asked: None,
@@ -90,7 +90,7 @@ impl Core {
             return;
         }
         let (after, known) = (track.hidden.told, track.kept.hidden_known);
-        track.hidden.asked = Some(Asked { after, known });
+        track.hidden.asked = Some(HiddenQuery { after, known });
         let query = SyncQuery::Hidden {
             conversation,
             after,
@@ -163,7 +163,7 @@ impl Core {
     pub(super) fn hidden_behind(&mut self, conversation: ConversationId, end: Seq) {
         let track = self.track(conversation);
         let gone = track.hidden.seqs.split_off(&end.next());
-        track.hidden = Hidden::new(std::mem::take(&mut track.hidden.seqs), 0);
+        track.hidden = HiddenMessages::new(std::mem::take(&mut track.hidden.seqs), 0);
         (track.kept.hidden, track.kept.hidden_known) = (0, 0);
         if !gone.is_empty() && self.settings.acks {
             self.out.change(SavedChange::HiddenUpTo(conversation, end));

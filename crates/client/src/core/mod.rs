@@ -40,11 +40,11 @@ use protocol::{
 };
 
 pub use action::{
-    Action, CatchUp, ConnectionState, Event, Origin, Reset, SendStatus, Settings, Shown,
+    Action, CatchUp, ConnectionState, Event, Origin, Reset, SendStatus, Settings, ShownMessage,
 };
 pub use limits::Limits;
 pub use link::reconnect_pause;
-pub use snapshot::{Account, Change, Cursor, FollowedRow, Kept, OutboxRow, Snapshot};
+pub use snapshot::{Account, Change, Cursor, FollowedRow, ConversationProgress, OutboxRow, Snapshot};
 
 use acks::Acks;
 use credentials::Credentials;
@@ -554,7 +554,7 @@ impl Core {
         }
     }
 
-    fn keep(&mut self, conversation: ConversationId, kept: Kept) {
+    fn keep(&mut self, conversation: ConversationId, kept: ConversationProgress) {
         if self.settings.acks {
             self.out.change(Change::Conversation(conversation, kept));
         }

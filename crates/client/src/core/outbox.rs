@@ -13,7 +13,7 @@ use protocol::{
     SendId, Seq, Timestamp, UserId,
 };
 
-use super::send_tracker::Sent;
+use super::send_tracker::SendTracker;
 use super::snapshot::{FollowedRow, OutboxRow};
 use super::{Change, Limits, Out, SendError, SendStatus};
 
@@ -30,7 +30,7 @@ pub(super) struct Outbox {
     device: DeviceId,
     entries: BTreeMap<u64, Entry>,
     /// Accepted sends, which have left the outbox.
-    pub(super) sent: Sent,
+    pub(super) sent: SendTracker,
     by_send: BTreeMap<SendId, u64>,
     lanes: BTreeMap<LaneKey, Lane>,
     /// First sends of their lanes that may be transmitted.
@@ -90,7 +90,7 @@ impl Outbox {
             device,
             orders: last_order.copied().unwrap_or_default(),
             entries: BTreeMap::new(),
-            sent: Sent::new(followed),
+            sent: SendTracker::new(followed),
             by_send: BTreeMap::new(),
             lanes: BTreeMap::new(),
             open: BTreeSet::new(),

@@ -16,8 +16,8 @@ const STATUSES_MAX: usize = 100;
 
 /// Accepted sends whose status is followed, by their order.
 #[derive(Debug)]
-pub(super) struct Sent {
-    followed: BTreeMap<u64, Followed>,
+pub(super) struct SendTracker {
+    followed: BTreeMap<u64, TrackedSend>,
     by_send: BTreeMap<SendId, u64>,
     by_id: BTreeMap<MessageId, u64>,
     /// Sends accepted on this connection, with the time by which their position should be known.
@@ -25,15 +25,15 @@ pub(super) struct Sent {
 }
 
 #[derive(Debug)]
-struct Followed {
+struct TrackedSend {
     row: FollowedRow,
     /// The message until it is placed, to be shown at its position.
     message: Option<Message>,
 }
 
-impl Sent {
-    pub(super) fn new(rows: BTreeMap<u64, FollowedRow>) -> Sent {
-        Sent {
+impl SendTracker {
+    pub(super) fn new(rows: BTreeMap<u64, FollowedRow>) -> SendTracker {
+        SendTracker {
             by_send: rows
                 .iter()
                 .map(|(&order, row)| (row.send_id, order))
@@ -41,7 +41,7 @@ impl Sent {
             by_id: rows.iter().map(|(&order, row)| (row.id, order)).collect(),
             followed: rows
                 .into_iter()
-                .map(|(order, row)| (order, Followed { row, message: None }))
+                .map(|(order, row)| (order, TrackedSend { row, message: None }))
                 .collect(),
             unplaced: VecDeque::new(),
         }
@@ -70,7 +70,7 @@ impl Sent {
         };
         self.by_send.insert(send_id, order);
         self.by_id.insert(id, order);
-        self.followed.insert(order, Followed { row, message: None });
+        self.followed.insert(order, TrackedSend { row, message: None });
         out.change(Change::Followed(row));
     }
 

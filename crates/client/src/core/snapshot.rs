@@ -31,7 +31,7 @@ pub struct Snapshot {
     pub marker: Option<u64>,
     /// Version of the last complete conversation list.
     pub list_version: Timestamp,
-    pub conversations: BTreeMap<ConversationId, Kept>,
+    pub conversations: BTreeMap<ConversationId, ConversationProgress>,
     /// The conversation list, as far as it is known here.
     pub list: BTreeMap<ConversationId, Summary>,
     /// Messages that the user hid.
@@ -46,7 +46,7 @@ pub struct Snapshot {
 
 /// Progress of a device in one conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct ConversationProgress {
     /// Cursor up to which the application has everything.
     pub cursor: Cursor,
     /// Newest position the server is known to have.
@@ -106,7 +106,7 @@ pub enum Change {
     Account(Account),
     Marker(u64),
     ListVersion(Timestamp),
-    Conversation(ConversationId, Kept),
+    Conversation(ConversationId, ConversationProgress),
     /// Row of the conversation list, as it is now.
     Listed(Box<Summary>),
     Loaded(ConversationId, LoadedRanges),

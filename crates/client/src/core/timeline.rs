@@ -12,10 +12,10 @@ use protocol::frame::{AckItem, PlacedEcho};
 use protocol::{ConversationId, MessageId, Placed, SendId, Seq, Timestamp, UserId};
 
 use super::changes::ChangeCursors;
-use super::hidden_messages::Hidden;
+use super::hidden_messages::HiddenMessages;
 use super::queries::QueryQueue;
-use super::snapshot::{Change, Cursor, Kept};
-use super::{CatchUp, Core, Event, Origin, Reset, Shown};
+use super::snapshot::{Change, Cursor, ConversationProgress};
+use super::{CatchUp, Core, Event, Origin, Reset, ShownMessage};
 
 /// Upper bound of sends remembered to recognise one that was placed twice.
 const REPEATS_MAX: usize = 1024;
@@ -38,7 +38,7 @@ pub(super) struct Timeline {
 /// One conversation.
 #[derive(Debug, Default)]
 pub(super) struct Track {
-    pub(super) kept: Kept,
+    pub(super) kept: ConversationProgress,
     pub(super) shown: Cursor,
     pub(super) held: BTreeMap<Seq, HeldMessage>,
     /// Fresh device that does not show everything: the list decides where the conversation begins.
@@ -52,7 +52,7 @@ pub(super) struct Track {
     /// Consecutive queries without an answer.
     pub(super) failures: u32,
     pub(super) revs: ChangeCursors,
-    pub(super) hidden: Hidden,
+    pub(super) hidden: HiddenMessages,
     /// No list named the conversation: it is new, or was taken from the list before this device had
     /// one. Its row is queried by name.
     pub(super) is_unnamed: bool,
@@ -119,7 +119,7 @@ impl Timeline {
     /// `is_named`: the server's list named the conversation. `listed_rev`: its last change
     /// according to the list, which may not have been shown when the client ended.
     pub(super) fn new(
-        conversations: BTreeMap<ConversationId, Kept>,
+        conversations: BTreeMap<ConversationId, ConversationProgress>,
         mut hidden: BTreeMap<ConversationId, BTreeSet<Seq>>,
         is_named: impl Fn(ConversationId) -> bool,
         listed_rev: impl Fn(ConversationId) -> u64,
@@ -127,7 +127,7 @@ impl Timeline {
         let tracks = conversations.into_iter().map(|(conversation, kept)| {
             let hidden = hidden.remove(&conversation).unwrap_or_default();
             let track = Track {
-                hidden: Hidden::new(hidden, kept.hidden),
+                hidden: HiddenMessages::new(hidden, kept.hidden),
                 is_unnamed: !is_named(conversation),
                 shown: kept.cursor,
                 revs: ChangeCursors::behind(kept.rev, listed_rev(conversation)),
@@ -187,7 +187,7 @@ impl Timeline {
         conversation: ConversationId,
         seq: Seq,
         id: MessageId,
-    ) -> Option<Kept> {
+    ) -> Option<ConversationProgress> {
         let kept = &mut self.tracks.get_mut(&conversation)?.kept;
         if seq <= kept.read_acked || kept.read.is_some_and(|(read, _)| seq <= read) {
             return None;
@@ -196,7 +196,7 @@ impl Timeline {
         Some(*kept)
     }
 
-    pub(super) fn read_acked(&mut self, conversation: ConversationId, seq: Seq) -> Option<Kept> {
+    pub(super) fn read_acked(&mut self, conversation: ConversationId, seq: Seq) -> Option<ConversationProgress> {
         let kept = &mut self.tracks.get_mut(&conversation)?.kept;
         kept.read_acked = kept.read_acked.max(seq);
         Some(*kept)
@@ -207,7 +207,7 @@ impl Timeline {
         &mut self,
         conversation: ConversationId,
         theirs: Seq,
-    ) -> Option<(Seq, MessageId, Kept)> {
+    ) -> Option<(Seq, MessageId, ConversationProgress)> {
         let kept = &mut self.tracks.get_mut(&conversation)?.kept;
         let (seq, id) = kept.read?;
         if seq <= theirs || seq > kept.read_acked {
@@ -572,7 +572,7 @@ impl Core {
         self.note_shown(&placed, me);
         if is_new {
             self.veil(&mut placed, &mut marks);
-            self.out.tell(Event::Message(Shown {
+            self.out.tell(Event::Message(ShownMessage {
                 number: self.timeline.shown,
                 placed,
                 marks,

@@ -16,22 +16,22 @@ const EVENTS_RESERVED: usize = 256;
 /// received nor acknowledged, and stay with the server; to drop this is never to take any.
 #[derive(Debug)]
 pub struct Events {
-    queue: mpsc::Receiver<Queued>,
+    queue: mpsc::Receiver<QueuedEvent>,
     handlers: Handlers,
-    taken: watch::Sender<Taken>,
+    taken: watch::Sender<EventCursor>,
     /// Last numbered event handed out.
-    last: Option<Taken>,
+    last: Option<EventCursor>,
 }
 
 /// Last event the application is done with, and the core it came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct EventCursor {
     pub(super) epoch: u64,
     pub(super) number: u64,
 }
 
 #[derive(Debug)]
-struct Queued {
+struct QueuedEvent {
     epoch: u64,
     event: Event,
 }
@@ -40,14 +40,14 @@ struct Queued {
 #[derive(Debug)]
 pub(super) struct EventFeed {
     /// `None`: nothing more comes.
-    queue: Option<mpsc::Sender<Queued>>,
+    queue: Option<mpsc::Sender<QueuedEvent>>,
     messages_max: usize,
-    pub(super) taken: watch::Receiver<Taken>,
+    pub(super) taken: watch::Receiver<EventCursor>,
 }
 
 pub(super) fn channel(messages_max: usize, handlers: Handlers) -> (EventFeed, Events) {
     let (sender, queue) = mpsc::channel(messages_max + EVENTS_RESERVED + EVENTS_MAX);
-    let (taken_sender, taken) = watch::channel(Taken::default());
+    let (taken_sender, taken) = watch::channel(EventCursor::default());
     let feed = EventFeed {
         queue: Some(sender),
         messages_max,
@@ -71,9 +71,9 @@ impl Events {
     pub async fn next(&mut self) -> Option<Event> {
         loop {
             self.taken();
-            let Queued { epoch, event } = self.queue.recv().await?;
+            let QueuedEvent { epoch, event } = self.queue.recv().await?;
             if let Some(number) = event.number() {
-                self.last = Some(Taken { epoch, number });
+                self.last = Some(EventCursor { epoch, number });
             }
             match &event {
                 Event::Message(shown) if self.handlers.handle(shown) => {}
@@ -106,7 +106,7 @@ impl EventFeed {
             return;
         }
         // An error means that the application has dropped its end.
-        let _ = queue.try_send(Queued { epoch, event });
+        let _ = queue.try_send(QueuedEvent { epoch, event });
     }
 
     /// Ends the queue; events in it can still be taken.

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::core::Shown;
+use crate::core::ShownMessage;
 
-type Handler = Arc<dyn Fn(&Shown) + Send + Sync>;
+type Handler = Arc<dyn Fn(&ShownMessage) + Send + Sync>;
 
 /// Handlers by `sub_msg_type`. A message whose type has a handler goes there, in its turn among the
 /// events; all others go to the reader of the events.
@@ -20,14 +20,14 @@ impl Handlers {
     pub fn on(
         mut self,
         sub_kind: i32,
-        handler: impl Fn(&Shown) + Send + Sync + 'static,
+        handler: impl Fn(&ShownMessage) + Send + Sync + 'static,
     ) -> Handlers {
         self.0.insert(sub_kind, Arc::new(handler));
         self
     }
 
     /// Passes a message to its handler. False: none is registered.
-    pub(super) fn handle(&self, shown: &Shown) -> bool {
+    pub(super) fn handle(&self, shown: &ShownMessage) -> bool {
         let handler = self.0.get(&shown.placed.message.content.sub_kind);
         if let Some(handler) = handler {
             handler(shown);

@@ -13,7 +13,7 @@ use protocol::{Code, DeviceId, Platform, Recipient, UserId};
 use tokio::time::timeout;
 
 use super::*;
-use crate::core::{Origin, Reset, SendStatus, Shown};
+use crate::core::{Origin, Reset, SendStatus, ShownMessage};
 use boat::Boat;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -60,7 +60,7 @@ async fn say(client: &Client, user: i64, text: &str) -> SendTicket {
         .expect("taken")
 }
 
-async fn next_message(events: &mut Events) -> Shown {
+async fn next_message(events: &mut Events) -> ShownMessage {
     let next = async {
         loop {
             match events.next().await.expect("the client lives") {
@@ -80,7 +80,7 @@ async fn next_texts(events: &mut Events, count: usize) -> Vec<String> {
     texts
 }
 
-fn text(shown: &Shown) -> String {
+fn text(shown: &ShownMessage) -> String {
     String::from_utf8_lossy(&shown.placed.message.content.data).into_owned()
 }
 
@@ -151,7 +151,7 @@ async fn messages_of_a_type_go_to_its_handler() {
     let (sender, mut handled) = mpsc::unbounded_channel();
     let hand = |number: i32| {
         let sender = sender.clone();
-        move |shown: &Shown| {
+        move |shown: &ShownMessage| {
             sender
                 .send((number, text(shown)))
                 .expect("it is waited for")

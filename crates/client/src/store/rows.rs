@@ -14,7 +14,7 @@ use protocol::{
 use rusqlite::{Connection, Row, Transaction, params};
 
 use super::StoreError;
-use crate::core::{Account, Change, Cursor, FollowedRow, Kept, OutboxRow, Snapshot};
+use crate::core::{Account, Change, Cursor, FollowedRow, ConversationProgress, OutboxRow, Snapshot};
 
 pub(super) fn load(connection: &Connection, account: i64) -> Result<Snapshot, StoreError> {
     let mut saved = load_account(connection, account)?;
@@ -286,12 +286,12 @@ fn load_account(connection: &Connection, account: i64) -> Result<Snapshot, Store
     })
 }
 
-fn kept(row: &Row<'_>) -> Result<(ConversationId, Kept), StoreError> {
+fn kept(row: &Row<'_>) -> Result<(ConversationId, ConversationProgress), StoreError> {
     let read = match (row.get::<_, Option<i64>>(5)?, row.get(6)?) {
         (Some(seq), Some(id)) => Some((Seq(seq as u64), message_id(id)?)),
         _ => None,
     };
-    let kept = Kept {
+    let kept = ConversationProgress {
         cursor: Cursor {
             seq: seq(row.get(1)?),
             id: row.get::<_, Option<i64>>(2)?.map(message_id).transpose()?,

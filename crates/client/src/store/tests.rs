@@ -8,7 +8,7 @@ use protocol::{
 };
 
 use super::*;
-use crate::core::{Cursor, FollowedRow, Kept, OutboxRow};
+use crate::core::{Cursor, FollowedRow, ConversationProgress, OutboxRow};
 
 fn user(number: i64) -> UserId {
     UserId::new(number).expect("positive")
@@ -55,7 +55,7 @@ fn changes() -> impl Strategy<Value = Change> {
             .prop_map(move |(peer, end)| { Change::HiddenUpTo(conversation(peer), Seq(end)) }),
         (0..i64::MAX).prop_map(|at| Change::ListVersion(Timestamp::from_millis(at))),
         (1..5i64, any::<[u32; 4]>(), any::<bool>()).prop_map(move |(peer, n, seen)| {
-            let kept = Kept {
+            let kept = ConversationProgress {
                 cursor: Cursor {
                     seq: Seq(n[0].into()),
                     id: seen.then(|| id(i64::from(n[1]) + 1)),
@@ -177,7 +177,7 @@ fn accounts_are_kept_apart_and_found_again() {
     let mut store = open(&StorePath::Memory).expect("in memory");
     let changes = [
         Change::Account(here),
-        Change::Conversation(conversation(1), Kept::default()),
+        Change::Conversation(conversation(1), ConversationProgress::default()),
     ];
     store.write(&changes).expect("written");
     let saved = store.switch(there).expect("switched");

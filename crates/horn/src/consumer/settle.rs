@@ -20,7 +20,7 @@ use protocol::{Timestamp, TraceContext};
 use tokio::time::Instant;
 
 use super::burials::Burial;
-use super::pending::Pending;
+use super::push_queue::PendingPush;
 use super::{Horn, STORE_RETRY};
 
 /// Timeout of one call to log or ledger. Far below the poll interval of the log.
@@ -55,7 +55,7 @@ pub(super) enum AttemptOutcome {
 }
 
 impl AttemptEnd {
-    pub(super) fn new(pending: Pending, outcome: AttemptOutcome) -> AttemptEnd {
+    pub(super) fn new(pending: PendingPush, outcome: AttemptOutcome) -> AttemptEnd {
         AttemptEnd {
             source: pending.source,
             key: pending.key,

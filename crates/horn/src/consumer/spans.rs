@@ -7,11 +7,11 @@ use protocol::TraceContext;
 use protocol::notify::NotifyFailure;
 use protocol::trace::{Span, Step};
 
-use super::pending::Pending;
+use super::push_queue::PendingPush;
 use crate::provider::{ProviderError, ProviderPush};
 
 /// Context of the next call for a notification; the provider continues from it.
-pub(super) fn calling(pending: &Pending) -> Option<TraceContext> {
+pub(super) fn calling(pending: &PendingPush) -> Option<TraceContext> {
     let about = [
         u64::from(pending.source.partition),
         pending.source.offset,

@@ -23,7 +23,7 @@ use super::kick::Stations;
 use super::log::{Busy, Log};
 use super::operators::{Operator, Operators};
 use super::refusal::Refused;
-use super::supervised::keep;
+use super::supervisor::keep;
 use super::{audit, audit_answer, trace, verify};
 use crate::DeadLetters;
 use crate::answer::List;

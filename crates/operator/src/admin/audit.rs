@@ -200,12 +200,12 @@ pub(super) async fn audit_from(
 }
 
 /// Messages read from the log, and their audit by the ledger.
-pub(super) struct Read {
+pub(super) struct WindowAudit {
     accepted: Accepted,
     audit: Audit,
 }
 
-impl Read {
+impl WindowAudit {
     /// True if the whole window was read.
     pub(super) fn is_whole(&self) -> bool {
         self.accepted.left_off == 0
@@ -230,7 +230,7 @@ pub(super) async fn read(
     window: &Range<Timestamp>,
     before: Timestamp,
     most: usize,
-) -> Result<Read> {
+) -> Result<WindowAudit> {
     let accepted = reader.accepted(window, before, most).await?;
     let mut audit = look(reader, ledger, &accepted.messages).await?;
     for _ in 1..LOOKS {
@@ -240,11 +240,11 @@ pub(super) async fn read(
         }
         audit.look_again(look(reader, ledger, &missing).await?);
     }
-    Ok(Read { accepted, audit })
+    Ok(WindowAudit { accepted, audit })
 }
 
 /// Adds up the parts read, in order of time, and the closed minutes.
-pub(super) fn report(window: &Range<Timestamp>, parts: &[&Read], mut sum: Sum) -> Report {
+pub(super) fn report(window: &Range<Timestamp>, parts: &[&WindowAudit], mut sum: Sum) -> Report {
     let closed_minutes = sum.minutes.len() as u64;
     let (mut unreadable, mut truncated, mut next) = (0, 0, None);
     let mut contradictions = Vec::new();

@@ -28,7 +28,7 @@ mod refusal;
 mod route_tests;
 mod routes;
 mod sign_ins;
-mod supervised;
+mod supervisor;
 pub mod task;
 #[cfg(test)]
 mod tests;

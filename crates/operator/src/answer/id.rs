@@ -9,22 +9,22 @@ use serde::{Deserialize, Deserializer, Serializer, de};
 /// An id as text or as a number.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Written {
+enum IdInput {
     Number(i64),
     Large(u64),
     Text(String),
 }
 
-impl Written {
+impl IdInput {
     fn read<T, E>(self) -> Result<T, E>
     where
         T: FromStr<Err: Display>,
         E: de::Error,
     {
         let text = match self {
-            Written::Number(number) => number.to_string(),
-            Written::Large(number) => number.to_string(),
-            Written::Text(text) => text,
+            IdInput::Number(number) => number.to_string(),
+            IdInput::Large(number) => number.to_string(),
+            IdInput::Text(text) => text,
         };
         let read = text.parse();
         read.map_err(|error| E::custom(format!("{text:?}: {error}")))
@@ -40,7 +40,7 @@ where
     T: FromStr<Err: Display>,
     D: Deserializer<'de>,
 {
-    Written::deserialize(from)?.read()
+    IdInput::deserialize(from)?.read()
 }
 
 /// The same for an id that may be missing.
@@ -50,7 +50,7 @@ pub mod or_none {
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    use super::Written;
+    use super::IdInput;
 
     pub fn serialize<T: Display, S: Serializer>(id: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
         id.as_ref().map(ToString::to_string).serialize(to)
@@ -61,8 +61,8 @@ pub mod or_none {
         T: FromStr<Err: Display>,
         D: Deserializer<'de>,
     {
-        let written = Option::<Written>::deserialize(from)?;
-        written.map(Written::read).transpose()
+        let written = Option::<IdInput>::deserialize(from)?;
+        written.map(IdInput::read).transpose()
     }
 }
 

@@ -22,11 +22,11 @@ pub(super) const OPERATIONS: Partition = Partition {
 
 pub(super) struct View {
     queue: Arc<dyn Queue>,
-    known: Mutex<Known>,
+    known: Mutex<DeskSnapshot>,
 }
 
 #[derive(Default)]
-struct Known {
+struct DeskSnapshot {
     desk: Arc<Operations>,
     next: u64,
 }
@@ -52,7 +52,7 @@ impl View {
             let mut desk = std::mem::take(&mut *known).desk;
             let entries = records.iter().filter_map(entry);
             entries.for_each(|entry| Arc::make_mut(&mut desk).read(&entry));
-            *known = Known { desk, next };
+            *known = DeskSnapshot { desk, next };
         }
         Ok(known.desk.clone())
     }

@@ -118,12 +118,12 @@ const fn behind(check: Check) -> &'static str {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Letters {
     pub now: Timestamp,
-    pub waiting: Inspection<Waiting>,
+    pub waiting: Inspection<WaitingLetters>,
 }
 
 /// Number of waiting letters, since when, and the main cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitingLetters {
     pub letters: u64,
     /// Newer letters left uncounted.
     pub uncounted: u64,

@@ -348,12 +348,12 @@ fn a_letter_that_waits_is_a_warning() {
         let waiting = Inspection::Saw(waiting);
         Letters { now: NOW, waiting }.finding()
     };
-    assert_eq!(verdict(letters(Waiting::default())), CheckVerdict::Ok);
-    let two = letters(Waiting {
+    assert_eq!(verdict(letters(WaitingLetters::default())), CheckVerdict::Ok);
+    let two = letters(WaitingLetters {
         letters: 2,
         oldest: Some(NOW - MINUTE * 180),
         cause: Some("too-large".to_owned()),
-        ..Waiting::default()
+        ..WaitingLetters::default()
     });
     assert_eq!(
         two.observation,

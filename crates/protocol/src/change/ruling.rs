@@ -40,7 +40,7 @@ impl Requester {
 
 /// State of the stores at a record's turn, with the effects of earlier records in its batch.
 #[derive(Clone, Debug)]
-pub struct Known<'a> {
+pub struct RulingFacts<'a> {
     pub placement: ChangePlacement,
     /// Row of an earlier record with the same send_id. Look it up if the record may be a repeat or
     /// [late](crate::conversation::Head::may_be_late), or is a letter.
@@ -73,7 +73,7 @@ pub enum ChangeRuling {
 pub fn rule(
     record: Version,
     asked: &ChangeRequest,
-    known: Known<'_>,
+    known: RulingFacts<'_>,
     rules: &ChangeRules,
 ) -> ChangeRuling {
     let Some(subject) = known.subject else {
@@ -118,7 +118,7 @@ pub fn rule(
     }
 }
 
-impl Known<'_> {
+impl RulingFacts<'_> {
     fn is_new(&self) -> bool {
         self.first.is_none() && matches!(self.placement, ChangePlacement::New(_))
     }
@@ -126,7 +126,7 @@ impl Known<'_> {
 
 fn judged(
     asked: &ChangeRequest,
-    known: &Known<'_>,
+    known: &RulingFacts<'_>,
     rules: &ChangeRules,
 ) -> Result<ChangeVerdict, Refusal> {
     let asker = known.asker.clone()?;

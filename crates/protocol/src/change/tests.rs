@@ -318,7 +318,7 @@ impl Store {
                 Some(Bug::OverlaysFirst) | None => head.place_change(record, &altered, false),
             };
             let own = self.rows.values().find(|row| row.version == record);
-            let known = Known {
+            let known = RulingFacts {
                 placement,
                 first: None,
                 is_letter: false,

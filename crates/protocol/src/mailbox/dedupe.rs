@@ -13,14 +13,14 @@ use crate::Timestamp;
 pub struct Dedupe {
     keep: Duration,
     count_max: usize,
-    known: BTreeMap<DedupeKey, Known>,
+    known: BTreeMap<DedupeKey, DedupeEntry>,
     /// Oldest first.
     order: VecDeque<(Timestamp, DedupeKey)>,
     latest: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct DedupeEntry {
     first: FirstSend,
     done: bool,
     since: Timestamp,
@@ -70,7 +70,7 @@ impl Dedupe {
     }
 
     fn insert(&mut self, key: DedupeKey, first: FirstSend, done: bool, since: Timestamp) {
-        self.known.insert(key, Known { first, done, since });
+        self.known.insert(key, DedupeEntry { first, done, since });
         self.order.push_back((since, key));
         while self.order.len() > self.count_max {
             self.forget_oldest();

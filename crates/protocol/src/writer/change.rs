@@ -1,9 +1,9 @@
 //! Recalls, edits, reactions: their place among the changes, by the rule of [`crate::change`].
 
-use super::draft::{Changing, Draft, DraftStep, HeadAfter, Readers, Subject};
+use super::draft::{ChangeDraft, Draft, DraftStep, HeadAfter, Readers, Subject};
 use super::facts::{ChangeKey, Lacking};
 use crate::change::{
-    ChangePlacement, ChangeRequest, ChangeRow, ChangeRuling, ChangeSearch, ChangeSubject, Known,
+    ChangePlacement, ChangeRequest, ChangeRow, ChangeRuling, ChangeSearch, ChangeSubject, RulingFacts,
     OrderedChange, Overlay, Requester, rule,
 };
 use crate::group::Audience;
@@ -60,7 +60,7 @@ impl<'a> Draft<'a> {
             ConversationId::Group(_) => Requester::in_group(group.map(AsRef::as_ref), asked.by),
             ConversationId::Private { .. } | ConversationId::System(_) => Ok(Requester::ONE_OF_TWO),
         };
-        let known = Known {
+        let known = RulingFacts {
             placement,
             first,
             is_letter: task.letter.is_some(),
@@ -96,7 +96,7 @@ impl<'a> Draft<'a> {
             let audience = Audience::of_change(group.clone(), changed.seq);
             Readers::of(audience, self.push_max)
         });
-        Ok(DraftStep::Changed(Box::new(Changing {
+        Ok(DraftStep::Changed(Box::new(ChangeDraft {
             row: ChangeRow {
                 conversation,
                 version: made_by,

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::draft::{Draft, DraftStep, Granting};
+use super::draft::{Draft, DraftStep, GroupDraft};
 use super::facts::Lacking;
 use crate::group::{self, Group, GroupCommand};
 use crate::ledger::DeadReason;
@@ -65,7 +65,7 @@ impl<'a> Draft<'a> {
             seq: head.seq.max(Seq(1)),
             prev: None,
         };
-        Ok(DraftStep::Granted(Box::new(Granting {
+        Ok(DraftStep::Granted(Box::new(GroupDraft {
             group: number,
             update,
             after,

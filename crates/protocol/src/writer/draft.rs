@@ -24,13 +24,13 @@ use crate::{
 /// Ruling of one record.
 #[derive(Debug)]
 pub(super) enum DraftStep<'a> {
-    Placed(Placing),
-    Changed(Box<Changing<'a>>),
+    Placed(MessageDraft),
+    Changed(Box<ChangeDraft<'a>>),
     Listed {
         op: ListOp,
         position: Position,
     },
-    Granted(Box<Granting>),
+    Granted(Box<GroupDraft>),
     /// Refused at its place in the log.
     Refused(Refusal),
     /// A change that changes nothing, or not once more.
@@ -62,7 +62,7 @@ pub(super) enum DraftStep<'a> {
 
 /// A message with its position.
 #[derive(Debug)]
-pub(super) struct Placing {
+pub(super) struct MessageDraft {
     pub(super) position: Position,
     /// Version of its rows: an earlier record's where a letter keeps its position.
     pub(super) version: Version,
@@ -76,7 +76,7 @@ pub(super) struct Placing {
 
 /// A change with its place.
 #[derive(Debug)]
-pub(super) struct Changing<'a> {
+pub(super) struct ChangeDraft<'a> {
     pub(super) row: ChangeRow,
     pub(super) subject: Subject<'a>,
     pub(super) head: HeadAfter,
@@ -87,7 +87,7 @@ pub(super) struct Changing<'a> {
 
 /// A group after a command.
 #[derive(Debug)]
-pub(super) struct Granting {
+pub(super) struct GroupDraft {
     pub(super) group: GroupId,
     pub(super) update: GroupUpdate,
     pub(super) after: Arc<Group>,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::draft::{Changing, DraftStep, Granting, HeadAfter, Placing, Readers};
+use super::draft::{ChangeDraft, DraftStep, GroupDraft, HeadAfter, MessageDraft, Readers};
 use super::plan::{
     ChangedPlaces, DeadRecord, Effect, GroupChange, Handover, HeadMove, ListOp, Plan,
     RecordOutcome, Stage, TimelineEntry,
@@ -156,7 +156,7 @@ impl<'a> Layout<'a> {
         Laid::Retry(Box::new(task))
     }
 
-    fn placed(&self, record: &TaskRecord<'_>, task: &MessageTask, placing: Placing) -> Laid {
+    fn placed(&self, record: &TaskRecord<'_>, task: &MessageTask, placing: MessageDraft) -> Laid {
         let Some(conversation) = task.message.conversation() else {
             return misplaced();
         };
@@ -205,8 +205,8 @@ impl<'a> Layout<'a> {
         }
     }
 
-    fn changed(&self, record: &TaskRecord<'_>, task: &MessageTask, changing: Changing<'_>) -> Laid {
-        let Changing {
+    fn changed(&self, record: &TaskRecord<'_>, task: &MessageTask, changing: ChangeDraft<'_>) -> Laid {
+        let ChangeDraft {
             row,
             subject,
             head,
@@ -283,7 +283,7 @@ impl<'a> Layout<'a> {
     }
 
     /// Goes to all sessions of those whose membership it changed, and of the requester.
-    fn granted(&self, record: &TaskRecord<'_>, task: &MessageTask, granting: Granting) -> Laid {
+    fn granted(&self, record: &TaskRecord<'_>, task: &MessageTask, granting: GroupDraft) -> Laid {
         let conversation = ConversationId::Group(granting.group);
         let by = task.message.from;
         let changed = granting.update.members.keys().copied();

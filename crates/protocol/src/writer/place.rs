@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::draft::{Draft, DraftStep, HeadAfter, Placing, Readers};
+use super::draft::{Draft, DraftStep, HeadAfter, MessageDraft, Readers};
 use super::facts::Lacking;
 use crate::conversation::{PlaceRuling, Placement};
 use crate::group::{self, Audience, Group};
@@ -101,7 +101,7 @@ impl<'a> Draft<'a> {
             _ => None,
         };
         recipient.and(are_known)?;
-        Ok(DraftStep::Placed(Placing {
+        Ok(DraftStep::Placed(MessageDraft {
             position,
             version,
             sent,

@@ -62,7 +62,7 @@ enum GroupArgs {
         here: Here,
         /// Member whose role changes.
         whom: UserId,
-        role: Given,
+        role: RoleArg,
     },
     /// Make another member the owner.
     HandOver {
@@ -112,7 +112,7 @@ struct Doors {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Given {
+enum RoleArg {
     Admin,
     Member,
 }
@@ -151,11 +151,11 @@ impl Doors {
     }
 }
 
-impl Given {
+impl RoleArg {
     fn role(self) -> Role {
         match self {
-            Given::Admin => Role::Admin,
-            Given::Member => Role::Member,
+            RoleArg::Admin => Role::Admin,
+            RoleArg::Member => Role::Member,
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use client::core::{CatchUp, ConnectionState, Origin, Shown};
+use client::core::{CatchUp, ConnectionState, Origin, ShownMessage};
 use client::{Client, Event, Events};
 use operator::answer::Time;
 use protocol::ConversationId;
@@ -181,7 +181,7 @@ fn print_change(conversation: ConversationId, changed: &OrderedChange) -> Result
     })
 }
 
-fn print(shown: &Shown) -> Result<()> {
+fn print(shown: &ShownMessage) -> Result<()> {
     let message = &shown.placed.message;
     write_line(&Line::Message {
         msg_id: message.id.to_string(),

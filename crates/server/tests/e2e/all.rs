@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use server::settings::lifted;
+use server::settings::load_limits;
 use tempfile::TempDir;
 
 use crate::door::{Door, get};
@@ -45,7 +45,7 @@ impl Dir {
     /// Writes settings for `all`, with these addresses.
     pub fn settings(&self, ports: [&str; 3], more: &str) -> PathBuf {
         let [websocket, tcp, admin] = ports;
-        let lifted = lifted::lines();
+        let lifted = load_limits::lines();
         let text = format!(
             "log.level = \"warn\"\nhealth.listen = \"127.0.0.1:0\"\nadmin.listen = \"{admin}\"\nboat.websocket = \"{websocket}\"\nboat.tcp = \"{tcp}\"\n{lifted}{more}\n"
         );

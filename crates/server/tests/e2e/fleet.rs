@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use server::settings::lifted;
+use server::settings::load_limits;
 use tempfile::TempDir;
 
 use crate::door::Door;
@@ -318,7 +318,7 @@ fn settings(name: &str, redis: &str, more: &str) -> String {
         real::list("etcd"),
         real::list("cql"),
     );
-    let (lifted, secrets) = (lifted::lines(), real::secrets());
+    let (lifted, secrets) = (load_limits::lines(), real::secrets());
     format!(
         r#"log.level = "warn"
 kafka.brokers = {brokers:?}

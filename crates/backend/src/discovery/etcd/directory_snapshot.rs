@@ -28,7 +28,7 @@ pub(super) fn entry(instance: &Instance) -> Result<String, Error> {
 }
 
 /// Instances of a role, by name.
-pub(super) struct Known {
+pub(super) struct DirectorySnapshot {
     role: Role,
     /// Prefix of the keys; the name follows.
     prefix: String,
@@ -36,9 +36,9 @@ pub(super) struct Known {
     instances: BTreeMap<String, Instance>,
 }
 
-impl Known {
-    pub(super) fn listed(role: Role, prefix: &str, answer: &GetResponse) -> Known {
-        let mut known = Known {
+impl DirectorySnapshot {
+    pub(super) fn listed(role: Role, prefix: &str, answer: &GetResponse) -> DirectorySnapshot {
+        let mut known = DirectorySnapshot {
             role,
             prefix: prefix.to_owned(),
             revision: answer
@@ -109,7 +109,7 @@ impl Known {
 }
 
 #[cfg(test)]
-impl Known {
+impl DirectorySnapshot {
     pub(super) fn forget(&mut self) {
         self.instances.clear();
     }

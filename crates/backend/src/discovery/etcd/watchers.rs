@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::{Directory, Role};
 use super::SEAM;
 use super::calls::{Calls, judged};
-use super::directory_snapshot::Known;
+use super::directory_snapshot::DirectorySnapshot;
 use super::keys::Keys;
 use crate::{Error, Result};
 
@@ -48,7 +48,7 @@ impl Watchers {
     }
 
     /// Starts a watcher from `known`, unless another one started meanwhile.
-    pub(super) fn begin(self: &Arc<Self>, role: Role, known: Known) -> watch::Receiver<Directory> {
+    pub(super) fn begin(self: &Arc<Self>, role: Role, known: DirectorySnapshot) -> watch::Receiver<Directory> {
         let mut told = self.told.lock();
         if let Some(sender) = told.get(&role) {
             return sender.subscribe();
@@ -96,10 +96,10 @@ impl Watchers {
     }
 }
 
-async fn list(calls: &Calls, keys: &Keys, role: Role) -> Result<Known> {
+async fn list(calls: &Calls, keys: &Keys, role: Role) -> Result<DirectorySnapshot> {
     let prefix = keys.instances(role);
     let answer = calls.list(&prefix).await?;
-    Ok(Known::listed(role, &prefix, &answer))
+    Ok(DirectorySnapshot::listed(role, &prefix, &answer))
 }
 
 struct Watcher {
@@ -112,7 +112,7 @@ struct Watcher {
 
 impl Watcher {
     /// Follows the role for ever, restarting the watch from a list whenever it ends.
-    async fn watch(&self, mut known: Known) {
+    async fn watch(&self, mut known: DirectorySnapshot) {
         loop {
             let Err(error) = self.follow(&mut known).await;
             tracing::debug!(role = ?self.role, %error, source = %error.source, "a watch ended");
@@ -122,7 +122,7 @@ impl Watcher {
     }
 
     /// Runs until the watch ends for any reason.
-    async fn follow(&self, known: &mut Known) -> Result<std::convert::Infallible> {
+    async fn follow(&self, known: &mut DirectorySnapshot) -> Result<std::convert::Infallible> {
         let prefix = self.keys.instances(self.role);
         let mut stream = self.calls.watch(&prefix, known.revision + 1).await?;
         loop {
@@ -143,7 +143,7 @@ impl Watcher {
     }
 
     /// Picks up what the watch missed.
-    async fn list_beside(&self, known: &mut Known) -> Result<()> {
+    async fn list_beside(&self, known: &mut DirectorySnapshot) -> Result<()> {
         let listed = match list(&self.calls, &self.keys, self.role).await {
             Ok(listed) => listed,
             Err(error) => {
@@ -160,7 +160,7 @@ impl Watcher {
         Ok(())
     }
 
-    async fn list_until_answered(&self) -> Known {
+    async fn list_until_answered(&self) -> DirectorySnapshot {
         let (mut mean, mut away) = (LIST_AGAIN, false);
         loop {
             match list(&self.calls, &self.keys, self.role).await {
@@ -182,7 +182,7 @@ impl Watcher {
         }
     }
 
-    fn tell(&self, known: &Known) {
+    fn tell(&self, known: &DirectorySnapshot) {
         let roster = known.roster();
         self.sender.send_if_modified(|last| {
             let news = *last != roster;
@@ -195,7 +195,7 @@ impl Watcher {
 }
 
 /// Waits for the next response and applies its events.
-async fn next(stream: &mut WatchStream, known: &mut Known) -> Result<()> {
+async fn next(stream: &mut WatchStream, known: &mut DirectorySnapshot) -> Result<()> {
     let Some(response) = stream.message().await.map_err(judged)? else {
         return Err(Error::unavailable(SEAM, "the stream ended"));
     };

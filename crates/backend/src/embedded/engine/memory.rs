@@ -159,20 +159,20 @@ impl State {
     }
 
     /// Simulates an fsync; returns the waiting callers and their result.
-    fn sync(&mut self) -> Told {
+    fn sync(&mut self) -> CommitNotice {
         if self.fail_syncs && self.poisoned.is_none() {
             self.poisoned = Some("fsync was told to fail".into());
         }
         let outcome = match &self.poisoned {
             Some(why) => Err(why.clone()),
-            None if self.held => return Told::default(),
+            None if self.held => return CommitNotice::default(),
             None => {
                 self.durable = self.written;
                 self.undo.clear();
                 Ok(())
             }
         };
-        Told {
+        CommitNotice {
             waiters: std::mem::take(&mut self.waiters),
             outcome: Some(outcome),
         }
@@ -180,12 +180,12 @@ impl State {
 }
 
 #[derive(Default)]
-struct Told {
+struct CommitNotice {
     waiters: Vec<Waiter>,
     outcome: Option<Result<(), CommitFailure>>,
 }
 
-impl Told {
+impl CommitNotice {
     fn tell(self) {
         if let Some(outcome) = self.outcome {
             for waiter in self.waiters {

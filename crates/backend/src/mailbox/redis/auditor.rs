@@ -16,7 +16,7 @@ const STEP: usize = 1_000;
 
 /// Keys and entries of one message within a bucket.
 #[derive(Default)]
-struct Found {
+struct MessageKeys {
     entries: u64,
     has_body: bool,
     count: Option<i64>,
@@ -26,7 +26,7 @@ struct Found {
 /// its entries have expired too.
 pub(super) async fn audit(pool: &Pool, keys: &Keys) -> Result<IntegrityCheck, Failure> {
     let mut audit = IntegrityCheck::default();
-    let mut found: BTreeMap<(String, String), Found> = BTreeMap::new();
+    let mut found: BTreeMap<(String, String), MessageKeys> = BTreeMap::new();
     for (master, name) in all_keys(pool, keys).await? {
         let Some((tag, rest)) = name.split_once("}/") else {
             continue;
@@ -60,7 +60,7 @@ pub(super) async fn audit(pool: &Pool, keys: &Keys) -> Result<IntegrityCheck, Fa
         }
     }
     for ((tag, id), found) in found {
-        let Found {
+        let MessageKeys {
             entries,
             has_body,
             count,

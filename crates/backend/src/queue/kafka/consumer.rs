@@ -80,9 +80,9 @@ pub(super) struct KafkaConsumer {
     /// Reported as *revoked*; returned to the group at the next poll.
     revoked: Vec<Partition>,
     /// Assignment in progress, while the group's offsets are looked up.
-    placing: Option<Placing>,
+    placing: Option<AssignmentTask>,
     /// Commit in progress, even after its caller gave up on it.
-    committing: Option<Committing>,
+    committing: Option<CommitTask>,
     /// Search in progress for partitions whose next record is missing.
     searching: Option<JoinHandle<Result<Search>>>,
     /// Set when librdkafka reported a partition during another search, which may have missed it.
@@ -99,7 +99,7 @@ pub(super) struct KafkaConsumer {
     away: bool,
 }
 
-struct Placing {
+struct AssignmentTask {
     partitions: Vec<Partition>,
     step: AssignmentStep,
 }
@@ -118,7 +118,7 @@ enum AssignmentStep {
     },
 }
 
-struct Committing {
+struct CommitTask {
     due: Due,
     done: JoinHandle<Result<()>>,
 }
@@ -219,7 +219,7 @@ impl KafkaConsumer {
             match change {
                 AssignmentChange::Assign(partitions) => {
                     self.away &= partitions.is_empty();
-                    self.placing = Some(Placing {
+                    self.placing = Some(AssignmentTask {
                         partitions,
                         step: AssignmentStep::Ask,
                     });
@@ -703,7 +703,7 @@ impl Consumer for KafkaConsumer {
             requests::check_ends(&client, &beyond, &layout, patience)?;
             requests::commit(&client, &commit, &layout, patience)
         });
-        self.committing = Some(Committing { due, done });
+        self.committing = Some(CommitTask { due, done });
         self.finish_commit().await
     }
 }

@@ -4,7 +4,7 @@
 //! that would give a conversation a second writer.
 
 mod difference;
-mod wanted;
+mod specs;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use rdkafka::types::RDKafkaRespErr;
 use tokio::time::{Instant, sleep};
 
 pub use self::difference::{Change, Difference};
-use self::wanted::{TopicSpec, wanted};
+use self::specs::{TopicSpec, wanted};
 use super::config::KafkaConfig;
 use super::layout::Layout;
 use super::reader::{self, Client};

@@ -17,7 +17,7 @@ use protocol::{
 
 use super::world::START;
 use crate::core::{
-    Action, CatchUp, Change, ConnectionState, Core, Event, Limits, SendStatus, Settings, Shown,
+    Action, CatchUp, Change, ConnectionState, Core, Event, Limits, SendStatus, Settings, ShownMessage,
     Snapshot,
 };
 
@@ -116,7 +116,7 @@ pub(super) struct Device {
     pub(super) takes: bool,
     pub(super) waiting_store: Option<(u64, Vec<Change>)>,
     pub(super) sent: Vec<ClientFrame>,
-    pub(super) shown: Vec<Shown>,
+    pub(super) shown: Vec<ShownMessage>,
     pub(super) changed: Vec<(ConversationId, OrderedChange)>,
     pub(super) hidden: Vec<(ConversationId, Seq)>,
     pub(super) rows: Vec<Summary>,

@@ -9,7 +9,7 @@ use protocol::{Code, Refusal, Seq};
 
 use super::device::{Device, id, message, send_id, summary, user, with};
 use super::world::START;
-use crate::core::{CatchUp, Cursor, Kept, Limits, Snapshot};
+use crate::core::{CatchUp, Cursor, ConversationProgress, Limits, Snapshot};
 
 /// Row of a conversation with `seq` messages and hidings up to `hidden`.
 fn row(seq: u64, hidden: u64) -> Summary {
@@ -86,12 +86,12 @@ fn back() -> Device {
         id: Some(id(103)),
         ..Cursor::default()
     };
-    let kept = Kept {
+    let kept = ConversationProgress {
         cursor,
         known: Seq(3),
         hidden: 5,
         hidden_known: 5,
-        ..Kept::default()
+        ..ConversationProgress::default()
     };
     saved.conversations.insert(with(2), kept);
     let mut device = Device::with(CatchUp::Everything, Limits::default(), saved);

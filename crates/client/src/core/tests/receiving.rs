@@ -15,7 +15,7 @@ use protocol::{Code, Platform, Refusal, Seq};
 use super::device::{Device, id, message, message_of, send_id, summary, user, with};
 use super::world::START;
 use crate::core::{
-    Action, CatchUp, Cursor, Event, Kept, Limits, Origin, Reset, Settings, Snapshot,
+    Action, CatchUp, Cursor, Event, ConversationProgress, Limits, Origin, Reset, Settings, Snapshot,
 };
 
 fn is_history(query: &SyncQuery) -> bool {
@@ -45,14 +45,14 @@ fn seen(seq: u64) -> Snapshot {
         list_version: START,
         ..Snapshot::default()
     };
-    let kept = Kept {
+    let kept = ConversationProgress {
         cursor: Cursor {
             seq: Seq(seq),
             id: Some(id(100 + seq)),
             at: START,
         },
         known: Seq(seq),
-        ..Kept::default()
+        ..ConversationProgress::default()
     };
     saved.conversations.insert(with(2), kept);
     saved

@@ -27,7 +27,7 @@ use rand::{Rng, SeedableRng};
 
 use super::server::{Server, Told};
 use crate::core::{
-    Action, CatchUp, Change, ConnectionState, Core, Limits, SendStatus, Settings, Shown, Snapshot,
+    Action, CatchUp, Change, ConnectionState, Core, Limits, SendStatus, Settings, ShownMessage, Snapshot,
 };
 
 pub(super) const START: Timestamp = Timestamp::from_millis(1_800_000_000_000);
@@ -71,7 +71,7 @@ struct End {
 
 /// Item the application is about to take.
 enum Taking {
-    Message(Shown),
+    Message(ShownMessage),
     Change(u64, ConversationId, OrderedChange),
     Hidden(u64, ConversationId, Vec<Seq>),
 }

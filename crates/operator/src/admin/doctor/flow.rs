@@ -15,7 +15,7 @@ use crate::admin::api::Desk;
 use crate::answer::Time;
 use crate::dead_letters::Stats;
 use crate::doctor::{
-    Backlog, Check, ClosedMinutes, Finding, Inspection, Letters, LogClock, Progress, Waiting,
+    Backlog, Check, ClosedMinutes, Finding, Inspection, Letters, LogClock, Progress, WaitingLetters,
 };
 
 /// Partitions asked at the same time.
@@ -179,19 +179,19 @@ async fn newest_of(
 }
 
 /// Letters that are neither redriven nor discarded.
-async fn counted(desk: &Desk) -> anyhow::Result<Waiting> {
+async fn counted(desk: &Desk) -> anyhow::Result<WaitingLetters> {
     let _turn = desk.log.turn().await?;
     Ok(waiting(&desk.letters.stats().await?))
 }
 
-fn waiting(stats: &Stats) -> Waiting {
+fn waiting(stats: &Stats) -> WaitingLetters {
     let summaries = stats.reasons.iter().map(|reason| &reason.summary);
     let open = |letters: u64, redriven: u64, discarded: u64| {
         letters.saturating_sub(redriven.saturating_add(discarded))
     };
-    let mut waiting = Waiting {
+    let mut waiting = WaitingLetters {
         uncounted: stats.uncounted,
-        ..Waiting::default()
+        ..WaitingLetters::default()
     };
     for summary in summaries {
         let letters = open(summary.letters, summary.redriven, summary.discarded);

@@ -51,10 +51,10 @@ pub struct FloorServer {
     data: std::path::PathBuf,
 }
 
-type Outgoing = mpsc::UnboundedSender<Bytes>;
+type FrameSender = mpsc::UnboundedSender<Bytes>;
 
 /// A send that waits for the flush.
-struct Pending {
+struct UnflushedSend {
     sender: u64,
     n: u64,
     frame: Bytes,
@@ -62,8 +62,8 @@ struct Pending {
 
 #[derive(Default)]
 struct Floor {
-    connections: Mutex<HashMap<u64, Outgoing>>,
-    pending: Mutex<Vec<Pending>>,
+    connections: Mutex<HashMap<u64, FrameSender>>,
+    pending: Mutex<Vec<UnflushedSend>>,
     news: Condvar,
 }
 
@@ -118,7 +118,7 @@ async fn connection(socket: WebSocket, floor: Arc<Floor>) {
                         let _ = outgoing.send(self::frame(HELLO, number, &[]));
                     }
                     (Some((SEND, n, _)), Some(sender)) => {
-                        lock(&floor.pending).push(Pending { sender, n, frame });
+                        lock(&floor.pending).push(UnflushedSend { sender, n, frame });
                         floor.news.notify_one();
                     }
                     _ => {}
@@ -149,7 +149,7 @@ impl Floor {
                 std::process::exit(1);
             }
             let connections = lock(&self.connections);
-            for Pending { sender, n, frame } in batch {
+            for UnflushedSend { sender, n, frame } in batch {
                 if let Some(outgoing) = connections.get(&sender) {
                     let _ = outgoing.send(self::frame(ACCEPTED, n, &[]));
                 }

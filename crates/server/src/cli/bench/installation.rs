@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::process::{Server, cpu_of};
-use crate::settings::lifted;
+use crate::settings::load_limits;
 
 /// User and system time so far, by name of the service or part.
 pub(super) type Cpu = BTreeMap<String, Duration>;
@@ -209,7 +209,7 @@ fn free() -> String {
 }
 
 fn environment() -> Vec<(&'static str, String)> {
-    let lifted = lifted::variables().iter();
+    let lifted = load_limits::variables().iter();
     let lifted = lifted.map(|(name, value)| (name.as_str(), value.clone()));
     let others = [
         ("PACKETBOAT_BOAT__WEBSOCKET", free()),

@@ -86,7 +86,7 @@ impl LedgerStore for Forgetful {
 
 /// CPU per message at saturation, in microseconds, round by round.
 #[derive(Debug, Default, Serialize)]
-struct Found {
+struct LedgerCost {
     with: Vec<f64>,
     without: Vec<f64>,
     /// The ledger's share of the whole, in percent: the median of the rounds.
@@ -101,9 +101,9 @@ impl Ledger {
         data: &Path,
         output: Output,
     ) -> Result<ExitCode> {
-        let mut found = Found {
+        let mut found = LedgerCost {
             clean: true,
-            ..Found::default()
+            ..LedgerCost::default()
         };
         let mut shares = Vec::new();
         for round in 1..=self.rounds {

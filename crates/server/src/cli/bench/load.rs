@@ -46,7 +46,7 @@ pub(super) struct Load {
 
 /// Result of a run.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct LoadResult {
     /// Messages per second that arrived within the measured time.
     pub(super) rate: f64,
     /// User and system time per message, in microseconds, by service.
@@ -110,7 +110,7 @@ pub(super) async fn run(
     also: &[Also],
     dialect: &Dialect,
     load: Load,
-) -> Result<Found> {
+) -> Result<LoadResult> {
     let measured = async {
         tokio::time::sleep(load.measured).await;
         Ok(())
@@ -126,7 +126,7 @@ pub(super) async fn run_beside<T>(
     dialect: &Dialect,
     load: Load,
     event: impl Future<Output = Result<T>>,
-) -> Result<(Found, T)> {
+) -> Result<(LoadResult, T)> {
     let sockets = sign_in_all(&server.websocket, dialect, load.pairs * 2).await?;
     let run = Arc::new(Run {
         dialect: dialect.clone(),
@@ -170,7 +170,7 @@ pub(super) async fn run_beside<T>(
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .clone();
-    let found = Found {
+    let found = LoadResult {
         rate: arrived as f64 / elapsed.as_secs_f64(),
         services: micros_each(cpu, arrived),
         beside: micros_each(beside, arrived),
@@ -180,7 +180,7 @@ pub(super) async fn run_beside<T>(
     Ok((found, result))
 }
 
-impl Found {
+impl LoadResult {
     /// CPU time of all services together.
     pub(super) fn cpu_us(&self) -> f64 {
         self.services.values().sum()

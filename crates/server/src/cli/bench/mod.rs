@@ -268,7 +268,7 @@ async fn one_run(
     place: &Place<'_>,
     args: &ChatArgs,
     pace: LoadPace,
-) -> Result<load::Found> {
+) -> Result<load::LoadResult> {
     let dialect = &dialect.anew();
     let (server, also) = match dialect {
         Dialect::Floor => (Installation::floor(place.data)?, [].as_slice()),

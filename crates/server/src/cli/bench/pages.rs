@@ -75,7 +75,7 @@ enum Kind {
 
 /// Medians, in microseconds.
 #[derive(Debug, Serialize)]
-struct Found {
+struct PageMedians {
     page: Kind,
     small: f64,
     large: f64,
@@ -127,7 +127,7 @@ impl Pages {
             }
             let (small, large) = (median(&of_small), median(&of_large));
             let ratio = large / small;
-            all.push(Found {
+            all.push(PageMedians {
                 page,
                 small,
                 large,
@@ -137,7 +137,7 @@ impl Pages {
         match output {
             Output::Json => println!("{}", serde_json::json!({ "items": all })),
             Output::Table => {
-                for Found {
+                for PageMedians {
                     page,
                     small,
                     large,

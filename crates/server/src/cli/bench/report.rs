@@ -7,7 +7,7 @@ use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use super::dialect::Dialect;
-use super::load::Found;
+use super::load::LoadResult;
 use crate::cli::Output;
 
 #[derive(Debug, Default, Serialize)]
@@ -57,7 +57,7 @@ pub(super) struct Side {
 }
 
 impl Side {
-    pub(super) fn add(&mut self, saturated: Found, half: Found) {
+    pub(super) fn add(&mut self, saturated: LoadResult, half: LoadResult) {
         self.rate.push(saturated.rate);
         self.cpu_us.push(saturated.cpu_us());
         for (name, used) in saturated.services {

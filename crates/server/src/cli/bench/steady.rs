@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use self::book::{Book, Found};
+use self::book::{Book, SteadyResult};
 use self::people::People;
 use crate::cli::Output;
 use crate::cli::connection::Trust;
@@ -113,7 +113,7 @@ impl Steady {
             ended??;
         }
         watch.abort();
-        let found = Found::sum(&books);
+        let found = SteadyResult::sum(&books);
         found.print(output)?;
         Ok(match found.is_clean() {
             true => ExitCode::SUCCESS,
@@ -151,7 +151,7 @@ async fn say(books: Vec<Arc<Book>>, stop: CancellationToken, output: Output) {
     let mut due = interval(SAY_EVERY);
     due.tick().await;
     while stop.run_until_cancelled(due.tick()).await.is_some() {
-        let found = Found::sum(&books);
+        let found = SteadyResult::sum(&books);
         eprintln!(
             "{} sent, {} accepted, {} shown, {} on their way",
             found.sent,

@@ -1,7 +1,7 @@
 //! State of a chat as any front end shows it: one conversation is open, the others form a list.
 
 use anyhow::{Context, Error, Result, bail};
-use client::core::{ConnectionState, Origin, SendStatus, Shown};
+use client::core::{ConnectionState, Origin, SendStatus, ShownMessage};
 use client::{Client, ConversationList, Event, Events};
 use protocol::change::{ChangeKind, MessageChange, MessageMarks, OrderedChange, Reaction};
 use protocol::frame::Summary;
@@ -437,7 +437,7 @@ impl Talk {
         News::Hidden(hidden)
     }
 
-    async fn shown(&mut self, shown: Shown) -> News {
+    async fn shown(&mut self, shown: ShownMessage) -> News {
         let message = &shown.placed.message;
         let place = Some((shown.placed.position.seq, message.id));
         if shown.origin == Origin::OwnHere

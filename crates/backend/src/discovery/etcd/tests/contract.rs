@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::super::contract;
-use super::super::directory_snapshot::Known;
+use super::super::directory_snapshot::DirectorySnapshot;
 use super::super::*;
 use super::world::{Process, World};
 use crate::clock::{SystemClock, SystemEntropy};
@@ -166,7 +166,7 @@ async fn what_a_watch_missed_comes_by_the_list() {
     let prefix = world.keys().instances(Role::Boat);
     let found = registry.shared.keeping.calls.list(&prefix).await.unwrap();
     // Current, and yet without the boat.
-    let mut blind = Known::listed(Role::Boat, &prefix, &found);
+    let mut blind = DirectorySnapshot::listed(Role::Boat, &prefix, &found);
     blind.forget();
     let mut boats = registry.shared.watchers.begin(Role::Boat, blind);
     assert!(boats.borrow().is_empty());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use protocol::Timestamp;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::super::directory_snapshot::Known;
+use super::super::directory_snapshot::DirectorySnapshot;
 use super::super::*;
 use super::servers::Servers;
 use super::world::{Process, World};
@@ -131,7 +131,7 @@ async fn a_compacted_watch_lists_anew() {
     let registry = world.etcd();
     let prefix = world.keys().instances(Role::Boat);
     let found = registry.shared.keeping.calls.list(&prefix).await.unwrap();
-    let past = Known::listed(Role::Boat, &prefix, &found);
+    let past = DirectorySnapshot::listed(Role::Boat, &prefix, &found);
     let held = boat(&registry).await.unwrap();
     compact(&world).await;
     let mut boats = registry.shared.watchers.begin(Role::Boat, past);

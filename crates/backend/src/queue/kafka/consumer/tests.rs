@@ -36,7 +36,7 @@ async fn starts(consumer: &mut KafkaConsumer) -> Option<Starts> {
         if consumer.poll(10).now_or_never().is_some() {
             return None;
         }
-        if let Some(Placing { step, .. }) = &mut consumer.placing
+        if let Some(AssignmentTask { step, .. }) = &mut consumer.placing
             && let AssignmentStep::Asked(asked) = step
         {
             let starts = asked.await.unwrap().unwrap();

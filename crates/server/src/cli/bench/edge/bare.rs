@@ -13,7 +13,7 @@ use axum::http::Request;
 use backend::clock::{Clock, SystemClock};
 use backend::tls::{CertificateFiles, Certificates, TlsVersion, server_config};
 use boat::listener::upgrade;
-use boat::stack::{Received, Wire};
+use boat::stack::{ClientInput, Wire};
 use bytes::Bytes;
 use clap::Args;
 use hyper::body::Incoming;
@@ -128,7 +128,7 @@ where
     wire.receive_plain(read);
     loop {
         while let Some(received) = wire.next_frame() {
-            let Received::Frame(frame) = received else {
+            let ClientInput::Frame(frame) = received else {
                 return Ok(());
             };
             if let Some(answer) = answer(frame, tokens).await? {

@@ -114,7 +114,7 @@ impl Book {
 
 /// Result of a run.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Found {
+pub(super) struct SteadyResult {
     pub(super) sent: u64,
     pub(super) accepted: u64,
     /// Messages neither accepted nor known to be refused when the bench ended.
@@ -131,9 +131,9 @@ pub(super) struct Found {
     pub(super) max_ms: u64,
 }
 
-impl Found {
-    pub(super) fn sum(books: &[Arc<Book>]) -> Found {
-        let mut found = Found::default();
+impl SteadyResult {
+    pub(super) fn sum(books: &[Arc<Book>]) -> SteadyResult {
+        let mut found = SteadyResult::default();
         let mut latency = BookEntries::default().latency;
         for book in books {
             let entries = book.entries();
@@ -198,8 +198,8 @@ impl Found {
 mod tests {
     use super::*;
 
-    fn found(book: Book) -> Found {
-        Found::sum(&[Arc::new(book)])
+    fn found(book: Book) -> SteadyResult {
+        SteadyResult::sum(&[Arc::new(book)])
     }
 
     #[test]

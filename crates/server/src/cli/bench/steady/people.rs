@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use backend::clock::{Clock, SystemClock};
 use bytes::{BufMut, Bytes, BytesMut};
-use client::core::{CatchUp, ConnectionState, Origin, Shown};
+use client::core::{CatchUp, ConnectionState, Origin, ShownMessage};
 use client::{Client, ClientConfig, Event, Events, SendTicket, store};
 use protocol::message::Content;
 use protocol::{DeviceId, Platform, Recipient, UserId};
@@ -276,7 +276,7 @@ fn body(number: u64, bytes: usize) -> Bytes {
     body.freeze()
 }
 
-fn read(shown: &Shown) -> Result<(u64, i64)> {
+fn read(shown: &ShownMessage) -> Result<(u64, i64)> {
     let data = &shown.placed.message.content.data;
     let number = data.first_chunk::<8>().copied().map(u64::from_be_bytes);
     let sent_at = (data.get(8..16)).and_then(|bytes| bytes.try_into().ok());

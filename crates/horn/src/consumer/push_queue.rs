@@ -9,7 +9,7 @@ use protocol::delivery::Source;
 use tokio::time::Instant;
 
 /// A record of the topic `notification`, being worked on.
-pub(super) struct Pending {
+pub(super) struct PendingPush {
     pub(super) source: Source,
     pub(super) key: Bytes,
     pub(super) value: Bytes,
@@ -23,7 +23,7 @@ pub(super) struct Pending {
     pub(super) abandoned: bool,
 }
 
-impl Pending {
+impl PendingPush {
     pub(super) fn bytes(&self) -> usize {
         self.key.len() + self.value.len()
     }
@@ -31,13 +31,13 @@ impl Pending {
 
 /// Notifications waiting for a call, ordered by due time, then by arrival.
 #[derive(Default)]
-pub(super) struct Waiting {
-    by_due: BTreeMap<(Instant, u64), Pending>,
+pub(super) struct PushQueue {
+    by_due: BTreeMap<(Instant, u64), PendingPush>,
     added: u64,
 }
 
-impl Waiting {
-    pub(super) fn add(&mut self, due: Instant, pending: Pending) {
+impl PushQueue {
+    pub(super) fn add(&mut self, due: Instant, pending: PendingPush) {
         self.added += 1;
         self.by_due.insert((due, self.added), pending);
     }
@@ -50,12 +50,12 @@ impl Waiting {
         self.by_due.keys().next().map(|(due, _)| *due)
     }
 
-    pub(super) fn take_due(&mut self, now: Instant) -> Option<Pending> {
+    pub(super) fn take_due(&mut self, now: Instant) -> Option<PendingPush> {
         let first = self.by_due.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
     }
 
-    pub(super) fn remove_if(&mut self, gone: impl Fn(&Pending) -> bool) -> Vec<Pending> {
+    pub(super) fn remove_if(&mut self, gone: impl Fn(&PendingPush) -> bool) -> Vec<PendingPush> {
         self.by_due
             .extract_if(.., |_, pending| gone(pending))
             .map(|(_, pending)| pending)
