@@ -11,7 +11,7 @@ use protocol::group::{Group, Member, Role};
 use protocol::history::Version;
 use protocol::record::{TaskRecord, Work};
 use protocol::unread::Tally;
-use protocol::writer::{Effect, EffectKind, Facts, HeadMove, ListOpKind, Plan, Stage, Undecided};
+use protocol::writer::{Effect, EffectKind, Facts, HeadMove, ListOpKind, Plan, Stage, NoPlan};
 use protocol::{ConversationId, Seq};
 
 use crate::plan::Sabotage;
@@ -130,8 +130,8 @@ impl World {
         &self,
         records: &[TaskRecord<'_>],
         facts: &Facts,
-        decided: Result<Plan, Undecided>,
-    ) -> Result<Plan, Undecided> {
+        decided: Result<Plan, NoPlan>,
+    ) -> Result<Plan, NoPlan> {
         if self.sabotage != Some(Sabotage::PlacedLaterOvertaken) || decided.is_err() {
             return decided;
         }
@@ -148,7 +148,7 @@ impl World {
             task.message.conversation().filter(|_| is_later)
         });
         match overtaken {
-            Some(conversation) => Err(Undecided::Overtaken(conversation)),
+            Some(conversation) => Err(NoPlan::Overtaken(conversation)),
             None => decided,
         }
     }

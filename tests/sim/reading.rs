@@ -6,7 +6,7 @@ use protocol::frame::{ServerFrame, SyncAnswer, SyncQuery};
 use protocol::mailbox::MailCursor;
 use protocol::reading::{
     self, Fact, Fill, LatestMessages, Need, ReadFacts, ReadOutcome, ReadQuestion, ReadRules,
-    Unanswered,
+    NoAnswer,
 };
 use protocol::session::{Page, PageItem};
 use protocol::{Placed, Refusal, Timestamp, UserId};
@@ -66,12 +66,12 @@ impl World {
         asked.fills = fills;
         match answer {
             Ok(answer) => asked.answer = Some(Ok(answer)),
-            Err(Unanswered::Refused(refusal)) => asked.answer = Some(Err(refusal)),
-            Err(Unanswered::Stale) => {
+            Err(NoAnswer::Refused(refusal)) => asked.answer = Some(Err(refusal)),
+            Err(NoAnswer::Stale) => {
                 asked.facts = ReadFacts::without_user_entry(user);
                 asked.tokens.remove(&CacheKey::User(user));
             }
-            Err(Unanswered::Missing(mut needs)) => {
+            Err(NoAnswer::Missing(mut needs)) => {
                 // Stations ask side by side: any one may be the next that is read.
                 let need = needs.swap_remove(self.dice.random_range(0..needs.len()));
                 let fact = self.fact(user, &need, &mut asked.tokens);
@@ -152,7 +152,7 @@ impl World {
                         false => api::codec::encode_message(&placed),
                     };
                 }
-                Err(Unanswered::Missing(needs)) => {
+                Err(NoAnswer::Missing(needs)) => {
                     for need in needs {
                         let fact = self.fact(user, &need, &mut asked.tokens);
                         asked.facts.add(need, fact);

@@ -21,7 +21,7 @@ use protocol::message_row::{MessageRow, Owner};
 use protocol::record::{Task, TaskRecord, Work};
 use protocol::writer::{
     self, ChangedPlaces, DeadRecord, Effect, Facts, Handover, HeadMove, ListOp, ListOpKind,
-    Missing, Parts, Plan, ROUNDS_MAX, RecordOutcome, Rules, Stage, Undecided,
+    Missing, Parts, Plan, ROUNDS_MAX, RecordOutcome, Rules, Stage, NoPlan,
 };
 use protocol::{ConversationId, GroupId, Recipient, UserId};
 use rand::Rng;
@@ -280,22 +280,22 @@ impl World {
             None => writer::decide(&asked, facts, &rules, now),
         };
         match self.plant_in_decision(&records, &batch.facts, decided) {
-            Err(Undecided::Missing(missing)) if batch.rounds == ROUNDS_MAX => {
+            Err(NoPlan::Missing(missing)) if batch.rounds == ROUNDS_MAX => {
                 self.judge
                     .found(format!("not decided in time: {missing:?}"));
             }
-            Err(Undecided::Missing(missing)) if self.plan.moments => {
+            Err(NoPlan::Missing(missing)) if self.plan.moments => {
                 batch.asked = self.in_turn(&records, *missing);
                 batch.rounds += 1;
             }
-            Err(Undecided::Missing(missing)) => {
+            Err(NoPlan::Missing(missing)) => {
                 let mut facts = std::mem::take(&mut batch.facts);
                 self.answer(&missing, &mut facts);
                 self.plant_in_facts(&records, &mut facts);
                 batch.facts = facts;
                 batch.rounds += 1;
             }
-            Err(Undecided::Overtaken(conversation)) => {
+            Err(NoPlan::Overtaken(conversation)) => {
                 if !self.is_older {
                     self.judge.overtaken(conversation);
                 }

@@ -12,7 +12,7 @@ use backend::queue::Partition;
 use client::ByteStream;
 use operator::admin::log::Log;
 use operator::admin::{audit, trace};
-use operator::dead_letters::{DeadLetters, LetterOutcome, Refused, Selection};
+use operator::dead_letters::{DeadLetters, LetterOutcome, TaskRefusal, Selection};
 use protocol::keys::Topic;
 use protocol::record::Work;
 use protocol::{MessageId, Platform, Timestamp};
@@ -291,7 +291,7 @@ impl Cluster {
     }
 
     /// Redrives letters, and waits for the result.
-    pub async fn redrive(&self, selection: &Selection) -> Result<Vec<LetterOutcome>, Refused> {
+    pub async fn redrive(&self, selection: &Selection) -> Result<Vec<LetterOutcome>, TaskRefusal> {
         let patience = Duration::from_secs(30);
         self.letters.redrive("operator", selection, patience).await
     }

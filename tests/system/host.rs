@@ -22,10 +22,10 @@ const SESSION: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_secs(5);
 
 enum Running {
-    Boat(boat::Running),
-    Station(station::Running),
-    Carrier(carrier::Running),
-    Horn(horn::Running),
+    Boat(boat::BoatHandle),
+    Station(station::StationHandle),
+    Carrier(carrier::CarrierHandle),
+    Horn(horn::HornHandle),
 }
 
 impl Running {

@@ -20,14 +20,14 @@ pub(crate) trait QueuedBatch {
 
 /// A bounded queue that is emptied in batches by one reader.
 pub(crate) struct BatchQueue<T> {
-    waiting: Mutex<Waiting<T>>,
+    waiting: Mutex<BatchBacklog<T>>,
     came: Notify,
     items_max: usize,
     bytes_max: usize,
     linger: Duration,
 }
 
-struct Waiting<T> {
+struct BatchBacklog<T> {
     queue: VecDeque<T>,
     items: usize,
     bytes: usize,
@@ -46,7 +46,7 @@ impl<T: QueuedBatch> BatchQueue<T> {
     /// A queue whose batches linger for more items; only for items that nobody waits for.
     pub(crate) fn lingering(items_max: usize, bytes_max: usize, linger: Duration) -> BatchQueue<T> {
         BatchQueue {
-            waiting: Mutex::new(Waiting {
+            waiting: Mutex::new(BatchBacklog {
                 queue: VecDeque::new(),
                 items: 0,
                 bytes: 0,

@@ -36,7 +36,7 @@ use crate::deliver_streams::DeliverStreams;
 use crate::metrics::Metrics;
 use crate::pace::Pace;
 use crate::revocations::RevokedUsers;
-use crate::station_pool::{Admitted, StationPool};
+use crate::station_pool::{AdmittedSession, StationPool};
 use crate::station_queues::StationQueues;
 use crate::tracer::ConnectionTracer;
 use crate::urgent::UrgentAssertions;
@@ -453,7 +453,7 @@ impl Boat {
         connection: &Connection,
         hello: Hello,
         peer: SocketAddr,
-    ) -> Result<Admitted, Refusal> {
+    ) -> Result<AdmittedSession, Refusal> {
         self.address_limits.check_sign_in(peer.ip())?;
         let calls = match hello.resume {
             Some(_) => &self.resume_calls,

@@ -71,7 +71,7 @@ enum ConnectionStage {
 
 /// The reader's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum ReadStep {
     /// More bytes may be read.
     All,
     /// More frames wait for the next turn.
@@ -182,13 +182,13 @@ impl ConnectionDriver {
     }
 
     /// Feeds received frames to the session, within bounds.
-    pub(crate) fn hear(&mut self, now: Timestamp) -> Heard {
+    pub(crate) fn hear(&mut self, now: Timestamp) -> ReadStep {
         for _ in 0..FRAMES_A_TURN {
             if self.stage == ConnectionStage::Gone {
-                return Heard::Over;
+                return ReadStep::Over;
             }
             let Some(received) = self.wire.next_frame() else {
-                return Heard::All;
+                return ReadStep::All;
             };
             if !std::mem::replace(&mut self.has_heard, true) {
                 // The first frame was the hello; any other ends the session.
@@ -217,10 +217,10 @@ impl ConnectionDriver {
             }
             if session.is_closed() {
                 // The session's last frames go out first.
-                return Heard::Over;
+                return ReadStep::Over;
             }
         }
-        Heard::Some
+        ReadStep::Some
     }
 
     /// Performs the actions the session asks for.

@@ -23,7 +23,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::boat::Boat;
 use crate::connection::Connection;
-use crate::connection_driver::{ConnectionDriver, Heard};
+use crate::connection_driver::{ConnectionDriver, ReadStep};
 use crate::connection_limit::ConnectionPermit;
 use crate::listener::client_stream::Socket;
 use crate::timer_wheel::{Entry, TimerWheel};
@@ -53,10 +53,10 @@ pub(crate) struct ConnectionLoops {
 
 /// Work of one loop: new connections, and those that are ready.
 #[derive(Default)]
-pub(crate) struct ReadyQueue(Mutex<Waiting>);
+pub(crate) struct ReadyQueue(Mutex<LoopInbox>);
 
 #[derive(Default)]
-struct Waiting {
+struct LoopInbox {
     arrivals: Vec<Slot>,
     ready: Vec<u32>,
     /// Waker of the loop while it sleeps.
@@ -131,7 +131,7 @@ impl ReadyQueue {
         self.put(|waiting| waiting.ready.push(slot));
     }
 
-    fn put<T>(&self, put: impl FnOnce(&mut Waiting) -> T) -> T {
+    fn put<T>(&self, put: impl FnOnce(&mut LoopInbox) -> T) -> T {
         let mut waiting = self.0.lock();
         let answer = put(&mut waiting);
         let waker = waiting.waker.take();
@@ -362,10 +362,10 @@ impl Slot {
         for _ in 0..READS_A_TURN {
             // Includes frames left over from the turn before.
             match self.driver.hear(now) {
-                Heard::All => {}
-                Heard::Some => break,
-                Heard::Over if self.driver.is_gone() => return true,
-                Heard::Over => break,
+                ReadStep::All => {}
+                ReadStep::Some => break,
+                ReadStep::Over if self.driver.is_gone() => return true,
+                ReadStep::Over => break,
             }
             let Some(socket) = &mut self.socket else {
                 return true;

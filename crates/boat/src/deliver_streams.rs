@@ -25,12 +25,12 @@ const BATCHES_A_TURN: usize = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct DeliverStreams {
-    open: RwLock<Open>,
+    open: RwLock<SourceTable>,
     spans: Spans,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct SourceTable {
     next: u32,
     sources: HashMap<u32, Arc<OutcomeSender>>,
 }
@@ -39,12 +39,12 @@ struct Open {
 /// flight.
 #[derive(Debug, Default)]
 pub(crate) struct OutcomeSender {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<OutcomeQueue>,
     spans: Spans,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct OutcomeQueue {
     outcomes: Vec<Outcome>,
     reader: Option<Waker>,
     /// Traced pushes in flight, by number. Nearly always empty.

@@ -40,4 +40,4 @@ mod tests;
 
 pub use config::{ACCEPTS_PER_CORE, Config};
 pub use listener::PipeListener;
-pub use start::{BoatParts, Running, StartError, start};
+pub use start::{BoatParts, BoatHandle, StartError, start};

@@ -73,7 +73,7 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// An accepted stream whose client is not known yet.
-struct Accepted {
+struct AcceptedStream {
     stream: ByteStream,
     address: SocketAddr,
     until: Instant,
@@ -103,7 +103,7 @@ impl Acceptor {
     }
 
     /// Accepts the next socket; the rest wait in the kernel.
-    async fn accept(&mut self) -> Accepted {
+    async fn accept(&mut self) -> AcceptedStream {
         loop {
             if self.boat.accepts.take(1).await {
                 self.boat.metrics.accept_waits.increment(1);
@@ -127,7 +127,7 @@ impl Acceptor {
                     // A socket that refuses the options is dead already.
                     let _ = set_options(&stream);
                     let stream = ByteStream::Tcp(stream);
-                    return Accepted::new(stream, canonical(address), &self.boat).await;
+                    return AcceptedStream::new(stream, canonical(address), &self.boat).await;
                 }
                 Err(error) if is_exhausted(&error) => {
                     // Clients that leave free files.
@@ -153,9 +153,9 @@ impl Acceptor {
     }
 }
 
-impl Accepted {
+impl AcceptedStream {
     /// Waits for a place among the arriving clients.
-    async fn new(stream: ByteStream, address: SocketAddr, boat: &Boat) -> Accepted {
+    async fn new(stream: ByteStream, address: SocketAddr, boat: &Boat) -> AcceptedStream {
         let room = (boat.arriving().await, boat.tasks.token());
         let most = boat.config.arrival_timeout;
         // While draining, a newcomer gets only its refusal and little time to read it.
@@ -163,7 +163,7 @@ impl Accepted {
             true => most.min(REFUSED_WITHIN),
             false => most,
         };
-        Accepted {
+        AcceptedStream {
             stream,
             address,
             until: Instant::now() + within,

@@ -33,7 +33,7 @@ pub(crate) async fn sweep(boat: Arc<Boat>) {
             let all = boat.assertions.time_of(boat.connections.len());
             rested_at = rested_at.max(Instant::now() + (REASSERT_WITHIN + all) * 2);
             losses = LossDetector::default();
-        } else if ending == Ending::Loss {
+        } else if ending == PassEnd::Loss {
             warn!("the mailbox store has lost sessions: all are asserted again");
             boat.metrics.losses.increment(1);
             pass(&boat, boat.config.restore_spread, || false).await;
@@ -50,7 +50,7 @@ pub(crate) async fn pass(boat: &Boat, interval: Duration, is_over: impl Fn() -> 
 
 /// End of a pass over all sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+enum PassEnd {
     Whole,
     /// The store has lost sessions.
     Loss,
@@ -62,7 +62,7 @@ async fn go_over(
     interval: Duration,
     mut seeks: Option<(Instant, &mut LossDetector)>,
     is_over: impl Fn() -> bool,
-) -> Ending {
+) -> PassEnd {
     let pause = interval / boat.connections.shards_used().max(1) as u32;
     let mut is_empty = true;
     for (lane, connections) in boat.connections.by_shard().enumerate() {
@@ -76,7 +76,7 @@ async fn go_over(
         let mut found = ReregisterResult::default();
         for batch in connections.chunks(boat.config.batch_items_max) {
             if is_over() {
-                return Ending::Whole;
+                return PassEnd::Whole;
             }
             reassert(boat, lane % boat.lanes.len(), batch, &mut found).await;
         }
@@ -86,14 +86,14 @@ async fn go_over(
         {
             losses.handle_answers(found.answered, found.forgotten, boat.connections.len());
             if losses.is_loss() {
-                return Ending::Loss;
+                return PassEnd::Loss;
             }
         }
     }
     if is_empty {
         sleep(pause).await;
     }
-    Ending::Whole
+    PassEnd::Whole
 }
 
 /// Tally of the store's answers; sessions without an answer do not count.

@@ -62,7 +62,7 @@ pub enum StartError {
 }
 
 /// A running boat. Dropping the handle changes nothing: cancel the token that it was started with.
-pub struct Running {
+pub struct BoatHandle {
     pub(crate) boat: Arc<Boat>,
     websocket: SocketAddr,
     tcp: SocketAddr,
@@ -74,7 +74,7 @@ pub struct Running {
     left: CancellationToken,
 }
 
-impl Running {
+impl BoatHandle {
     /// Address for WebSocket clients.
     pub fn websocket(&self) -> SocketAddr {
         self.websocket
@@ -122,8 +122,8 @@ impl Running {
         self.boat.ready()
     }
 
-    /// Starts an orderly leave, like cancelling the shutdown token. [`Running::drained`] waits for
-    /// the end.
+    /// Starts an orderly leave, like cancelling the shutdown token. [`BoatHandle::drained`] waits
+    /// for the end.
     pub fn drain(&self) {
         self.shutdown.cancel();
     }
@@ -150,7 +150,7 @@ pub async fn start(
     config: Config,
     parts: BoatParts,
     shutdown: CancellationToken,
-) -> Result<Running, StartError> {
+) -> Result<BoatHandle, StartError> {
     let shutdown = shutdown.child_token();
     let (websocket, tcp) = {
         let _sockets_belong_there = parts.connections.enter();
@@ -228,7 +228,7 @@ pub async fn start(
         drop(kept);
         served.end().await;
     });
-    Ok(Running {
+    Ok(BoatHandle {
         boat,
         websocket: websocket_at,
         tcp: tcp_at,
@@ -260,7 +260,7 @@ fn keep_up(
 }
 
 /// Transport of the gRPC side.
-enum Served {
+enum GrpcTransport {
     Near(InProcess),
     Far {
         stop: CancellationToken,
@@ -268,11 +268,11 @@ enum Served {
     },
 }
 
-impl Served {
+impl GrpcTransport {
     async fn end(self) {
         match self {
-            Served::Near(guard) => drop(guard),
-            Served::Far { stop, serving } => {
+            GrpcTransport::Near(guard) => drop(guard),
+            GrpcTransport::Far { stop, serving } => {
                 stop.cancel();
                 let _ = serving.await;
             }
@@ -288,12 +288,12 @@ fn serve(
     grpc: Option<TcpListener>,
     grpc_at: Option<SocketAddr>,
     shutdown: &CancellationToken,
-) -> (Served, String) {
+) -> (GrpcTransport, String) {
     let routes = routes(Arc::clone(boat));
     let (Some(listener), Some(bound)) = (grpc, grpc_at) else {
         let name = format!("boat/{}", boat.config.name);
         let guard = parts.connector.serve_in_process(&name, routes);
-        return (Served::Near(guard), format!("{IN_PROCESS}{name}"));
+        return (GrpcTransport::Near(guard), format!("{IN_PROCESS}{name}"));
     };
     let stop = CancellationToken::new();
     let (connector, stopped) = (parts.connector.clone(), stop.clone());
@@ -306,7 +306,7 @@ fn serve(
     });
     let advertised = boat.config.advertise.clone();
     let address = advertised.unwrap_or_else(|| parts.connector.url(bound));
-    (Served::Far { stop, serving }, address)
+    (GrpcTransport::Far { stop, serving }, address)
 }
 
 fn carry(boat: &Arc<Boat>, shutdown: &CancellationToken) -> Vec<AbortOnDropHandle<()>> {

@@ -52,7 +52,7 @@ const BUDGET_WINDOW: Duration = Duration::from_secs(10);
 type Client = StationServiceClient<Channel>;
 
 /// A session that a station has admitted.
-pub(crate) struct Admitted {
+pub(crate) struct AdmittedSession {
     pub(crate) admission: Admission,
     pub(crate) is_registered: bool,
     /// Issue time of its token, if the station reports it.
@@ -120,7 +120,7 @@ impl StationPool {
         self.born.elapsed().saturating_sub(heard)
     }
 
-    pub(crate) async fn connect(&self, connect: &Connect) -> Result<Admitted, Refusal> {
+    pub(crate) async fn connect(&self, connect: &Connect) -> Result<AdmittedSession, Refusal> {
         let lane = self.lane_of(connect.session);
         let request = v1::ConnectRequest::from(connect);
         let wire = ask!(self, connect, lane, request).await?;
@@ -137,7 +137,7 @@ impl StationPool {
             server_time: admission.server_time,
             expires_at: admission.expires_at,
         };
-        Ok(Admitted {
+        Ok(AdmittedSession {
             admission,
             is_registered,
             issued_at,

@@ -39,13 +39,13 @@ pub(crate) struct RouteQueue {
     cache: Arc<dyn Cache>,
     stores: StoreDeadline,
     /// Servers are few, and called in their order.
-    servers: BTreeMap<ServerId, Waiting>,
+    servers: BTreeMap<ServerId, ServerQueue>,
     calls: FuturesUnordered<BoxFuture<'static, (ServerId, RouteResults)>>,
 }
 
 /// Questions that wait for a server's next call.
 #[derive(Default)]
-struct Waiting {
+struct ServerQueue {
     forgets: Vec<SessionKey>,
     routes: VecDeque<Route>,
     is_called: bool,
@@ -113,7 +113,7 @@ impl RouteQueue {
     }
 }
 
-impl Waiting {
+impl ServerQueue {
     fn is_empty(&self) -> bool {
         self.forgets.is_empty() && self.routes.is_empty()
     }

@@ -42,7 +42,7 @@ use tokio::time::Instant;
 
 use self::entries::Portion;
 use self::lane::Item;
-use self::schedule::{Published, Schedule, ScheduleLimits, ScheduledCall};
+use self::schedule::{PublishResult, Schedule, ScheduleLimits, ScheduledCall};
 use crate::Config;
 use crate::backoff::Backoff;
 use crate::deadline::StoreDeadline;
@@ -76,7 +76,7 @@ struct Answer {
 }
 
 enum CallResult {
-    Published(Partition, Vec<Published>, Option<String>),
+    Published(Partition, Vec<PublishResult>, Option<String>),
     Appended(Vec<Portion>, Result<(), Error>),
 }
 
@@ -230,7 +230,7 @@ impl SettleWriter {
             Err(error) => {
                 // Nobody knows whether the log took them, so all are published again: a second copy
                 // of a retry, a letter or a notification has no further effect, as after a crash.
-                let again = items.into_iter().map(Published::Again).collect();
+                let again = items.into_iter().map(PublishResult::Again).collect();
                 return CallResult::Published(partition, again, Some(text_of(&error)));
             }
         };
@@ -238,13 +238,13 @@ impl SettleWriter {
         let mut judge = |item: Item| {
             let missing = || Err(Error::unavailable("queue", "no answer for a record"));
             let Err(error) = answers.next().unwrap_or_else(missing) else {
-                return Published::Taken(item);
+                return PublishResult::Taken(item);
             };
             match error.kind {
                 Kind::Conflict => self.refused(item, &error),
                 Kind::Unavailable | Kind::Corrupt => {
                     failed = Some(text_of(&error));
-                    Published::Again(item)
+                    PublishResult::Again(item)
                 }
             }
         };
@@ -253,7 +253,7 @@ impl SettleWriter {
     }
 
     /// Replaces a record that the log will never take.
-    fn refused(&self, item: Item, error: &Error) -> Published {
+    fn refused(&self, item: Item, error: &Error) -> PublishResult {
         let mut record = item.record.clone();
         let (topic, now) = (record.partition.topic, self.clock.now());
         let mut entries = Vec::new();
@@ -265,13 +265,13 @@ impl SettleWriter {
                     .headers
                     .push(("value-omitted".to_owned(), why.into()));
                 record.value = Bytes::new();
-                return Published::Refused(item, Some(record), entries);
+                return PublishResult::Refused(item, Some(record), entries);
             }
             Topic::Retry(_) => {
                 let why = error.source.to_string();
                 if let Some(spoilt) = PoisonRecord::of_retry(item.origin, &record, why) {
                     let mut dead = dead_letter(&self.records, &spoilt, now);
-                    return Published::Refused(item, dead.records.pop(), dead.ledger);
+                    return PublishResult::Refused(item, dead.records.pop(), dead.ledger);
                 }
             }
             Topic::Notification => entries.extend(untold(&record, now)),
@@ -286,7 +286,7 @@ impl SettleWriter {
             "a record that the log refuses for good is given up"
         );
         metrics::counter!("carrier_records_given_up_total", "topic" => topic.name()).increment(1);
-        Published::Refused(item, None, entries)
+        PublishResult::Refused(item, None, entries)
     }
 }
 

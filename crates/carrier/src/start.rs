@@ -47,11 +47,11 @@ pub enum StartError {
 
 /// A carrier at work.
 #[derive(Debug)]
-pub struct Running {
+pub struct CarrierHandle {
     tasks: TaskTracker,
 }
 
-impl Running {
+impl CarrierHandle {
     /// Waits until the carrier has ended: everything that could finish is committed, and it has
     /// left its group. A carrier ends when its token is cancelled; if it ends earlier, one of its
     /// parts has panicked.
@@ -69,7 +69,7 @@ pub async fn start(
     backends: Backends,
     connector: Connector,
     shutdown: CancellationToken,
-) -> Result<Running, StartError> {
+) -> Result<CarrierHandle, StartError> {
     let limits = config.limits().ok_or(StartError::RetryDelays)?;
     let leases = backends.registry.watch(Role::Boat);
     let leases = StoreDeadline::new(&config).within(leases).await?;
@@ -107,7 +107,7 @@ pub async fn start(
         ended.cancel();
     });
     tasks.close();
-    Ok(Running { tasks })
+    Ok(CarrierHandle { tasks })
 }
 
 struct Carrier {

@@ -10,7 +10,7 @@ mod apply;
 mod groups;
 mod heads;
 mod load;
-mod stamping;
+mod stamp_retry;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use protocol::record::TaskRecord;
 use protocol::trace::{Span, Step};
 use protocol::writer::{
     self, Batch, DeadRecord, Facts, Handover, Missing, Parts, Plan, ROUNDS_MAX, RecordOutcome,
-    Rules, Undecided,
+    Rules, NoPlan,
 };
 use protocol::{ConversationId, MessageId, Timestamp};
 use tokio::time::Instant;
@@ -266,7 +266,7 @@ impl Writer {
     async fn plan(
         &mut self,
         records: &[TaskRecord<'_>],
-        decide: impl Fn(&Batch<'_>, &Facts, &Rules<'_>, Timestamp) -> Result<Plan, Undecided>,
+        decide: impl Fn(&Batch<'_>, &Facts, &Rules<'_>, Timestamp) -> Result<Plan, NoPlan>,
         until: Instant,
     ) -> Result<Option<Plan>, WriteFailure> {
         let now = self.clock.now();
@@ -284,10 +284,10 @@ impl Writer {
         loop {
             match decide(&batch, &facts, &rules, now) {
                 Ok(plan) => return Ok(Some(plan)),
-                Err(Undecided::Missing(missing)) if rounds == ROUNDS_MAX => {
+                Err(NoPlan::Missing(missing)) if rounds == ROUNDS_MAX => {
                     return Err(Halt::Undecidable(missing).into());
                 }
-                Err(Undecided::Missing(missing)) => {
+                Err(NoPlan::Missing(missing)) => {
                     if !self.load(*missing, &mut facts, until).await? {
                         return Ok(None);
                     }
@@ -296,7 +296,7 @@ impl Writer {
                         return Ok(None);
                     }
                 }
-                Err(Undecided::Overtaken(conversation)) => {
+                Err(NoPlan::Overtaken(conversation)) => {
                     self.heads.forget_one(conversation);
                     if let ConversationId::Group(group) = conversation {
                         self.groups.forget_one(group);

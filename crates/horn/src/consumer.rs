@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use self::burials::{Burial, Burials};
 use self::mutes::Mutes;
 use self::push_queue::{PendingPush, PushQueue};
-use self::settle::{AttemptEnd, AttemptOutcome, Recorded, Recording, Registry};
+use self::settle::{AttemptEnd, AttemptOutcome, OutcomeResult, OutcomeWrite, Registry};
 use self::spans::{calling, record_call};
 use crate::config::Config;
 use crate::metrics::HornMetrics;
@@ -77,7 +77,7 @@ pub(crate) struct Horn {
     burials: Burials,
     /// Notifications with an outcome that is not recorded yet.
     ended: Vec<AttemptEnd>,
-    recording: Option<Recording>,
+    recording: Option<OutcomeWrite>,
     /// End of the pause that the provider asked for.
     hold: Option<Instant>,
     /// Earliest next poll after the log did not answer.
@@ -90,7 +90,7 @@ enum Turn {
     Stop,
     Called(Result<(Id, Result<(), ProviderError>), JoinError>),
     Polled(backend::Result<Polled>),
-    Recorded(Recorded),
+    Recorded(OutcomeResult),
     Buried(Burial),
     Due,
 }
@@ -210,7 +210,7 @@ impl Horn {
     }
 
     fn pending(&self) -> usize {
-        let recording = self.recording.as_ref().map_or(0, Recording::len);
+        let recording = self.recording.as_ref().map_or(0, OutcomeWrite::len);
         let ended = self.burials.len() + self.ended.len() + recording;
         self.calls.len() + self.waiting.len() + ended
     }
@@ -288,7 +288,7 @@ impl Horn {
     fn give_away(&mut self) {
         let under_way = self.called.values().map(|pending| pending.source);
         let ended = self.ended.iter().map(|ended| ended.source);
-        let recording = self.recording.iter().flat_map(Recording::sources);
+        let recording = self.recording.iter().flat_map(OutcomeWrite::sources);
         let letters = self.burials.sources();
         let late = self.revoked_until.is_some_and(|at| at <= Instant::now());
         let busy = !late

@@ -41,12 +41,12 @@ pub enum StartError {
 
 /// A running horn.
 #[derive(Debug)]
-pub struct Running {
+pub struct HornHandle {
     tasks: TaskTracker,
     recorder: Option<Arc<Recorder>>,
 }
 
-impl Running {
+impl HornHandle {
     /// Waits until the horn has ended: calls in flight have their outcome, and it is committed.
     pub async fn drained(&self) {
         self.tasks.wait().await;
@@ -66,7 +66,7 @@ pub async fn start(
     config: Config,
     parts: Parts,
     shutdown: CancellationToken,
-) -> Result<Running, StartError> {
+) -> Result<HornHandle, StartError> {
     match config.provider {
         ProviderKind::Record => {
             let recorder = Arc::new(Recorder::new(config.recorded_max));
@@ -96,12 +96,12 @@ pub async fn start_with(
     parts: Parts,
     provider: Arc<dyn Provider>,
     shutdown: CancellationToken,
-) -> Result<Running, StartError> {
+) -> Result<HornHandle, StartError> {
     let consumer = parts.queue.subscribe(GROUP, Topic::Notification).await?;
     let tasks = TaskTracker::new();
     tasks.spawn(Horn::new(&config, parts, provider).run(consumer, shutdown));
     tasks.close();
-    Ok(Running {
+    Ok(HornHandle {
         tasks,
         recorder: None,
     })

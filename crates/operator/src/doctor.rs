@@ -25,7 +25,7 @@ pub use self::limits::{OpenFiles, Space};
 pub use self::parts::{Answer, Deviation, Members, Readiness, Tables, Topics};
 pub use self::probe::{ProcessProbe, UnknownProcess, Unreachable};
 pub use self::settings::{
-    AdminPort, Auditing, Copies, DeskCertificate, Link, ServiceIdentity, SessionTickets, TokenKey,
+    AdminPort, AuditState, Copies, DeskCertificate, Link, ServiceIdentity, SessionTickets, TokenKey,
 };
 
 /// Names listed in one finding; beyond these it gives a count.

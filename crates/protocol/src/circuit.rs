@@ -16,11 +16,11 @@ pub const PAUSE_MAX: Duration = Duration::from_secs(30);
 pub struct Circuit {
     failures: u32,
     /// Set while the circuit is open.
-    open: Option<Open>,
+    open: Option<OpenCircuit>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Open {
+struct OpenCircuit {
     pause: Duration,
     probe_at: Timestamp,
 }
@@ -70,7 +70,7 @@ impl Circuit {
                 let opens = self.failures >= FAILURES_MAX;
                 if opens {
                     let (pause, probe_at) = (PAUSE_MIN, now + PAUSE_MIN);
-                    self.open = Some(Open { pause, probe_at });
+                    self.open = Some(OpenCircuit { pause, probe_at });
                 }
                 opens
             }

@@ -44,7 +44,7 @@ const COPY_AHEAD_MAX: Duration = Duration::from_secs(60);
 
 /// Answer to a token without a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum MissingKey {
     /// A fetch is under way or begins now, and may bring the key.
     Wait,
     /// No wait: the issuer has no such key.
@@ -127,23 +127,23 @@ impl KeyRefresh {
 
     /// Answers a token that names this `kid`, or none, and has no key. If keys are too old, or none
     /// ever came, every token may cause a fetch.
-    pub fn missing(&mut self, kid: Option<&str>, now: Timestamp) -> Missing {
+    pub fn missing(&mut self, kid: Option<&str>, now: Timestamp) -> MissingKey {
         let asks = kid.is_some_and(|kid| kid.len() <= KID_BYTES_MAX && !self.is_unknown(kid, now));
         if self.is_fit(now) && !asks {
-            return Missing::Refuse;
+            return MissingKey::Refuse;
         }
         if self.is_looking || now >= self.due {
-            return Missing::Wait;
+            return MissingKey::Wait;
         }
         let is_early = |begun: Timestamp| now.since(begun) < ASK_EVERY;
         if self.begun_at.is_some_and(is_early) {
             return match self.failures {
-                0 => Missing::Refuse,
-                _ => Missing::Away,
+                0 => MissingKey::Refuse,
+                _ => MissingKey::Away,
             };
         }
         self.due = now;
-        Missing::Wait
+        MissingKey::Wait
     }
 
     /// Retry delay of a sign-in: until after the next fetch.

@@ -43,7 +43,7 @@ pub use self::groups::{
 };
 pub use self::lists::{CACHED_GROUPS_MAX, GROUPS_TOGETHER, LATEST_MAX};
 pub use self::members::{COUNTED_MAX, READERS_MAX};
-use self::needs::Asking;
+use self::needs::FactLookup;
 pub use self::needs::{
     Fact, LatestMessages, LatestNeed, ListRows, ListSlice, Need, OverlayRange, OwnRange, PageNeed,
     ReadFacts, Slice,
@@ -105,13 +105,13 @@ pub enum Fill {
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ReadOutcome<T = SyncAnswer> {
-    pub answer: Result<T, Unanswered>,
+    pub answer: Result<T, NoAnswer>,
     pub fills: Vec<Fill>,
 }
 
 /// No answer yet, or none at all.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Unanswered {
+pub enum NoAnswer {
     /// To be asked first, all side by side.
     Missing(Vec<Need>),
     /// The user's cache entry changed while it was used: begin anew with
@@ -120,13 +120,13 @@ pub enum Unanswered {
     Refused(Refusal),
 }
 
-impl From<Refusal> for Unanswered {
-    fn from(refusal: Refusal) -> Unanswered {
-        Unanswered::Refused(refusal)
+impl From<Refusal> for NoAnswer {
+    fn from(refusal: Refusal) -> NoAnswer {
+        NoAnswer::Refused(refusal)
     }
 }
 
-type Needing<T> = Result<T, Unanswered>;
+type NeedResult<T> = Result<T, NoAnswer>;
 
 /// Answers a question, or says what is missing, stale or refused.
 pub fn answer(question: &ReadQuestion<'_>, facts: &ReadFacts, rules: &ReadRules) -> ReadOutcome {
@@ -154,7 +154,7 @@ struct Reading<'a> {
     user: UserId,
     began: Timestamp,
     rules: &'a ReadRules,
-    ask: Asking<'a>,
+    ask: FactLookup<'a>,
     fills: RefCell<Vec<Fill>>,
 }
 
@@ -169,7 +169,7 @@ impl<'a> Reading<'a> {
             user,
             began,
             rules,
-            ask: Asking::new(facts),
+            ask: FactLookup::new(facts),
             fills: RefCell::default(),
         }
     }
@@ -178,18 +178,18 @@ impl<'a> Reading<'a> {
         self.fills.borrow_mut().push(fill);
     }
 
-    fn complete<T>(self, answer: Needing<T>) -> ReadOutcome<T> {
+    fn complete<T>(self, answer: NeedResult<T>) -> ReadOutcome<T> {
         let missing = self.ask.into_missing();
         ReadOutcome {
             answer: answer.map_err(|why| match why {
-                Unanswered::Missing(_) => Unanswered::Missing(missing),
-                end @ (Unanswered::Stale | Unanswered::Refused(_)) => end,
+                NoAnswer::Missing(_) => NoAnswer::Missing(missing),
+                end @ (NoAnswer::Stale | NoAnswer::Refused(_)) => end,
             }),
             fills: self.fills.into_inner(),
         }
     }
 
-    fn answer(&self, query: &SyncQuery) -> Needing<SyncAnswer> {
+    fn answer(&self, query: &SyncQuery) -> NeedResult<SyncAnswer> {
         Ok(match *query {
             SyncQuery::List { since, after } => SyncAnswer::List(self.list(since, after)?),
             SyncQuery::Row { conversation } => {

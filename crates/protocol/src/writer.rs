@@ -39,7 +39,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use self::draft::{Draft, DraftStep};
-use self::facts::Lacking;
+use self::facts::MissingFact;
 pub use self::facts::{ChangeKey, Facts, Missing, ROUNDS_MAX, SendKey};
 use self::layout::Layout;
 pub use self::parts::Parts;
@@ -73,7 +73,7 @@ pub struct Rules<'a> {
 
 /// No plan yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Undecided {
+pub enum NoPlan {
     /// Keys to be read first.
     Missing(Box<Missing>),
     /// A later writer is ahead in this conversation: forget its head and group, repeat the records later.
@@ -89,13 +89,13 @@ pub enum Undecided {
 /// if that one stood, and may need other facts.
 ///
 /// # Errors
-/// [`Undecided`]: facts are missing, or another writer is ahead.
+/// [`NoPlan`]: facts are missing, or another writer is ahead.
 pub fn decide(
     batch: &Batch<'_>,
     facts: &Facts,
     rules: &Rules<'_>,
     now: Timestamp,
-) -> Result<Plan, Undecided> {
+) -> Result<Plan, NoPlan> {
     let (mut batch, mut panicked) = (*batch, BTreeSet::new());
     loop {
         let mut steps = ruled(&batch, facts, rules, &panicked)?;
@@ -125,7 +125,7 @@ pub fn bury(
     rules: &Rules<'_>,
     error: &str,
     now: Timestamp,
-) -> Result<Plan, Undecided> {
+) -> Result<Plan, NoPlan> {
     let (mut draft, mut layout) = (
         Draft::new(batch, facts, rules),
         Layout::new(facts, rules, now),
@@ -139,7 +139,7 @@ pub fn bury(
     let missing = draft.into_missing();
     match missing.is_empty() {
         true => Ok(layout.plan()),
-        false => Err(Undecided::Missing(Box::new(missing))),
+        false => Err(NoPlan::Missing(Box::new(missing))),
     }
 }
 
@@ -198,7 +198,7 @@ fn ruled<'a>(
     facts: &'a Facts,
     rules: &Rules<'_>,
     panicked: &BTreeSet<usize>,
-) -> Result<Vec<DraftStep<'a>>, Undecided> {
+) -> Result<Vec<DraftStep<'a>>, NoPlan> {
     let mut draft = Draft::new(batch, facts, rules);
     let mut steps = Vec::with_capacity(batch.records.len());
     let mut overtaken = None;
@@ -222,14 +222,14 @@ fn ruled<'a>(
     }
     let missing = draft.into_missing();
     match overtaken {
-        _ if !missing.is_empty() => Err(Undecided::Missing(Box::new(missing))),
-        Some(conversation) => Err(Undecided::Overtaken(conversation)),
+        _ if !missing.is_empty() => Err(NoPlan::Missing(Box::new(missing))),
+        Some(conversation) => Err(NoPlan::Overtaken(conversation)),
         None => Ok(steps),
     }
 }
 
 impl<'a> Draft<'a> {
-    fn panicked(&mut self, record: &TaskRecord<'a>) -> Result<DraftStep<'a>, Lacking> {
+    fn panicked(&mut self, record: &TaskRecord<'a>) -> Result<DraftStep<'a>, MissingFact> {
         self.died(record, DeadReason::HandlerPanic, PANICKED.to_owned())
     }
 }

@@ -36,7 +36,7 @@ use crate::ids::MessageIds;
 use crate::limits::Limits;
 use crate::membership::Membership;
 use crate::metrics::AcceptMetrics;
-use crate::publisher::{Published, Publisher, Records};
+use crate::publisher::{PublishAnswer, Publisher, Records};
 use crate::read_markers::ReadMarker;
 use crate::workers::WorkQueue;
 
@@ -70,7 +70,7 @@ pub(crate) struct SendAcceptor {
 }
 
 /// A send that may be published.
-struct Admitted {
+struct AdmittedSend {
     /// Index of the send in the batch.
     index: usize,
     conversation: ConversationId,
@@ -193,7 +193,7 @@ impl SendAcceptor {
     }
 
     /// Makes the decisions that need only the send itself and its sender's rate.
-    fn admit_all(&self, batch: &[Submit], outcomes: &mut Outcomes<'_>) -> Vec<Admitted> {
+    fn admit_all(&self, batch: &[Submit], outcomes: &mut Outcomes<'_>) -> Vec<AdmittedSend> {
         let mut admitted = Vec::with_capacity(batch.len());
         for (index, item) in batch.iter().enumerate() {
             let conversation = match admit(item.user, &item.send, &self.limits) {
@@ -208,7 +208,7 @@ impl SendAcceptor {
             } else if let Err(refusal) = self.rates.send(item.user, item.platform) {
                 outcomes.refuse(index, conversation, refusal);
             } else {
-                admitted.push(Admitted {
+                admitted.push(AdmittedSend {
                     index,
                     conversation,
                 });
@@ -222,7 +222,7 @@ impl SendAcceptor {
     async fn ask_dedupe(
         &self,
         batch: &[Submit],
-        admitted: &[Admitted],
+        admitted: &[AdmittedSend],
         offered: &[FirstSend],
     ) -> Vec<Option<DedupeAnswer>> {
         let sends = admitted
@@ -436,8 +436,8 @@ fn is_change(send: &Send) -> bool {
 }
 
 /// First send that each one would be, if it is new.
-fn offer(admitted: &[Admitted], ids: Vec<MessageId>) -> Vec<FirstSend> {
-    let offer = |(send, id): (&Admitted, MessageId)| FirstSend {
+fn offer(admitted: &[AdmittedSend], ids: Vec<MessageId>) -> Vec<FirstSend> {
+    let offer = |(send, id): (&AdmittedSend, MessageId)| FirstSend {
         id,
         conversation: send.conversation,
     };
@@ -448,7 +448,7 @@ fn offer(admitted: &[Admitted], ids: Vec<MessageId>) -> Vec<FirstSend> {
 /// whose send_id belongs to another message.
 fn judge_all(
     batch: &[Submit],
-    admitted: &[Admitted],
+    admitted: &[AdmittedSend],
     offered: &[FirstSend],
     known: &[Option<DedupeAnswer>],
     outcomes: &mut Outcomes<'_>,
@@ -557,16 +557,16 @@ fn accepting(parent: TraceContext) -> TraceContext {
     parent.step(Step::Accept, &[])
 }
 
-fn taken_or_refused(answer: Published, trace: Option<TraceContext>) -> Result<(), Refusal> {
+fn taken_or_refused(answer: PublishAnswer, trace: Option<TraceContext>) -> Result<(), Refusal> {
     match answer {
-        Published::Appended => Ok(()),
-        Published::Silent => Err(too_slow()),
-        Published::Away(wait) => Err(Refusal::new(
+        PublishAnswer::Appended => Ok(()),
+        PublishAnswer::Silent => Err(too_slow()),
+        PublishAnswer::Away(wait) => Err(Refusal::new(
             Code::Unavailable,
             "the part of the log that this conversation is in is away: resend under the same send_id",
         )
         .retry_after(wait)),
-        Published::Failed(error) => {
+        PublishAnswer::Failed(error) => {
             tracing::debug!(
                 %error,
                 source = %error.source,

@@ -43,7 +43,7 @@ use crate::tickets::TicketDoor;
 use crate::workers::Workers;
 
 /// Handles and settings that the parts of a station share.
-struct Shared<'a> {
+struct StationParts<'a> {
     config: &'a Config,
     backends: &'a Backends,
     workers: Workers<'a>,
@@ -107,7 +107,7 @@ pub(crate) async fn assemble(
         waiting_max: config.background_max,
     };
     let limits = Arc::new(Limits::new(config, stations));
-    let shared = Shared::new(config, backends, workers, boats.clone(), limits);
+    let shared = StationParts::new(config, backends, workers, boats.clone(), limits);
     let reader = Arc::new(shared.reader());
     let admissions = shared.admissions(authenticator, &tickets, &revocations, cluster);
     let station = Arc::new(Station {
@@ -134,14 +134,14 @@ pub(crate) async fn assemble(
     Ok(station)
 }
 
-impl<'a> Shared<'a> {
+impl<'a> StationParts<'a> {
     fn new(
         config: &'a Config,
         backends: &'a Backends,
         workers: Workers<'a>,
         boats: Arc<BoatClients>,
         limits: Arc<Limits>,
-    ) -> Shared<'a> {
+    ) -> StationParts<'a> {
         let deadline = config.store_deadline;
         let cached = ListCache::new(
             backends.cache.clone(),
@@ -151,7 +151,7 @@ impl<'a> Shared<'a> {
         );
         let groups = backends.groups.clone();
         let membership = Membership::new(groups, config.members_deadline, deadline);
-        Shared {
+        StationParts {
             config,
             backends,
             workers,

@@ -333,7 +333,7 @@ fn unless_lies(lies: bool) -> Result<(), Status> {
 }
 
 /// Good items, and for every index the answer to a bad one.
-type Sorted<T, A> = (Vec<T>, Vec<Option<A>>);
+type SortedItems<T, A> = (Vec<T>, Vec<Option<A>>);
 
 /// Sorts the items of a batch that each have an answer of their own; `refusing` takes from a bad
 /// one what its answer needs.
@@ -344,7 +344,7 @@ fn sort<W, T, A, R>(
     wire: Vec<W>,
     check: impl Fn(&T) -> Result<(), TicketError>,
     refusing: impl Fn(&W) -> R,
-) -> Result<Sorted<T, A>, Status>
+) -> Result<SortedItems<T, A>, Status>
 where
     T: TryFrom<W, Error = Refusal>,
     R: FnOnce(Refusal) -> A,

@@ -54,7 +54,7 @@ struct Node {
 }
 
 /// A leased number, and the end of its rest.
-struct Rested {
+struct RestedLease {
     lease: Arc<dyn NodeLease>,
     not_before: Timestamp,
 }
@@ -75,7 +75,7 @@ impl MessageIds {
             ahead,
             deadline,
         };
-        let Rested { lease, not_before } = numbers.lease_rested().await?;
+        let RestedLease { lease, not_before } = numbers.lease_rested().await?;
         let ids = MessageIds {
             node: Mutex::new(Node {
                 snowflake: Snowflake::new(lease.number(), not_before),
@@ -179,8 +179,8 @@ impl MessageIds {
             ahead: self.ahead,
             deadline: self.deadline,
         };
-        let Rested { lease, not_before } = match numbers.lease_again(number, reserved).await {
-            Some(lease) => Rested {
+        let RestedLease { lease, not_before } = match numbers.lease_again(number, reserved).await {
+            Some(lease) => RestedLease {
                 lease,
                 not_before: last,
             },
@@ -252,7 +252,7 @@ struct Numbers<'a> {
 impl Numbers<'_> {
     /// Leases a number that has rested. A number that was held a moment ago is reserved into the
     /// future; instead of waiting, another one is taken if there is one.
-    async fn lease_rested(&self) -> backend::Result<Rested> {
+    async fn lease_rested(&self) -> backend::Result<RestedLease> {
         let mut best = self.lease().await?;
         let mut passed_over = Vec::new();
         while best.not_before > self.now && passed_over.len() < NODES_TRIED {
@@ -269,10 +269,10 @@ impl Numbers<'_> {
         Ok(best)
     }
 
-    async fn lease(&self) -> backend::Result<Rested> {
+    async fn lease(&self) -> backend::Result<RestedLease> {
         let lease = within(self.deadline, self.registry.lease_node()).await?;
         let copied = self.copied(lease.number()).await;
-        Ok(Rested {
+        Ok(RestedLease {
             not_before: node_rests_until(lease.not_before(), copied, self.now, self.ahead),
             lease: lease.into(),
         })

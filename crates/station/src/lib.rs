@@ -36,7 +36,7 @@ pub mod tickets;
 mod workers;
 
 pub use config::Config;
-pub use start::{Running, StartError, start};
+pub use start::{StationHandle, StartError, start};
 
 #[cfg(test)]
 mod tests;

@@ -74,7 +74,7 @@ impl MailPart {
 
 /// Entries without a body, as history has them.
 #[derive(Default)]
-struct Reread {
+struct RereadEntries {
     placed: Vec<Placed>,
     /// Number of those that could not be read now.
     unread: usize,
@@ -258,7 +258,7 @@ impl MailReader {
     /// group: it does not name the group, and looking for its id in each group of the user would
     /// cost more than the page. It is not lost: the device compares the group's places with its
     /// own, and reads it there.
-    async fn reread(&self, target: Target, bodiless: &[MessageId]) -> Result<Reread, Refusal> {
+    async fn reread(&self, target: Target, bodiless: &[MessageId]) -> Result<RereadEntries, Refusal> {
         let owner = Owner::User(target.user);
         let keys: Vec<_> = bodiless.iter().map(|&id| (owner, id)).collect();
         let messages = &self.messages;
@@ -276,7 +276,7 @@ impl MailReader {
             ask,
         )
         .await;
-        let (mut reread, mut gone) = (Reread::default(), Vec::new());
+        let (mut reread, mut gone) = (RereadEntries::default(), Vec::new());
         for (&id, row) in bodiless.iter().zip(rows.each) {
             match row {
                 Ok(HistoryRow::Known(Some(row))) => reread.placed.push(row.placed),

@@ -48,7 +48,7 @@ impl Records {
 
 /// Answer of the log for a record.
 #[derive(Debug)]
-pub(crate) enum Published {
+pub(crate) enum PublishAnswer {
     Appended,
     Failed(backend::Error),
     /// No answer in time: the record may have been appended, or may be yet.
@@ -92,10 +92,10 @@ impl Publisher {
     /// Publishes records; returns one answer per record, in order, at `until` at the latest, or
     /// after a quarter of the deadline, the time that the log has in any case. A partition that
     /// does not answer while others do is not waited for.
-    pub(crate) async fn publish(&self, records: Vec<NewRecord>, until: Instant) -> Vec<Published> {
+    pub(crate) async fn publish(&self, records: Vec<NewRecord>, until: Instant) -> Vec<PublishAnswer> {
         let left = until.saturating_duration_since(Instant::now());
         let deadline = left.max(self.deadline / 4);
-        let mut answers: Vec<Published> = records.iter().map(|_| Published::Silent).collect();
+        let mut answers: Vec<PublishAnswer> = records.iter().map(|_| PublishAnswer::Silent).collect();
         let mut calls = FuturesUnordered::new();
         let mut open: BTreeMap<Partition, usize> = BTreeMap::new();
         let began = self.now();
@@ -117,7 +117,7 @@ impl Publisher {
                         self.observe(FuturesUnordered::from_iter([probe]));
                     }
                     for place in places {
-                        answers[place] = Published::Away(wait);
+                        answers[place] = PublishAnswer::Away(wait);
                     }
                 }
             }
@@ -195,11 +195,11 @@ fn since(zero: Instant) -> Timestamp {
     Timestamp::ZERO + zero.elapsed()
 }
 
-fn published(answer: Option<backend::Result<u64>>) -> Published {
+fn published(answer: Option<backend::Result<u64>>) -> PublishAnswer {
     match answer {
-        Some(Ok(_)) => Published::Appended,
-        Some(Err(error)) => Published::Failed(error),
-        None => Published::Silent,
+        Some(Ok(_)) => PublishAnswer::Appended,
+        Some(Err(error)) => PublishAnswer::Failed(error),
+        None => PublishAnswer::Silent,
     }
 }
 

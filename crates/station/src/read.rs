@@ -19,7 +19,7 @@ use futures_util::stream::{self, StreamExt};
 use parking_lot::Mutex;
 use protocol::cache::CacheKey;
 use protocol::frame::{SyncPage, SyncQuery};
-use protocol::reading::{self, Fill, ReadFacts, ReadOutcome, ReadQuestion, ReadRules, Unanswered};
+use protocol::reading::{self, Fill, ReadFacts, ReadOutcome, ReadQuestion, ReadRules, NoAnswer};
 use protocol::{Code, ConversationId, Placed, Refusal, Seq, UserId};
 
 pub(crate) use self::group_timeline::GroupTimeline;
@@ -93,8 +93,8 @@ impl Reader {
         loop {
             let ReadOutcome { answer, fills } = decide(&facts);
             let needs = match answer {
-                Err(Unanswered::Missing(needs)) if !needs.is_empty() => needs,
-                Err(Unanswered::Stale) => {
+                Err(NoAnswer::Missing(needs)) if !needs.is_empty() => needs,
+                Err(NoAnswer::Stale) => {
                     facts = ReadFacts::without_user_entry(user);
                     tokens.lock().remove(&CacheKey::User(user));
                     continue;
@@ -102,8 +102,8 @@ impl Reader {
                 ended => {
                     self.fill(user, fills, tokens.into_inner()).await;
                     return ended.map_err(|why| match why {
-                        Unanswered::Refused(refusal) => refusal,
-                        Unanswered::Missing(_) | Unanswered::Stale => without_end(),
+                        NoAnswer::Refused(refusal) => refusal,
+                        NoAnswer::Missing(_) | NoAnswer::Stale => without_end(),
                     });
                 }
             };

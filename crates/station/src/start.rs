@@ -47,13 +47,13 @@ pub enum StartError {
 
 /// A running station.
 #[derive(Debug)]
-pub struct Running {
+pub struct StationHandle {
     instance: Instance,
     registered: watch::Receiver<bool>,
     tasks: TaskTracker,
 }
 
-impl Running {
+impl StationHandle {
     /// Registration by which others find the station. After a lost lease the present incarnation is
     /// a later one.
     pub fn instance(&self) -> &Instance {
@@ -81,7 +81,7 @@ pub async fn start(
     backends: Backends,
     connector: Connector,
     shutdown: CancellationToken,
-) -> Result<Running, StartError> {
+) -> Result<StationHandle, StartError> {
     if config.auth.is_well_known() {
         tracing::info!("tokens are signed with the development key, which everybody knows");
     }
@@ -131,7 +131,7 @@ pub async fn start(
     };
     tasks.spawn(life.live(registration, served, shutdown));
     tasks.close();
-    Ok(Running {
+    Ok(StationHandle {
         instance,
         registered,
         tasks,
@@ -139,7 +139,7 @@ pub async fn start(
 }
 
 /// Guard of the service, in this process or on the network.
-enum Served {
+enum ServiceGuard {
     Near {
         _guard: InProcess,
     },
@@ -153,12 +153,12 @@ async fn open_door(
     routes: Routes,
     tasks: &TaskTracker,
     stop: &CancellationToken,
-) -> Result<(String, Served), StartError> {
+) -> Result<(String, ServiceGuard), StartError> {
     let Some(address) = config.listen else {
         let guard = connector.serve_in_process(&config.name, routes);
         return Ok((
             format!("{IN_PROCESS}{}", config.name),
-            Served::Near { _guard: guard },
+            ServiceGuard::Near { _guard: guard },
         ));
     };
     let unable = |source| StartError::Listen { address, source };
@@ -174,7 +174,7 @@ async fn open_door(
             tracing::error!(%error, "the station's server ended");
         }
     });
-    Ok((told, Served::Far(closing)))
+    Ok((told, ServiceGuard::Far(closing)))
 }
 
 /// Life of a station, from the first registration to the end.
@@ -194,12 +194,12 @@ const REGISTER_PAUSE: Duration = Duration::from_secs(1);
 impl Life {
     /// Leaves discovery → answers calls in flight → closes the door → finishes the work that they
     /// left.
-    async fn live(self, registration: Registration, served: Served, shutdown: CancellationToken) {
+    async fn live(self, registration: Registration, served: ServiceGuard, shutdown: CancellationToken) {
         tracing::info!(name = %self.config.name, address = %self.address, "station ready");
         let registered = self.stay_registered(registration);
         shutdown.run_until_cancelled(registered).await;
         self.is_registered.send_replace(false);
-        if let Served::Far(closing) = &served {
+        if let ServiceGuard::Far(closing) = &served {
             closing.cancel();
         }
         self.calls.close();

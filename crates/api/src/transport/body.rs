@@ -23,7 +23,7 @@ pub(super) enum StatusSource {
     Trailers,
 }
 
-pub(super) struct Bounded {
+pub(super) struct BoundedBody {
     /// `None`: it has ended.
     inner: Option<Body>,
     ending: StreamEnd,
@@ -34,9 +34,9 @@ pub(super) struct Bounded {
     reader: Option<DropGuard>,
 }
 
-impl Bounded {
-    pub(super) fn new(inner: Body, ending: StreamEnd, says: StatusSource) -> Bounded {
-        Bounded {
+impl BoundedBody {
+    pub(super) fn new(inner: Body, ending: StreamEnd, says: StatusSource) -> BoundedBody {
+        BoundedBody {
             inner: Some(inner),
             ending,
             says,
@@ -45,12 +45,12 @@ impl Bounded {
         }
     }
 
-    pub(super) fn translating(mut self, translate: fn(Status) -> Status) -> Bounded {
+    pub(super) fn translating(mut self, translate: fn(Status) -> Status) -> BoundedBody {
         self.translate = translate;
         self
     }
 
-    pub(super) fn read_by(mut self, reader: DropGuard) -> Bounded {
+    pub(super) fn read_by(mut self, reader: DropGuard) -> BoundedBody {
         self.reader = Some(reader);
         self
     }
@@ -71,7 +71,7 @@ impl Bounded {
     }
 }
 
-impl http_body::Body for Bounded {
+impl http_body::Body for BoundedBody {
     type Data = Bytes;
     type Error = Status;
 

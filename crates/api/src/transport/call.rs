@@ -12,7 +12,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::body::Body;
 use tonic::{Code, Status};
 
-use super::body::{Bounded, StatusSource};
+use super::body::{BoundedBody, StatusSource};
 
 const TIMEOUT_HEADER: &str = "grpc-timeout";
 
@@ -83,7 +83,7 @@ pub(super) fn tied(request: http::Request<Body>) -> (http::Request<Body>, DropGu
             over.cancelled().await;
             Status::cancelled("the call is over")
         });
-        Body::new(Bounded::new(body, ending, StatusSource::Error))
+        Body::new(BoundedBody::new(body, ending, StatusSource::Error))
     });
     (request, reader)
 }
@@ -96,7 +96,7 @@ where
     let response = call.await?;
     Ok(response.map(|body| {
         let never = Box::pin(std::future::pending());
-        Body::new(Bounded::new(body, never, StatusSource::Error).read_by(reader))
+        Body::new(BoundedBody::new(body, never, StatusSource::Error).read_by(reader))
     }))
 }
 
@@ -137,7 +137,7 @@ where
             tokio::time::sleep_until(deadline).await;
             too_late(allowed)
         });
-        Body::new(Bounded::new(body, ending, StatusSource::Error))
+        Body::new(BoundedBody::new(body, ending, StatusSource::Error))
     }))
 }
 

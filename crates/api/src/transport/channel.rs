@@ -17,7 +17,7 @@ use tonic::codegen::Service;
 use tonic::transport::Endpoint;
 use tower::ServiceExt;
 
-use super::body::{Bounded, StatusSource};
+use super::body::{BoundedBody, StatusSource};
 use super::call::{broken_off, is_streaming, read_by, tied, time_allowed, unreachable, within};
 use super::gate::Passage;
 use super::identity::Dialer;
@@ -45,7 +45,7 @@ pub(super) struct Near {
 pub(super) enum Path {
     Near(Near),
     Far(tonic::transport::Channel),
-    Proved(Arc<Renewed>),
+    Proved(Arc<RenewedChannel>),
     Nowhere(&'static str),
 }
 
@@ -81,7 +81,7 @@ impl Path {
             Some(identity) => {
                 let dialer = Dialer::new(Arc::clone(identity), role, config.connection_age);
                 let age = spread(config.connection_age);
-                Path::Proved(Arc::new(Renewed::new(endpoint, dialer, age)))
+                Path::Proved(Arc::new(RenewedChannel::new(endpoint, dialer, age)))
             }
             None => Path::Nowhere(NO_IDENTITY),
         }
@@ -90,17 +90,17 @@ impl Path {
 
 /// Connections to one server, each for a limited time. The caller leaves the old one: if a server
 /// ended it, calls on their way to it would fail.
-pub(super) struct Renewed {
+pub(super) struct RenewedChannel {
     endpoint: Endpoint,
     dialer: Dialer,
     age: Duration,
     current: Mutex<(tonic::transport::Channel, Instant)>,
 }
 
-impl Renewed {
-    fn new(endpoint: Endpoint, dialer: Dialer, age: Duration) -> Renewed {
+impl RenewedChannel {
+    fn new(endpoint: Endpoint, dialer: Dialer, age: Duration) -> RenewedChannel {
         let channel = endpoint.connect_with_connector_lazy(dialer.clone());
-        Renewed {
+        RenewedChannel {
             endpoint,
             dialer,
             age,
@@ -219,7 +219,7 @@ async fn far(
     }
     Ok(response.map(|body| {
         let never = Box::pin(std::future::pending());
-        Body::new(Bounded::new(body, never, StatusSource::Error).translating(broken_off))
+        Body::new(BoundedBody::new(body, never, StatusSource::Error).translating(broken_off))
     }))
 }
 

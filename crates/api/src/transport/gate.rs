@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tonic::body::Body;
 use tonic::{Status, async_trait};
 
-use super::body::{Bounded, StatusSource};
+use super::body::{BoundedBody, StatusSource};
 
 /// The network as one caller has it. A late message waits in here, and a lost one never comes out.
 #[async_trait]
@@ -64,6 +64,6 @@ impl Passage {
         }
         let passage = self.clone();
         let broken = Box::pin(async move { passage.gate.broken(&passage.name).await });
-        Ok(response.map(|body| Body::new(Bounded::new(body, broken, StatusSource::Error))))
+        Ok(response.map(|body| Body::new(BoundedBody::new(body, broken, StatusSource::Error))))
     }
 }

@@ -51,14 +51,14 @@ type Stream = Either<TcpStream, Box<tokio_rustls::server::TlsStream<TcpStream>>>
 
 /// A connection of a listener, with its peer's proven identity.
 pub(super) struct Link {
-    stream: Ending<Stream>,
+    stream: ExpiringStream<Stream>,
     peer: Peer,
 }
 
 impl Link {
     pub(super) fn plain(stream: TcpStream) -> Link {
         Link {
-            stream: Ending {
+            stream: ExpiringStream {
                 stream: Either::Left(stream),
                 proof: None,
             },
@@ -87,7 +87,7 @@ impl Link {
             let proof = Some(Box::new(proof));
             let stream = Either::Right(stream);
             Ok(Link {
-                stream: Ending { stream, proof },
+                stream: ExpiringStream { stream, proof },
                 peer: Peer(Some(caller)),
             })
         };
@@ -153,7 +153,7 @@ impl AsyncWrite for Link {
 }
 
 /// A connection that fails once its peer would no longer be accepted, whoever opened it.
-pub(super) struct Ending<S> {
+pub(super) struct ExpiringStream<S> {
     stream: S,
     proof: Option<Box<Proof>>,
 }
@@ -212,7 +212,7 @@ impl Proof {
     }
 }
 
-impl<S> Ending<S> {
+impl<S> ExpiringStream<S> {
     /// Fails once the peer is no longer accepted, even if the peer takes no bytes.
     fn look_at_end(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         match self.proof.as_mut().map(|proof| proof.poll_end(cx)) {
@@ -224,7 +224,7 @@ impl<S> Ending<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Ending<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ExpiringStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -235,7 +235,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Ending<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Ending<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ExpiringStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -277,7 +277,7 @@ pub(super) struct Dialer {
     age: Duration,
 }
 
-type Dialed = TokioIo<Ending<tokio_rustls::client::TlsStream<TcpStream>>>;
+type DialedStream = TokioIo<ExpiringStream<tokio_rustls::client::TlsStream<TcpStream>>>;
 
 impl Dialer {
     /// `age` is the one at which its connections are left.
@@ -292,7 +292,7 @@ impl Dialer {
         }
     }
 
-    async fn dial(self, uri: Uri) -> io::Result<Dialed> {
+    async fn dial(self, uri: Uri) -> io::Result<DialedStream> {
         let stream = self.tcp.oneshot(uri).await.map_err(io::Error::other)?;
         let connector = TlsConnector::from(self.identity.calling(self.role));
         // Nobody reads the name: a peer is known by its role, and not asked for by name.
@@ -302,14 +302,14 @@ impl Dialer {
         let chain = connection.peer_certificates();
         let (_, proof) = Proof::of(chain, &self.identity, self.age)?;
         let proof = Some(Box::new(proof));
-        Ok(TokioIo::new(Ending { stream, proof }))
+        Ok(TokioIo::new(ExpiringStream { stream, proof }))
     }
 }
 
 impl Service<Uri> for Dialer {
-    type Response = Dialed;
+    type Response = DialedStream;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Dialed>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<DialedStream>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))

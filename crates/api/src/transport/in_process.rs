@@ -16,7 +16,7 @@ use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::service::Routes;
 
-use super::body::{Bounded, StatusSource};
+use super::body::{BoundedBody, StatusSource};
 use super::call::is_streaming;
 use super::standard;
 use crate::access::{Peer, permit};
@@ -136,7 +136,7 @@ impl InProcessServer {
                 over.cancelled().await;
                 Status::cancelled("the call is over")
             });
-            Body::new(Bounded::new(body, ending, StatusSource::Error))
+            Body::new(BoundedBody::new(body, ending, StatusSource::Error))
         });
         let response = self.handle(request).await;
         let server = end.clone();
@@ -145,7 +145,7 @@ impl InProcessServer {
                 server.cancelled().await;
                 gone()
             });
-            Body::new(Bounded::new(body, ending, StatusSource::Trailers).read_by(reader))
+            Body::new(BoundedBody::new(body, ending, StatusSource::Trailers).read_by(reader))
         })
     }
 }

@@ -22,7 +22,7 @@ use tonic::transport::server::TcpIncoming;
 
 use super::identity::Link;
 use super::in_process::InProcessServer;
-use super::{Config, Identity, Opening};
+use super::{Config, Identity, OpeningStream};
 
 /// Calls of one connection in flight; further ones wait on the caller's side.
 const STREAMS_MAX: u32 = 1024;
@@ -154,7 +154,7 @@ fn opened(
     incoming: impl Stream<Item = io::Result<(TcpStream, OwnedSemaphorePermit)>>,
     identity: Option<Arc<dyn Identity>>,
     age: Duration,
-) -> impl Stream<Item = io::Result<Opening<Link>>> {
+) -> impl Stream<Item = io::Result<OpeningStream<Link>>> {
     let refusals = Arc::new(Refusals::default());
     let proved = incoming.map(move |accepted| {
         let (identity, refusals) = (identity.clone(), refusals.clone());
@@ -171,7 +171,7 @@ fn opened(
                     }
                 },
             };
-            Ok(Some(Opening::new(link, BEGIN_WITHIN, place)))
+            Ok(Some(OpeningStream::new(link, BEGIN_WITHIN, place)))
         }
     });
     proved

@@ -35,7 +35,7 @@ pub use config::Config;
 pub use gate::Gate;
 pub use identity::Identity;
 pub use listen::ServeError;
-pub use opening::Opening;
+pub use opening::OpeningStream;
 pub use outside::outside;
 pub use standard::StandardServices;
 

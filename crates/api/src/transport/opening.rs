@@ -17,7 +17,7 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A connection that fails if its peer does not begin in time: with a whole preface of HTTP/2, or
 /// with anything else.
-pub struct Opening<S, P = OwnedSemaphorePermit> {
+pub struct OpeningStream<S, P = OwnedSemaphorePermit> {
     stream: S,
     /// `None` once it has begun.
     due: Option<Pin<Box<Sleep>>>,
@@ -27,9 +27,9 @@ pub struct Opening<S, P = OwnedSemaphorePermit> {
     _place: P,
 }
 
-impl<S, P> Opening<S, P> {
-    pub fn new(stream: S, within: Duration, place: P) -> Opening<S, P> {
-        Opening {
+impl<S, P> OpeningStream<S, P> {
+    pub fn new(stream: S, within: Duration, place: P) -> OpeningStream<S, P> {
+        OpeningStream {
             stream,
             due: Some(Box::pin(sleep(within))),
             matched: 0,
@@ -47,7 +47,7 @@ impl<S, P> Opening<S, P> {
     }
 }
 
-impl<S: AsyncRead + Unpin, P: Unpin> AsyncRead for Opening<S, P> {
+impl<S: AsyncRead + Unpin, P: Unpin> AsyncRead for OpeningStream<S, P> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -71,7 +71,7 @@ impl<S: AsyncRead + Unpin, P: Unpin> AsyncRead for Opening<S, P> {
     }
 }
 
-impl<S: AsyncWrite + Unpin, P: Unpin> AsyncWrite for Opening<S, P> {
+impl<S: AsyncWrite + Unpin, P: Unpin> AsyncWrite for OpeningStream<S, P> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -101,7 +101,7 @@ impl<S: AsyncWrite + Unpin, P: Unpin> AsyncWrite for Opening<S, P> {
     }
 }
 
-impl<S: Connected, P> Connected for Opening<S, P> {
+impl<S: Connected, P> Connected for OpeningStream<S, P> {
     type ConnectInfo = S::ConnectInfo;
 
     fn connect_info(&self) -> S::ConnectInfo {

@@ -46,7 +46,7 @@ pub fn outside(
         Some(config) => {
             let mut tcp = HttpConnector::new();
             tcp.set_nodelay(true);
-            endpoint.connect_with_connector_lazy(Secured {
+            endpoint.connect_with_connector_lazy(SecureConnector {
                 tcp,
                 connector: config.into(),
                 host: host.trim_matches(['[', ']']).to_owned(),
@@ -56,13 +56,13 @@ pub fn outside(
 }
 
 #[derive(Clone)]
-struct Secured {
+struct SecureConnector {
     tcp: HttpConnector,
     connector: TlsConnector,
     host: String,
 }
 
-impl Secured {
+impl SecureConnector {
     async fn dial(self, uri: Uri) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
         let stream = self.tcp.oneshot(uri).await.map_err(io::Error::other)?;
         let name = ServerName::try_from(self.host).map_err(io::Error::other)?;
@@ -71,7 +71,7 @@ impl Secured {
     }
 }
 
-impl Service<Uri> for Secured {
+impl Service<Uri> for SecureConnector {
     type Response = TokioIo<TlsStream<TcpStream>>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;

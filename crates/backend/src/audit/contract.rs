@@ -7,7 +7,7 @@ use std::time::Duration;
 use protocol::Timestamp;
 use protocol::ledger::chain::{ChainHead, ChainPlace};
 use protocol::ledger::minute::{
-    Amendment, ChainLink, Closed, Digest, MINUTE, MinuteFigures, MinuteReading, MinuteRow,
+    Amendment, ChainLink, ClosedMinute, Digest, MINUTE, MinuteFigures, MinuteReading, MinuteRow,
     MinuteVerdict, OffsetRange, minute_of,
 };
 
@@ -21,7 +21,7 @@ fn minutes(fresh: &TestIds, count: u32) -> Range<Timestamp> {
     start..start + MINUTE * count
 }
 
-fn closed(fresh: &TestIds, minute: Timestamp) -> Closed {
+fn closed(fresh: &TestIds, minute: Timestamp) -> ClosedMinute {
     let reading = MinuteReading {
         minute,
         accepted: u64::MAX,
@@ -43,7 +43,7 @@ fn closed(fresh: &TestIds, minute: Timestamp) -> Closed {
         missing: 3,
         contradictions: u64::MAX,
     };
-    Closed::after(ChainLink::beginning(minute), reading, then)
+    ClosedMinute::after(ChainLink::beginning(minute), reading, then)
 }
 
 async fn rows(store: &dyn AuditStore, minutes: &Range<Timestamp>) -> Vec<MinuteRow> {

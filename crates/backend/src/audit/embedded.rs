@@ -13,7 +13,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use protocol::Timestamp;
 use protocol::ledger::chain::ChainHead;
-use protocol::ledger::minute::{Amendment, Closed, MinuteRow};
+use protocol::ledger::minute::{Amendment, ClosedMinute, MinuteRow};
 
 use super::AuditStore;
 use crate::Result;
@@ -75,7 +75,7 @@ impl AuditStore for EmbeddedAudit {
         Ok(true)
     }
 
-    async fn save(&self, closed: &Closed) -> Result<()> {
+    async fn save(&self, closed: &ClosedMinute) -> Result<()> {
         self.put(key(CLOSED, closed.minute), encode(SEAM, closed)?)
     }
 

@@ -11,7 +11,7 @@ use std::ops::Range;
 use async_trait::async_trait;
 use protocol::Timestamp;
 use protocol::ledger::chain::ChainHead;
-use protocol::ledger::minute::{Amendment, Closed, MinuteRow};
+use protocol::ledger::minute::{Amendment, ClosedMinute, MinuteRow};
 
 pub use self::embedded::EmbeddedAudit;
 #[cfg(feature = "scylla")]
@@ -31,7 +31,7 @@ pub trait AuditStore: Send + Sync {
 
     /// Writes the row of a closed minute: only what a head carries, so that a second write is
     /// identical.
-    async fn save(&self, closed: &Closed) -> Result<()>;
+    async fn save(&self, closed: &ClosedMinute) -> Result<()>;
 
     /// Writes the amendment of a closed minute. An earlier look never replaces a later one.
     async fn amend(&self, minute: Timestamp, amendment: &Amendment) -> Result<()>;
@@ -46,7 +46,7 @@ pub trait AuditStore: Send + Sync {
 hooked! { AuditStore as "audit" of ["begun", "closed"]:
     read head() => Option<ChainHead>;
     write advance(head: &ChainHead) of [head.worker.cast_signed()], as kind(head), if |advanced| *advanced => bool;
-    write save(closed: &Closed) => ();
+    write save(closed: &ClosedMinute) => ();
     write amend(minute: Timestamp, amendment: &Amendment) of [minute.millis()] => ();
     read rows(minutes: Range<Timestamp>, limit: usize) => Vec<MinuteRow>;
     write forget(minutes: Range<Timestamp>) => ();

@@ -6,7 +6,7 @@ use std::ops::Range;
 use async_trait::async_trait;
 use protocol::Timestamp;
 use protocol::ledger::chain::ChainHead;
-use protocol::ledger::minute::{Amendment, Closed, MinuteRow};
+use protocol::ledger::minute::{Amendment, ClosedMinute, MinuteRow};
 
 use super::AuditStore;
 use crate::embedded::value::{decode, encode};
@@ -32,7 +32,7 @@ pub struct ScyllaAudit {
     delete: Statement,
 }
 
-type Stored = (i64, Option<Vec<u8>>, Option<Vec<u8>>);
+type AuditColumns = (i64, Option<Vec<u8>>, Option<Vec<u8>>);
 
 impl ScyllaAudit {
     pub fn new(cql: Cql) -> ScyllaAudit {
@@ -92,7 +92,7 @@ impl AuditStore for ScyllaAudit {
         Ok(self.try_to_advance(head).await? || self.head().await?.as_ref() == Some(head))
     }
 
-    async fn save(&self, closed: &Closed) -> Result<()> {
+    async fn save(&self, closed: &ClosedMinute) -> Result<()> {
         let minute = closed.minute;
         let time = write_time::of_time(SEAM, minute)?;
         let values = (day(minute), minute.millis(), encode(SEAM, closed)?, time);
@@ -114,7 +114,7 @@ impl AuditStore for ScyllaAudit {
             }
             let (first, end) = (part.start.millis(), part.end.millis());
             let values = (day(part.start), first, end, left);
-            let rows: Vec<Stored> = self.cql.rows(&self.select, values).await?;
+            let rows: Vec<AuditColumns> = self.cql.rows(&self.select, values).await?;
             found.extend(
                 rows.into_iter()
                     .map(|(minute, closed, amendment)| MinuteRow {

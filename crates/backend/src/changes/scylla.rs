@@ -126,7 +126,7 @@ struct NewChange {
 }
 
 #[derive(DeserializeRow)]
-struct Stored {
+struct ChangeColumns {
     rev: i64,
     seq: i64,
     subject: i64,
@@ -315,8 +315,8 @@ impl ScyllaChanges {
     async fn at(&self, conversation: ConversationId, rev: i64) -> Result<Option<OrderedChange>> {
         let (kind, low, high) = key(conversation);
         let values = (kind, low, high, rev >> CHANGE_BITS, rev);
-        let found: Vec<Stored> = self.cql.rows(&self.one, values).await?;
-        found.into_iter().next().map(Stored::changed).transpose()
+        let found: Vec<ChangeColumns> = self.cql.rows(&self.one, values).await?;
+        found.into_iter().next().map(ChangeColumns::changed).transpose()
     }
 
     /// Reads the effects of one kind between two positions of one partition.
@@ -333,7 +333,7 @@ impl ScyllaChanges {
     }
 }
 
-impl Stored {
+impl ChangeColumns {
     fn changed(self) -> Result<OrderedChange> {
         let change = change(self.what, &self.reaction, self.is_on, &self.content)?;
         Ok(OrderedChange {
@@ -403,7 +403,7 @@ impl ChangeStore for ScyllaChanges {
             let block = next >> CHANGE_BITS;
             let wanted = (limit - found.len()).min(1 << CHANGE_BITS) as i32;
             let values = (kind, low, high, block, next, wanted);
-            let rows: Vec<Stored> = self.cql.rows(&self.upward, values).await?;
+            let rows: Vec<ChangeColumns> = self.cql.rows(&self.upward, values).await?;
             for row in rows {
                 next = row.rev + 1;
                 found.push(row.changed()?);

@@ -46,7 +46,7 @@ pub struct EmbeddedConversations {
 #[derive(Default)]
 struct RecentWrites {
     rows: AgingMap<Key, StoredRow>,
-    registers: AgingMap<Key, Moved>,
+    registers: AgingMap<Key, StoredRegisters>,
 }
 
 /// Stored row, without the fields of its key.
@@ -60,7 +60,7 @@ struct StoredRow {
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Moved {
+struct StoredRegisters {
     read: Seq,
     received: Seq,
     cleared: Tally,
@@ -89,18 +89,18 @@ impl EmbeddedConversations {
         value.map(|value| decode(SEAM, &value)).transpose()
     }
 
-    fn moved(&self, keys: &[Key]) -> Result<Vec<Moved>> {
+    fn moved(&self, keys: &[Key]) -> Result<Vec<StoredRegisters>> {
         self.engine
             .multi_get(Table::ConversationRegister, keys)?
             .into_iter()
             .map(|value| match value {
                 Some(value) => decode(SEAM, &value),
-                None => Ok(Moved::default()),
+                None => Ok(StoredRegisters::default()),
             })
             .collect()
     }
 
-    fn standing_registers(&self, recent: &mut AgingMap<Key, Moved>, key: Key) -> Result<Moved> {
+    fn standing_registers(&self, recent: &mut AgingMap<Key, StoredRegisters>, key: Key) -> Result<StoredRegisters> {
         match recent.get(&key) {
             Some(registers) => Ok(registers),
             None => Ok(self.moved(&[key])?.pop().unwrap_or_default()),
@@ -110,7 +110,7 @@ impl EmbeddedConversations {
     fn move_registers<T>(
         &self,
         moves: Vec<(UserId, ConversationId, T)>,
-        forward: impl Fn(&mut Moved, T),
+        forward: impl Fn(&mut StoredRegisters, T),
     ) -> Result<()> {
         self.move_registers_with(WriteBatch::new(), moves, forward)
     }
@@ -120,10 +120,10 @@ impl EmbeddedConversations {
         &self,
         mut batch: WriteBatch,
         moves: Vec<(UserId, ConversationId, T)>,
-        forward: impl Fn(&mut Moved, T),
+        forward: impl Fn(&mut StoredRegisters, T),
     ) -> Result<()> {
         let mut writing = self.writing.lock();
-        let mut changed: BTreeMap<Key, Moved> = BTreeMap::new();
+        let mut changed: BTreeMap<Key, StoredRegisters> = BTreeMap::new();
         for (owner, conversation, to) in moves {
             let key = key(owner, conversation)?;
             let standing = match changed.get(&key) {
@@ -361,7 +361,7 @@ fn listed(
     owner: UserId,
     conversation: ConversationId,
     kept: StoredRow,
-    registers: Moved,
+    registers: StoredRegisters,
 ) -> ListEntry {
     ListEntry {
         row: ConversationRow {

@@ -54,7 +54,7 @@ pub struct ScyllaConversations {
 
 /// Row as read. All columns but registers are missing if only registers were written so far.
 #[derive(DeserializeRow)]
-struct Stored {
+struct ConversationColumns {
     kind: i8,
     other: i64,
     seq: Option<i64>,
@@ -136,10 +136,10 @@ impl ScyllaConversations {
         self.cql.write(&self.touched, values).await
     }
 
-    async fn stored(&self, owner: UserId, of: ConversationId) -> Result<Option<Stored>> {
+    async fn stored(&self, owner: UserId, of: ConversationId) -> Result<Option<ConversationColumns>> {
         let (kind, other) = key(owner, of)?;
         let key = (owner.get(), kind, other);
-        let rows: Vec<Stored> = self.cql.rows(&self.select, key).await?;
+        let rows: Vec<ConversationColumns> = self.cql.rows(&self.select, key).await?;
         Ok(rows.into_iter().next())
     }
 
@@ -161,7 +161,7 @@ impl ScyllaConversations {
     }
 }
 
-impl Stored {
+impl ConversationColumns {
     /// `None` for a row that was never written, `Corrupt` for one that makes no sense.
     fn listed(self, owner: UserId) -> Result<Option<ListEntry>> {
         if self.ver.is_none() {
@@ -267,7 +267,7 @@ impl ConversationStore for ScyllaConversations {
         let mut from = Some(PagingState::start()).filter(|_| limit > 0);
         while let Some(start) = from.take() {
             let page = self.cql.page(&self.list, bounds, start, PAGE);
-            let (rows, next): (Vec<Stored>, _) = page.await?;
+            let (rows, next): (Vec<ConversationColumns>, _) = page.await?;
             for row in rows {
                 let listed = row.listed(owner)?;
                 found.extend(listed.filter(|listed| listed.version() >= since));

@@ -30,10 +30,10 @@ const NODE: &[u8] = b"n";
 /// The registry of one process; clones share it.
 #[derive(Clone)]
 pub struct EmbeddedRegistry {
-    shared: Arc<Shared>,
+    shared: Arc<RegistryState>,
 }
 
-struct Shared {
+struct RegistryState {
     engine: Engine,
     /// Held while a number in the store is read and written, never across an await.
     numbers: Mutex<()>,
@@ -55,7 +55,7 @@ struct RegisteredInstance {
 impl EmbeddedRegistry {
     pub fn new(engine: Engine) -> EmbeddedRegistry {
         EmbeddedRegistry {
-            shared: Arc::new(Shared {
+            shared: Arc::new(RegistryState {
                 engine,
                 numbers: Mutex::new(()),
                 leases: Mutex::default(),
@@ -97,7 +97,7 @@ impl EmbeddedRegistry {
     }
 }
 
-impl Shared {
+impl RegistryState {
     fn hold(
         self: &Arc<Self>,
         held: &mut BTreeMap<u16, u64>,
@@ -315,7 +315,7 @@ impl Registry for EmbeddedRegistry {
 
 /// Gives up the lease of one life when dropped.
 struct Guard {
-    shared: Arc<Shared>,
+    shared: Arc<RegistryState>,
     role: Role,
     name: String,
     incarnation: Incarnation,
@@ -341,7 +341,7 @@ impl Drop for Guard {
 }
 
 struct EmbeddedNode {
-    shared: Arc<Shared>,
+    shared: Arc<RegistryState>,
     number: u16,
     leasing: u64,
     not_before: Timestamp,

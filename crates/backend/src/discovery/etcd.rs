@@ -50,10 +50,10 @@ const DRAW_AGAIN: Duration = Duration::from_millis(20);
 /// registrations and node numbers live on with their holders.
 #[derive(Clone)]
 pub struct EtcdRegistry {
-    shared: Arc<Shared>,
+    shared: Arc<EtcdState>,
 }
 
-struct Shared {
+struct EtcdState {
     lease_ttl: Duration,
     call_deadline: Duration,
     keys: Keys,
@@ -90,7 +90,7 @@ impl EtcdRegistry {
             told: Default::default(),
         };
         Ok(EtcdRegistry {
-            shared: Arc::new(Shared {
+            shared: Arc::new(EtcdState {
                 lease_ttl: config.lease_ttl,
                 call_deadline: config.call_deadline,
                 keys,
@@ -115,7 +115,7 @@ impl EtcdRegistry {
     }
 }
 
-impl Shared {
+impl EtcdState {
     /// Raises the incarnation of a name, and does `more` with it in the same transaction.
     ///
     /// The result is never below the time of day, so that an etcd that lost its data does not

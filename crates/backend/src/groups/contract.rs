@@ -7,7 +7,7 @@ use protocol::group::{Group, GroupSettings, Member, Role};
 use protocol::history::Version;
 use protocol::{GroupId, Seq, UserId};
 
-use super::{GroupLoad, GroupStore, Loading, PAGE};
+use super::{GroupLoad, GroupStore, LoadProgress, PAGE};
 use crate::test_ids::TestIds;
 
 const ALL: usize = 1000;
@@ -46,7 +46,7 @@ async fn save(
 }
 
 pub(super) async fn load(store: &dyn GroupStore, group: GroupId) -> Option<Group> {
-    let mut loading = Loading::new(group);
+    let mut loading = LoadProgress::new(group);
     loop {
         match loading.next(store, PAGE).await.expect("reads") {
             GroupLoad::Part => {}
@@ -319,7 +319,7 @@ pub(super) async fn members_come_by_page(store: &dyn GroupStore, fresh: &TestIds
     assert_eq!(settings, Some((CLOSED, version(7))));
     let whole = load(store, group).await;
     for limit in [1, 5, 22, 23, 24] {
-        let mut loading = Loading::new(group);
+        let mut loading = LoadProgress::new(group);
         let mut pages = 0;
         let loaded = loop {
             pages += 1;

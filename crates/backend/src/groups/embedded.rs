@@ -37,7 +37,7 @@ pub struct EmbeddedGroups {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Meant {
+struct SettingsIntent {
     version: Version,
     settings: GroupSettings,
 }
@@ -79,7 +79,7 @@ impl EmbeddedGroups {
         Ok(left.len())
     }
 
-    fn meant(&self, group: GroupId) -> Result<Option<Meant>> {
+    fn meant(&self, group: GroupId) -> Result<Option<SettingsIntent>> {
         let found = self.engine.get(Table::GroupInfo, &number(group.get()))?;
         found.map(|value| decode(SEAM, &value)).transpose()
     }
@@ -151,7 +151,7 @@ impl GroupStore for EmbeddedGroups {
                 .meant(group)?
                 .is_none_or(|meant| meant.version <= version)
         {
-            let value = encode(SEAM, &Meant { version, settings })?;
+            let value = encode(SEAM, &SettingsIntent { version, settings })?;
             batch.put(Table::GroupInfo, number(group.get()).to_vec(), value);
         }
         if !batch.is_empty() {

@@ -12,7 +12,7 @@ use crate::Result;
 pub const PAGE: usize = 1_000;
 
 /// Progress of a load.
-pub struct Loading {
+pub struct LoadProgress {
     group: GroupId,
     settings: Option<(GroupSettings, Version)>,
     members: Members,
@@ -29,9 +29,9 @@ pub enum GroupLoad {
     Absent,
 }
 
-impl Loading {
-    pub fn new(group: GroupId) -> Loading {
-        Loading {
+impl LoadProgress {
+    pub fn new(group: GroupId) -> LoadProgress {
+        LoadProgress {
             group,
             settings: None,
             members: Members::default(),

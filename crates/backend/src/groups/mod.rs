@@ -17,7 +17,7 @@ use protocol::history::Version;
 use protocol::{GroupId, UserId};
 
 pub use self::embedded::EmbeddedGroups;
-pub use self::loading::{GroupLoad, Loading, PAGE};
+pub use self::loading::{GroupLoad, LoadProgress, PAGE};
 #[cfg(feature = "scylla")]
 pub use self::scylla::ScyllaGroups;
 use crate::Result;
@@ -40,7 +40,8 @@ pub trait GroupStore: Send + Sync {
     async fn settings(&self, group: GroupId) -> Result<Option<(GroupSettings, Version)>>;
 
     /// Members past and present, in order of user, after `after`, at most `limit`: a shorter page
-    /// is the last. One small read, however many there are. [`Loading`] puts the pages together.
+    /// is the last. One small read, however many there are. [`LoadProgress`] puts the pages
+    /// together.
     async fn members(
         &self,
         group: GroupId,

@@ -41,7 +41,7 @@ const OPEN_HISTORY: i32 = 1;
 const OPEN_DOOR: i32 = 2;
 
 /// Group or user, then `role`, `since`, `ver`.
-type Stored = (i64, i8, i64, i64);
+type MemberColumns = (i64, i8, i64, i64);
 
 /// Groups in ScyllaDB or Cassandra. Several may write at once.
 pub struct ScyllaGroups {
@@ -92,7 +92,7 @@ impl ScyllaGroups {
     async fn some(&self, user: UserId, groups: &[GroupId]) -> Result<Vec<(GroupId, Member)>> {
         let groups: Vec<i64> = groups.iter().map(|group| group.get()).collect();
         let asked = (user.get(), groups);
-        let rows: Vec<Stored> = self.cql.rows(&self.some_groups, asked).await?;
+        let rows: Vec<MemberColumns> = self.cql.rows(&self.some_groups, asked).await?;
         rows.into_iter().map(listed).collect()
     }
 
@@ -111,7 +111,7 @@ impl ScyllaGroups {
             let page = self
                 .cql
                 .page(&self.members, asked, start, limit.clamp(PAGE_MIN, PAGE));
-            let (rows, next): (Vec<Stored>, _) = page.await?;
+            let (rows, next): (Vec<MemberColumns>, _) = page.await?;
             for row in rows {
                 let user = UserId::new(row.0).map_err(|error| Error::corrupt(SEAM, error))?;
                 found.extend(Some((user, member(row)?)).filter(|(_, member)| wanted(member)));
@@ -235,7 +235,7 @@ impl GroupStore for ScyllaGroups {
         while let Some(start) = from.take() {
             let wanted = PAGE.min(limit - found.len());
             let page = self.cql.page(&self.groups, asked, start, wanted);
-            let (rows, next): (Vec<Stored>, _) = page.await?;
+            let (rows, next): (Vec<MemberColumns>, _) = page.await?;
             for row in rows {
                 found.push(listed(row)?);
             }
@@ -246,12 +246,12 @@ impl GroupStore for ScyllaGroups {
     }
 }
 
-fn listed(row: Stored) -> Result<(GroupId, Member)> {
+fn listed(row: MemberColumns) -> Result<(GroupId, Member)> {
     let group = GroupId::new(row.0).map_err(|error| Error::corrupt(SEAM, error))?;
     Ok((group, member(row)?))
 }
 
-fn member((of, role, since, ver): Stored) -> Result<Member> {
+fn member((of, role, since, ver): MemberColumns) -> Result<Member> {
     let whole = || {
         Some(Member {
             role: role_of(role)?,

@@ -21,7 +21,7 @@ pub struct ScyllaHeads {
 }
 
 #[derive(DeserializeRow)]
-struct Stored {
+struct HeadColumns {
     seq: i64,
     rev: i64,
     last_id: i64,
@@ -48,7 +48,7 @@ impl ScyllaHeads {
     }
 
     async fn one(&self, conversation: ConversationId) -> Result<Option<Head>> {
-        let rows: Vec<Stored> = self.cql.rows(&self.select, key(conversation)).await?;
+        let rows: Vec<HeadColumns> = self.cql.rows(&self.select, key(conversation)).await?;
         let stored = rows.into_iter().next();
         stored
             .map(|stored| {
@@ -76,7 +76,7 @@ impl ScyllaHeads {
     }
 }
 
-impl Stored {
+impl HeadColumns {
     fn head(self) -> Option<Head> {
         let id = |stored: i64| match stored {
             0 => Some(None),

@@ -53,10 +53,10 @@ use protocol::presence::{DeniedBoats, SessionEntry, SessionKey};
 use protocol::{MessageId, Platform, Timestamp, UserId};
 
 pub use self::config::{RedisConfig, RedisMode};
-use self::connect::{Connected, Lives, Login};
+use self::connect::{LoginOutcome, Lives, Login};
 use self::keys::Keys;
 use self::reroutes::Reroutes;
-use self::route::Routed;
+use self::route::RouteReply;
 use super::{IntegrityCheck, MailboxStore, ServerId};
 use crate::clock::Entropy;
 use crate::redis::failure::Failure;
@@ -137,7 +137,7 @@ impl MailboxStore for RedisMailbox {
 
     async fn route_or_store(&self, requests: Vec<RouteRequest>) -> Vec<Result<RouteAnswer>> {
         let mut meetings = Reroutes::of(requests.len());
-        let mut earlier: Vec<Option<Routed>> = requests.iter().map(|_| None).collect();
+        let mut earlier: Vec<Option<RouteReply>> = requests.iter().map(|_| None).collect();
         while let Some(round) = meetings.round() {
             let call =
                 |&n: &usize| route::call(&self.keys, &self.policies, &requests[n], meetings.met(n));
@@ -178,8 +178,8 @@ impl MailboxStore for RedisMailbox {
             let call = login.connect(&self.keys, &self.policies, &met);
             let told = self.pool().ask(call).await?;
             let now_met = match connect::connected(told, &request)? {
-                Connected::Registered(answer) => return Ok(Ok(answer)),
-                Connected::Full { met } => met,
+                LoginOutcome::Registered(answer) => return Ok(Ok(answer)),
+                LoginOutcome::Full { met } => met,
             };
             // Sessions of ended lives leave room.
             if !displaces && now_met.denied.is_empty() {

@@ -96,10 +96,10 @@ impl Default for QueueConfig {
 /// The log with its producers and consumer groups; clones share it.
 #[derive(Clone)]
 pub struct EmbeddedQueue {
-    shared: Arc<Shared>,
+    shared: Arc<EmbeddedState>,
 }
 
-struct Shared {
+struct EmbeddedState {
     engine: Engine,
     clock: Arc<dyn Clock>,
     config: QueueConfig,
@@ -160,7 +160,7 @@ impl EmbeddedQueue {
                     .collect()
             })
             .collect::<Result<Vec<Vec<PartitionLog>>>>()?;
-        let shared = Shared {
+        let shared = EmbeddedState {
             logs: Arc::new(Logs {
                 topics,
                 readers: RwLock::default(),
@@ -266,7 +266,7 @@ impl Logs {
     }
 }
 
-impl Shared {
+impl EmbeddedState {
     fn load_groups(&self) -> Result<()> {
         let mut after: Vec<u8> = log::COMMITTED.to_vec();
         loop {
@@ -308,7 +308,7 @@ impl Shared {
     }
 
     /// Assigns each record its offset and hands all of them to the store's next commit.
-    fn append(&self, records: Vec<NewRecord>) -> (Vec<Result<u64>>, Option<Appended>) {
+    fn append(&self, records: Vec<NewRecord>) -> (Vec<Result<u64>>, Option<AppendFuture>) {
         let now = self.clock.now();
         let stored: Vec<Result<(Partition, Bytes)>> = records
             .iter()
@@ -428,7 +428,7 @@ impl Shared {
     }
 }
 
-type Appended = std::pin::Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+type AppendFuture = std::pin::Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
 fn all_failed(offsets: Vec<Result<u64>>, error: &Error) -> Vec<Result<u64>> {
     offsets
@@ -439,7 +439,7 @@ fn all_failed(offsets: Vec<Result<u64>>, error: &Error) -> Vec<Result<u64>> {
         .collect()
 }
 
-struct EmbeddedProducer(Arc<Shared>);
+struct EmbeddedProducer(Arc<EmbeddedState>);
 
 #[async_trait]
 impl Producer for EmbeddedProducer {

@@ -48,7 +48,7 @@ pub(crate) struct Pool {
 }
 
 /// A call without an answer yet.
-struct Open {
+struct OpenCall {
     /// Position in the chunk.
     place: usize,
     /// Server to ask this once, after a redirect.
@@ -154,14 +154,14 @@ impl Pool {
     async fn run_chunk(&self, calls: &[Call], chunk: &[usize]) -> Vec<Answer> {
         let until = Instant::now() + self.manner.deadline;
         let mut answers: Vec<Option<Value>> = chunk.iter().map(|_| None).collect();
-        let mut open: Vec<Open> = (0..chunk.len())
-            .map(|place| Open {
+        let mut open: Vec<OpenCall> = (0..chunk.len())
+            .map(|place| OpenCall {
                 place,
                 ask: None,
                 failure: None,
             })
             .collect();
-        let mut failed: Vec<Open> = Vec::new();
+        let mut failed: Vec<OpenCall> = Vec::new();
         for attempt in 0..ATTEMPTS {
             let mut needs_search = false;
             let mut needs_pause = false;
@@ -243,11 +243,11 @@ impl Pool {
         &self,
         calls: &[Call],
         chunk: &[usize],
-        mut open: Vec<Open>,
-    ) -> Vec<(Option<Address>, Vec<Open>)> {
+        mut open: Vec<OpenCall>,
+    ) -> Vec<(Option<Address>, Vec<OpenCall>)> {
         open.sort_by_key(|call| call.place);
         let map = self.map.read();
-        let mut groups: Vec<(Option<Address>, Vec<Open>)> = Vec::new();
+        let mut groups: Vec<(Option<Address>, Vec<OpenCall>)> = Vec::new();
         for call in open {
             let asks = call.ask.is_some();
             let address = match &call.ask {
@@ -271,9 +271,9 @@ impl Pool {
         calls: &[Call],
         chunk: &[usize],
         address: Option<Address>,
-        group: Vec<Open>,
+        group: Vec<OpenCall>,
         until: Instant,
-    ) -> Vec<(Open, Answer)> {
+    ) -> Vec<(OpenCall, Answer)> {
         let Some(address) = address else {
             let nobody = Failure::NoMaster("nobody serves these slots".to_owned());
             return all(group, &nobody);
@@ -313,7 +313,7 @@ impl Pool {
         }
         let mut needs_scripts = false;
         let mut is_stale = false;
-        let answered: Vec<(Open, Answer)> = group
+        let answered: Vec<(OpenCall, Answer)> = group
             .into_iter()
             .zip(values)
             .map(|(mut call, value)| {
@@ -369,8 +369,8 @@ impl Pool {
     }
 }
 
-fn all(group: Vec<Open>, failure: &Failure) -> Vec<(Open, Answer)> {
-    let failed = |mut call: Open| {
+fn all(group: Vec<OpenCall>, failure: &Failure) -> Vec<(OpenCall, Answer)> {
+    let failed = |mut call: OpenCall| {
         call.ask = None;
         (call, Err(failure.clone()))
     };
@@ -378,8 +378,8 @@ fn all(group: Vec<Open>, failure: &Failure) -> Vec<(Open, Answer)> {
 }
 
 /// Separates calls to repeat from calls that failed for good.
-fn part(failed: Vec<Open>) -> (Vec<Open>, Vec<Open>) {
-    let is_final = |call: &Open| {
+fn part(failed: Vec<OpenCall>) -> (Vec<OpenCall>, Vec<OpenCall>) {
+    let is_final = |call: &OpenCall| {
         let failure = call.failure.as_ref();
         failure.is_none_or(|failure| failure.reaction() == Reaction::Final)
     };

@@ -24,7 +24,7 @@ pub struct ScyllaRevocations {
 }
 
 /// Time, user, before, reason, by.
-type Stored = (i64, i64, i64, String, String);
+type RevocationColumns = (i64, i64, i64, String, String);
 
 impl ScyllaRevocations {
     pub fn new(cql: Cql) -> ScyllaRevocations {
@@ -73,8 +73,8 @@ impl RevocationStore for ScyllaRevocations {
         }
         let after = from.after.map_or(0, UserId::get);
         let values = (hour, from.since.millis(), after, limit);
-        let rows: Vec<Stored> = self.cql.rows(&self.select, values).await?;
-        let revocation = |(tm, uid, before, reason, by): Stored| {
+        let rows: Vec<RevocationColumns> = self.cql.rows(&self.select, values).await?;
+        let revocation = |(tm, uid, before, reason, by): RevocationColumns| {
             let user = UserId::new(uid).map_err(|error| Error::corrupt(SEAM, error))?;
             Ok(Revocation {
                 user,

@@ -118,7 +118,7 @@ impl Migration {
 
 /// Migration that the keyspace now has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Applied {
+pub struct AppliedMigration {
     pub number: i32,
     pub name: &'static str,
     /// True if this call applied it.
@@ -140,7 +140,7 @@ pub fn print(config: &ScyllaConfig) -> String {
 
 /// Applies missing migrations, and returns all of them. `Unavailable` may be repeated; `Conflict`
 /// names the fault of the settings.
-pub async fn apply(config: &ScyllaConfig) -> Result<Vec<Applied>> {
+pub async fn apply(config: &ScyllaConfig) -> Result<Vec<AppliedMigration>> {
     let session = connected(config).await?;
     let one_node = OneNode::of(&session, config)?;
     let known = has_keyspace(&session, config).await?;
@@ -174,7 +174,7 @@ pub async fn apply(config: &ScyllaConfig) -> Result<Vec<Applied>> {
             agreed(&session).await?;
             record(&session, migration).await?;
         }
-        applied.push(Applied {
+        applied.push(AppliedMigration {
             number: migration.number,
             name: migration.name,
             new,

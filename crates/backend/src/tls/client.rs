@@ -121,10 +121,10 @@ pub(crate) struct ClientTls {
     /// PEM.
     ca: Vec<u8>,
     roots: Arc<RootCertStore>,
-    own: Option<Own>,
+    own: Option<OwnIdentity>,
 }
 
-struct Own {
+struct OwnIdentity {
     /// PEM.
     cert: Vec<u8>,
     /// PEM.
@@ -154,7 +154,7 @@ impl ClientTls {
                     key_file: key_file.clone(),
                 };
                 let parsed = Certificate::parse(&files, cert, key, digest([cert, key]), now)?;
-                Some(Own {
+                Some(OwnIdentity {
                     cert: cert.clone(),
                     key: key.clone().into(),
                     certified: parsed.key,
@@ -214,7 +214,7 @@ fn parse_roots(path: &Path, content: &[u8]) -> Result<RootCertStore, Certificate
 pub(crate) fn advice(part: &str, is_on: bool, error: &(dyn StdError + 'static)) -> Option<String> {
     let mut next = Some(error);
     while let Some(error) = next {
-        let error = match error.downcast_ref::<Shared>() {
+        let error = match error.downcast_ref::<SharedError>() {
             Some(shared) => &**shared as &(dyn StdError + 'static),
             None => error,
         };
@@ -239,7 +239,7 @@ pub(crate) fn advice(part: &str, is_on: bool, error: &(dyn StdError + 'static)) 
 }
 
 /// Error as shared by several clients.
-type Shared = Arc<dyn StdError + Send + Sync>;
+type SharedError = Arc<dyn StdError + Send + Sync>;
 
 /// Remedies for a connection that a server ended without an error.
 pub(crate) fn ended(part: &str, is_on: bool) -> String {

@@ -10,13 +10,13 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use super::client_stream::{ClientStream, proxy_header};
-use super::{Accepted, IncomingClient};
+use super::{AcceptedStream, IncomingClient};
 use crate::boat::Boat;
 use crate::config::ProxyHeader;
 use crate::connection_limit::ConnectionPermit;
 use crate::stack::Tls;
 
-impl Accepted {
+impl AcceptedStream {
     /// True if the session's own bytes come first: no header, no TLS.
     pub(super) fn is_plain(&self, boat: &Boat) -> bool {
         boat.tls_for_tcp().is_none() && !self.has_header(boat)
@@ -32,7 +32,7 @@ impl Accepted {
 /// Completes the arrival; `None`: the socket is closed. With `has_head`, a request follows and its
 /// head may name the client.
 pub(super) async fn arrive(
-    mut accepted: Accepted,
+    mut accepted: AcceptedStream,
     boat: &Boat,
     tls: Option<&Arc<ServerConfig>>,
     has_head: bool,

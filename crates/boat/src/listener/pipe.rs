@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::io::DuplexStream;
 
 use super::client_stream::ByteStream;
-use super::{Accepted, tcp, websocket};
+use super::{AcceptedStream, tcp, websocket};
 use crate::boat::Boat;
 
 /// Way in for clients of this process: each is at the other end of a pipe, and is served as if it
@@ -30,9 +30,9 @@ impl PipeListener {
         websocket::shake_hands(accepted, Arc::clone(&self.boat), None, true).await;
     }
 
-    async fn accept(&self, client: DuplexStream) -> Accepted {
+    async fn accept(&self, client: DuplexStream) -> AcceptedStream {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        Accepted::new(ByteStream::Pipe(client), address, &self.boat).await
+        AcceptedStream::new(ByteStream::Pipe(client), address, &self.boat).await
     }
 }
 

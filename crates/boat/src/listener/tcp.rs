@@ -4,7 +4,7 @@ use tokio::net::TcpListener;
 use tokio::time::timeout_at;
 
 use super::arrival::arrive;
-use super::{Accepted, Acceptor, serve};
+use super::{AcceptedStream, Acceptor, serve};
 use crate::boat::{Boat, Shortage};
 use crate::connection_driver::HELLO_BYTES_MAX;
 use crate::stack::Wire;
@@ -24,7 +24,7 @@ pub(crate) async fn serve_tcp(listener: TcpListener, boat: Arc<Boat>) {
 }
 
 /// Begins a session whose bytes come first.
-pub(super) fn begin(accepted: Accepted, boat: &Arc<Boat>) {
+pub(super) fn begin(accepted: AcceptedStream, boat: &Arc<Boat>) {
     let address = Some(accepted.address);
     if let Some((socket, peer)) = accepted.admit(boat, address) {
         let wire = Wire::length_prefix(HELLO_BYTES_MAX.min(boat.frame_bytes_max()));
@@ -32,7 +32,7 @@ pub(super) fn begin(accepted: Accepted, boat: &Arc<Boat>) {
     }
 }
 
-async fn shake_hands(accepted: Accepted, boat: Arc<Boat>) {
+async fn shake_hands(accepted: AcceptedStream, boat: Arc<Boat>) {
     let until = accepted.until;
     let arrived = timeout_at(until, arrive(accepted, &boat, boat.tls_for_tcp(), false));
     let Ok(Some((stream, peer))) = arrived.await else {

@@ -14,7 +14,7 @@ use tokio::time::timeout_at;
 use super::arrival::arrive;
 use super::client_stream::ClientStream;
 use super::upgrade::{self, refused};
-use super::{Accepted, Acceptor, IncomingClient, serve};
+use super::{AcceptedStream, Acceptor, IncomingClient, serve};
 use crate::boat::{Boat, Shortage};
 use crate::connection_driver::HELLO_BYTES_MAX;
 use crate::connection_limit::ConnectionPermit;
@@ -35,7 +35,7 @@ pub(crate) async fn serve_websocket(listener: TcpListener, boat: Arc<Boat>) {
 
 /// Reads one request; returns once the socket is upgraded or closed.
 pub(super) async fn shake_hands(
-    accepted: Accepted,
+    accepted: AcceptedStream,
     boat: Arc<Boat>,
     tls: Option<Arc<ServerConfig>>,
     on_loopback: bool,

@@ -31,7 +31,7 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
 use super::client::{Client, message, send_id, user};
-use crate::{BoatParts, Config, Running, StartError, start};
+use crate::{BoatParts, Config, BoatHandle, StartError, start};
 
 /// Requests the peer received, and answers it is set to give.
 pub(super) struct Peer {
@@ -466,7 +466,7 @@ impl Station {
 
 /// A boat with its peer, and handles that a carrier needs to reach it.
 pub(super) struct Harbour {
-    pub(super) running: Running,
+    pub(super) running: BoatHandle,
     pub(super) peer: Arc<Peer>,
     pub(super) registry: EmbeddedRegistry,
     pub(super) connector: Connector,
@@ -512,7 +512,7 @@ impl Harbour {
     pub(super) async fn start_another(
         &self,
         configure: impl FnOnce(&mut Config),
-    ) -> Result<Running, StartError> {
+    ) -> Result<BoatHandle, StartError> {
         start_boat(
             &self.registry,
             &self.connector,
@@ -563,7 +563,7 @@ async fn start_boat(
     connector: &Connector,
     entropy: Arc<dyn Entropy>,
     configure: impl FnOnce(&mut Config),
-) -> Result<Running, StartError> {
+) -> Result<BoatHandle, StartError> {
     let mut config = Config {
         websocket: SocketAddr::from(([127, 0, 0, 1], 0)),
         tcp: SocketAddr::from(([127, 0, 0, 1], 0)),

@@ -59,7 +59,7 @@ pub(super) enum ScheduledCall {
 
 /// Result of publishing one record of a call.
 #[derive(Debug)]
-pub(super) enum Published {
+pub(super) enum PublishResult {
     Taken(Item),
     Again(Item),
     /// The log will never take it. Carries the record to publish in its place, and entries for the
@@ -68,7 +68,7 @@ pub(super) enum Published {
 }
 
 /// Effects of a record that is not settled.
-struct Open {
+struct OpenRecord {
     source: Source,
     /// Records not published yet.
     records: usize,
@@ -79,7 +79,7 @@ struct Open {
 
 pub(super) struct Schedule {
     limits: ScheduleLimits,
-    open: HashMap<EffectsId, Open>,
+    open: HashMap<EffectsId, OpenRecord>,
     numbers: u64,
     lanes: BTreeMap<Partition, Lane>,
     entries: UnwrittenEntries,
@@ -113,7 +113,7 @@ impl Schedule {
         let source = effects.source;
         self.open.insert(
             id,
-            Open {
+            OpenRecord {
                 source,
                 records: effects.records.len(),
                 ledger: effects.ledger,
@@ -185,15 +185,15 @@ impl Schedule {
         now: Instant,
         took: Duration,
         partition: Partition,
-        answers: Vec<Published>,
+        answers: Vec<PublishResult>,
         entropy: &dyn Entropy,
     ) -> Option<Duration> {
         let (mut done, mut failed, mut instead) = (Vec::new(), Vec::new(), Vec::new());
         for answer in answers {
             match answer {
-                Published::Taken(item) => done.push(item),
-                Published::Again(item) => failed.push(item),
-                Published::Refused(item, record, entries) => {
+                PublishResult::Taken(item) => done.push(item),
+                PublishResult::Again(item) => failed.push(item),
+                PublishResult::Refused(item, record, entries) => {
                     instead.push((item.effects, record, entries));
                     done.push(item);
                 }

@@ -14,7 +14,7 @@ use protocol::keys::Topic;
 use protocol::ledger::{LedgerEntry, LedgerEvent};
 use tokio::time::Instant;
 
-use super::schedule::{Published, Schedule, ScheduleLimits, ScheduledCall};
+use super::schedule::{PublishResult, Schedule, ScheduleLimits, ScheduledCall};
 use crate::Config;
 use crate::backoff::Backoff;
 use crate::executor_queue::SettleWork;
@@ -169,13 +169,13 @@ impl Run {
                 let mut answers = Vec::new();
                 for (place, item) in items.into_iter().enumerate() {
                     if place >= takes {
-                        answers.push(Published::Again(item));
+                        answers.push(PublishResult::Again(item));
                         continue;
                     }
                     let key = (partition.number, item.record.key.clone());
                     self.taken.entry(key).or_default().push(item.origin.offset);
                     self.lacks.get_mut(&item.origin.offset).expect("added").0 -= 1;
-                    answers.push(Published::Taken(item));
+                    answers.push(PublishResult::Taken(item));
                 }
                 (self.schedule).published(self.now, took, partition, answers, &self.entropy);
             }

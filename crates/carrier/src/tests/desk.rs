@@ -8,7 +8,7 @@ use backend::queue::NewRecord;
 use bytes::Bytes;
 use operator::DeadLetters;
 use operator::dead_letters::{
-    Filter, Forecast, Kind as LetterKind, Letter, Refused, Request, Selection, Stats, Summary,
+    Filter, Forecast, Kind as LetterKind, Letter, TaskRefusal, Request, Selection, Stats, Summary,
 };
 use operator::desk::{OperatorTask, OperatorWork, Pace, Progress, TaskId, TaskOutcome};
 use protocol::Platform;
@@ -311,13 +311,13 @@ async fn a_task_asked_for_twice_is_one_and_nothing_is_none() {
     };
     let refused = letters.begin("ann", none).await.expect_err("refused");
     assert!(
-        matches!(&refused, Refused::Refusal(r) if r.text.contains("no letter")),
+        matches!(&refused, TaskRefusal::Refusal(r) if r.text.contains("no letter")),
         "{refused}"
     );
     let unknown: TaskId = "u".parse().expect("a name");
     assert!(matches!(
         letters.cancel("ann", &unknown).await,
-        Err(Refused::Refusal(_))
+        Err(TaskRefusal::Refusal(_))
     ));
 }
 

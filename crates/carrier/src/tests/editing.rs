@@ -6,7 +6,7 @@ use backend::Kind;
 use backend::hook::Fault;
 use bytes::Bytes;
 use operator::DeadLetters;
-use operator::dead_letters::{EditResult, Envelope, Forecast, LetterChange, Refused};
+use operator::dead_letters::{EditResult, Envelope, Forecast, LetterChange, TaskRefusal};
 use operator::desk::{EditRefusal, TaskOutcome, Version};
 use protocol::Platform;
 use protocol::keys::Topic;
@@ -66,7 +66,7 @@ async fn edit(
     letters: &DeadLetters,
     id: &str,
     change: LetterChange,
-) -> Result<EditResult, Refused> {
+) -> Result<EditResult, TaskRefusal> {
     let changed = letters.edit("ann", id, change).await?;
     Ok(changed.expect("there is such a letter"))
 }
@@ -76,7 +76,7 @@ async fn forecast(letters: &DeadLetters) -> Forecast {
     plan.forecasts[0].forecast.clone()
 }
 
-fn refusal(refused: Result<EditResult, Refused>) -> String {
+fn refusal(refused: Result<EditResult, TaskRefusal>) -> String {
     refused.expect_err("refused").to_string()
 }
 
@@ -122,7 +122,7 @@ async fn a_letter_is_mended_and_redriven_as_it_is_now() {
     let stale = edit(&letters, &id, change(&before.version, "{}")).await;
     assert!(matches!(
         stale,
-        Err(Refused::NotEdited(EditRefusal::Changed))
+        Err(TaskRefusal::NotEdited(EditRefusal::Changed))
     ));
 
     // Another process knows the same.
@@ -142,7 +142,7 @@ async fn a_letter_is_mended_and_redriven_as_it_is_now() {
     let late = edit(&again, &id, change(&version, "{}")).await;
     assert!(matches!(
         late,
-        Err(Refused::NotEdited(EditRefusal::Redriven))
+        Err(TaskRefusal::NotEdited(EditRefusal::Redriven))
     ));
     assert_eq!(letters_of(&letters).await.len(), 1, "it did not die again");
 }
@@ -241,7 +241,7 @@ async fn bytes_without_an_entry_count_for_nothing() {
     let faults = &world.faults;
     faults.refuse_records(|record| says(record, "\"edited\"").then_some(Kind::Unavailable));
     let failed = edit(&letters, &id, change(&before.version, &text)).await;
-    assert!(matches!(failed, Err(Refused::Failed(_))), "{failed:?}");
+    assert!(matches!(failed, Err(TaskRefusal::Failed(_))), "{failed:?}");
     assert_eq!(world.records(Topic::Dead).await.len(), 2);
     let [listed] = &letters_of(&letters).await[..] else {
         panic!("it is no letter");

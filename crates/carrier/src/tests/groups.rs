@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use backend::groups::{GroupLoad, Loading, PAGE};
+use backend::groups::{GroupLoad, LoadProgress, PAGE};
 use backend::hook::Fault;
 use protocol::change::{ChangeKind, ChangeOf};
 use protocol::frame::{HistoryRange, ListEventKind, ServerFrame};
@@ -94,7 +94,7 @@ impl World {
     }
 
     async fn group(&self) -> Group {
-        let mut loading = Loading::new(group());
+        let mut loading = LoadProgress::new(group());
         loop {
             match loading.next(&*self.backends.groups, PAGE).await {
                 Ok(GroupLoad::Part) => {}

@@ -22,7 +22,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use operator::DeadLetters;
-use operator::dead_letters::{LetterOutcome, Refused, Selection};
+use operator::dead_letters::{LetterOutcome, TaskRefusal, Selection};
 use parking_lot::Mutex;
 use protocol::bounds::Bounds;
 use protocol::delivery::Origin;
@@ -45,7 +45,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::{Config, Running, start};
+use crate::{Config, CarrierHandle, start};
 
 pub(super) const BEGIN: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 pub(super) const ALICE: i64 = 1;
@@ -124,7 +124,7 @@ pub(super) struct World {
 }
 
 pub(super) struct Carrier {
-    pub(super) running: Running,
+    pub(super) running: CarrierHandle,
     pub(super) stop: CancellationToken,
 }
 
@@ -414,7 +414,7 @@ impl World {
     pub(super) async fn redrive(
         &self,
         selection: &Selection,
-    ) -> Result<Vec<LetterOutcome>, Refused> {
+    ) -> Result<Vec<LetterOutcome>, TaskRefusal> {
         let letters = self.letters.get_or_init(|| {
             let letters = self.dead_letters();
             tokio::spawn(

@@ -14,7 +14,7 @@ use protocol::writer::{ChangedPlaces, Effect, GroupChange, HeadMove, ListOp, Lis
 use protocol::{ConversationId, GroupId, Timestamp};
 use tokio::time::Instant;
 
-use super::stamping::Stamping;
+use super::stamp_retry::StampRetry;
 use super::{Halt, WriteFailure, Writer};
 use crate::deadline::StoreDeadline;
 
@@ -28,7 +28,7 @@ type Permits = Vec<(GroupId, CacheLookup)>;
 
 /// Results of earlier effects of a plan, for later ones.
 #[derive(Default)]
-struct Applied {
+struct EffectResults {
     permits: Permits,
     /// Heads as stamped.
     heads: BTreeMap<ConversationId, Head>,
@@ -49,7 +49,7 @@ impl Writer {
         stages: Vec<Stage>,
         until: Instant,
     ) -> Result<(), WriteFailure> {
-        let mut applied = Applied::default();
+        let mut applied = EffectResults::default();
         for Stage(effects) in stages {
             // Heads and groups are remembered only once they are written.
             effects
@@ -94,13 +94,13 @@ impl Writer {
     async fn effect(
         &self,
         mut effect: Effect,
-        applied: &Applied,
+        applied: &EffectResults,
         until: Instant,
     ) -> Result<Yield, WriteFailure> {
         if !effect.stamp(self.clock.now()) {
             return self.call(effect, applied).await;
         }
-        let mut stamping = Stamping::new(self.clock.clone(), self.list_margin, until);
+        let mut stamping = StampRetry::new(self.clock.clone(), self.list_margin, until);
         let mut done = Yield::Nothing;
         while let Some(stamp) = stamping.next()? {
             effect.stamp(stamp);
@@ -109,7 +109,7 @@ impl Writer {
         Ok(done)
     }
 
-    async fn call(&self, effect: Effect, applied: &Applied) -> Result<Yield, WriteFailure> {
+    async fn call(&self, effect: Effect, applied: &EffectResults) -> Result<Yield, WriteFailure> {
         let (backends, stores) = (&self.backends, self.stores);
         let lazily = Instant::now() + LAZY_TIME;
         match effect {
@@ -208,7 +208,7 @@ impl Writer {
     async fn renew(
         &self,
         groups: Vec<(GroupId, ChangedPlaces)>,
-        applied: &Applied,
+        applied: &EffectResults,
         until: Instant,
     ) {
         let changes: BTreeMap<GroupId, ChangedPlaces> = groups.into_iter().collect();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use backend::groups::{GroupLoad, GroupStore, Loading, PAGE};
+use backend::groups::{GroupLoad, GroupStore, LoadProgress, PAGE};
 use backend::queue::Partition;
 use futures_util::{StreamExt, stream};
 use lru::LruCache;
@@ -31,7 +31,7 @@ pub(super) struct Groups {
     /// With the partition of each, whose owner alone changes it.
     cache: LruCache<GroupId, (u32, Arc<Group>)>,
     /// Groups whose reading was broken off.
-    loading: LruCache<GroupId, (u32, Loading)>,
+    loading: LruCache<GroupId, (u32, LoadProgress)>,
     /// Groups among these that are read anew.
     reloading: LruCache<GroupId, ()>,
     /// Members of all that are remembered.
@@ -68,7 +68,7 @@ impl Groups {
                 Some((_, known)) => _ = groups.insert(*group, known.clone()),
                 None => {
                     let loading = self.loading.pop(group).map(|(_, loading)| loading);
-                    let loading = loading.unwrap_or_else(|| Loading::new(*group));
+                    let loading = loading.unwrap_or_else(|| LoadProgress::new(*group));
                     missing.push((*group, *partition, loading));
                 }
             }
@@ -187,7 +187,7 @@ impl Groups {
 async fn read_on(
     store: &dyn GroupStore,
     stores: StoreDeadline,
-    loading: &mut Loading,
+    loading: &mut LoadProgress,
     until: Instant,
 ) -> Result<GroupLoad> {
     loop {

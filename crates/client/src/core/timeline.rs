@@ -24,7 +24,7 @@ const REPEATS_MAX: usize = 1024;
 pub(super) struct Timeline {
     tracks: BTreeMap<ConversationId, Track>,
     /// Items shown and not taken, oldest first.
-    untaken: VecDeque<Untaken>,
+    untaken: VecDeque<UntakenItem>,
     /// Number of the last item shown, and of the last one taken.
     shown: u64,
     taken: u64,
@@ -78,7 +78,7 @@ pub(super) struct HeldMessage {
 }
 
 #[derive(Debug)]
-struct Untaken {
+struct UntakenItem {
     number: u64,
     conversation: ConversationId,
     what: ShownKind,
@@ -223,7 +223,7 @@ impl Timeline {
 
     /// Adds an item shown under the current number.
     pub(super) fn untaken(&mut self, conversation: ConversationId, what: ShownKind) {
-        self.untaken.push_back(Untaken {
+        self.untaken.push_back(UntakenItem {
             number: self.shown,
             conversation,
             what,

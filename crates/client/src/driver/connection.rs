@@ -24,14 +24,14 @@ const SUBPROTOCOL: &str = "packetboat.v1";
 /// Time limit of an orderly close.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-type Incoming = Pin<Box<dyn Stream<Item = Result<Bytes, Refusal>> + Send>>;
-type Outgoing = Pin<Box<dyn Sink<Bytes, Error = Refusal> + Send>>;
+type FrameStream = Pin<Box<dyn Stream<Item = Result<Bytes, Refusal>> + Send>>;
+type FrameSink = Pin<Box<dyn Sink<Bytes, Error = Refusal> + Send>>;
 
 /// An open connection. Its errors are refusals that allow a reconnect, unless the server's close
 /// code says otherwise.
 pub(super) struct Connection {
-    pub(super) incoming: Incoming,
-    pub(super) outgoing: Outgoing,
+    pub(super) incoming: FrameStream,
+    pub(super) outgoing: FrameSink,
 }
 
 impl Connection {

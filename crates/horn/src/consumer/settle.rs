@@ -165,18 +165,18 @@ impl AttemptEnd {
 }
 
 /// Result of recording a batch of outcomes.
-pub(super) struct Recorded {
+pub(super) struct OutcomeResult {
     batch: Vec<AttemptEnd>,
     result: backend::Result<()>,
 }
 
 /// A batch of outcomes being recorded.
-pub(super) struct Recording {
+pub(super) struct OutcomeWrite {
     sources: Vec<Source>,
-    call: Pin<Box<dyn Future<Output = Recorded> + Send>>,
+    call: Pin<Box<dyn Future<Output = OutcomeResult> + Send>>,
 }
 
-impl Recording {
+impl OutcomeWrite {
     pub(super) fn sources(&self) -> impl Iterator<Item = Source> {
         self.sources.iter().copied()
     }
@@ -186,7 +186,7 @@ impl Recording {
     }
 
     /// Waits for the result. Cancel safe.
-    pub(super) async fn ended(&mut self) -> Recorded {
+    pub(super) async fn ended(&mut self) -> OutcomeResult {
         (&mut self.call).await
     }
 }
@@ -200,14 +200,14 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    async fn record(self, batch: Vec<AttemptEnd>, now: Timestamp) -> Recorded {
+    async fn record(self, batch: Vec<AttemptEnd>, now: Timestamp) -> OutcomeResult {
         let name = self.provider;
         let entries: Vec<_> = batch.iter().filter_map(|e| e.entry(name, now)).collect();
         let result = match entries.is_empty() {
             true => Ok(()),
             false => within("ledger", self.ledger.append(entries)).await,
         };
-        Recorded { batch, result }
+        OutcomeResult { batch, result }
     }
 }
 
@@ -237,7 +237,7 @@ impl Horn {
             let batch: Vec<AttemptEnd> = self.ended.drain(..count).collect();
             let sources = batch.iter().map(|ended| ended.source).collect();
             let call = self.registry.clone().record(batch, self.clock.now());
-            self.recording = Some(Recording {
+            self.recording = Some(OutcomeWrite {
                 sources,
                 call: Box::pin(call),
             });
@@ -275,7 +275,7 @@ impl Horn {
         self.ended.extend(buried);
     }
 
-    pub(super) fn recorded(&mut self, recorded: Recorded) {
+    pub(super) fn recorded(&mut self, recorded: OutcomeResult) {
         self.recording = None;
         if let Err(error) = recorded.result {
             let waiting = recorded.batch.len() + self.ended.len();

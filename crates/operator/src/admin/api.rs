@@ -22,7 +22,7 @@ use super::drain::Boats;
 use super::kick::Stations;
 use super::log::{Busy, Log};
 use super::operators::{Operator, Operators};
-use super::refusal::Refused;
+use super::refusal::DeskRefusal;
 use super::supervisor::keep;
 use super::{audit, audit_answer, trace, verify};
 use crate::DeadLetters;
@@ -113,7 +113,7 @@ impl Desk {
     }
 }
 
-pub(super) type Answer<T> = Result<Json<T>, Refused>;
+pub(super) type Answer<T> = Result<Json<T>, DeskRefusal>;
 
 pub(super) async fn me(Extension(operator): Extension<Operator>) -> Json<Operator> {
     Json(operator)
@@ -123,7 +123,7 @@ pub(super) async fn trace_one(
     State(desk): State<Arc<Desk>>,
     Path(id): Path<String>,
 ) -> Answer<List<trace::Report>> {
-    let unreadable = |text: String| Refused::new(StatusCode::BAD_REQUEST, text);
+    let unreadable = |text: String| DeskRefusal::new(StatusCode::BAD_REQUEST, text);
     let name = id.parse().map_err(unreadable)?;
     let witnesses = trace::Witnesses {
         log: &desk.log,
@@ -154,20 +154,20 @@ pub(super) async fn verify_chain(
 ) -> Answer<verify::Report> {
     let verified = verify::verify(&desk.log, desk.audit.as_ref(), &question).await;
     verified.map(Json).map_err(|error| match error.downcast() {
-        Ok(verify::NoMinutes(text)) => Refused::new(StatusCode::BAD_REQUEST, text),
+        Ok(verify::NoMinutes(text)) => DeskRefusal::new(StatusCode::BAD_REQUEST, text),
         Err(error) => failed(error),
     })
 }
 
-pub(super) fn busy(busy: Busy) -> Refused {
-    Refused::new(StatusCode::TOO_MANY_REQUESTS, busy.to_string())
+pub(super) fn busy(busy: Busy) -> DeskRefusal {
+    DeskRefusal::new(StatusCode::TOO_MANY_REQUESTS, busy.to_string())
 }
 
-pub(super) fn failed(error: anyhow::Error) -> Refused {
+pub(super) fn failed(error: anyhow::Error) -> DeskRefusal {
     let error = match error.downcast() {
         Ok(refused) => return busy(refused),
         Err(error) => error,
     };
     tracing::warn!(error = format!("{error:#}"), "the desk could not answer");
-    Refused::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}"))
+    DeskRefusal::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}"))
 }

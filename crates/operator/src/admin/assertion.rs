@@ -158,7 +158,7 @@ pub trait Prover: Send + Sync {
 
 /// Outcome of a request with an assertion.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Asserted {
+pub(super) enum AssertionOutcome {
     Operator(Operator),
     /// Somebody who may do nothing here, in words.
     Nobody(String),
@@ -211,17 +211,17 @@ impl Assertion {
         std::str::from_utf8(value).ok()
     }
 
-    pub(super) async fn ask(&self, assertion: &str) -> Asserted {
+    pub(super) async fn ask(&self, assertion: &str) -> AssertionOutcome {
         let now: Timestamp = self.clock.now();
         match self.prover.prove(assertion, now).await {
             Ok(claims) => judge(&self.config, &claims),
-            Err(refusal) => Asserted::Refused(refusal),
+            Err(refusal) => AssertionOutcome::Refused(refusal),
         }
     }
 }
 
 /// Operator with the roles of these claims, which are proved.
-fn judge(config: &AssertionConfig, claims: &Map<String, Value>) -> Asserted {
+fn judge(config: &AssertionConfig, claims: &Map<String, Value>) -> AssertionOutcome {
     let claim = &config.name_claim;
     let Some(name) = find(claims, claim)
         .and_then(Value::as_str)
@@ -231,14 +231,14 @@ fn judge(config: &AssertionConfig, claims: &Map<String, Value>) -> Asserted {
             "the proxy's assertion has no name in {claim:?} that could stand in a log: let it have one, or \
              admin.assertion.name_claim name another claim"
         );
-        return Asserted::Nobody(text);
+        return AssertionOutcome::Nobody(text);
     };
     if claim == "email" && claims.get("email_verified") == Some(&Value::Bool(false)) {
         let text = format!(
             "{name} has not been verified as an email address by {}",
             config.issuer
         );
-        return Asserted::Nobody(text);
+        return AssertionOutcome::Nobody(text);
     }
     let values = texts(find(claims, &config.roles_claim));
     let known = values.iter().filter_map(|value| config.roles.get(*value));
@@ -246,9 +246,9 @@ fn judge(config: &AssertionConfig, claims: &Map<String, Value>) -> Asserted {
     let mut roles = Role::ALL.to_vec();
     roles.retain(|role| granted.contains(role));
     if roles.is_empty() {
-        return Asserted::Nobody(without_roles(config, name, &values));
+        return AssertionOutcome::Nobody(without_roles(config, name, &values));
     }
-    Asserted::Operator(Operator {
+    AssertionOutcome::Operator(Operator {
         name: name.to_owned(),
         roles,
         signed_in: true,

@@ -14,8 +14,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::task::yield_now;
 
-use super::log::{Accepted, CLOCKS_APART, Log, Reader};
-use super::refusal::Refused;
+use super::log::{AcceptedMessages, CLOCKS_APART, Log, Reader};
+use super::refusal::DeskRefusal;
 use crate::answer::{List, Time, id};
 
 /// Lives read from the ledger before the task yields its thread.
@@ -160,13 +160,13 @@ impl AuditQuestion {
 
     /// Refuses a window in which nothing can have been accepted: the balance of nothing is no
     /// answer.
-    pub(super) fn check(&self, now: Timestamp) -> Result<(), Refused> {
+    pub(super) fn check(&self, now: Timestamp) -> Result<(), DeskRefusal> {
         let window = self.window(now);
         let (since, until) = (window.start, window.end.min(now + CLOCKS_APART));
         if since >= until {
             let (since, until) = (Time::from(since), Time::from(until));
             let text = format!("the window is empty: it begins at {since}, and ends at {until}");
-            return Err(Refused::new(StatusCode::BAD_REQUEST, text));
+            return Err(DeskRefusal::new(StatusCode::BAD_REQUEST, text));
         }
         Ok(())
     }
@@ -201,7 +201,7 @@ pub(super) async fn audit_from(
 
 /// Messages read from the log, and their audit by the ledger.
 pub(super) struct WindowAudit {
-    accepted: Accepted,
+    accepted: AcceptedMessages,
     audit: Audit,
 }
 

@@ -9,7 +9,7 @@ use anyhow::Result;
 use backend::audit::AuditStore;
 use backend::ledger::LedgerStore;
 use protocol::ledger::chain::ChainHead;
-use protocol::ledger::minute::{Amendment, Closed, MINUTE, MinuteRow, minute_of};
+use protocol::ledger::minute::{Amendment, ClosedMinute, MINUTE, MinuteRow, minute_of};
 use protocol::{MessageId, Timestamp};
 
 use super::audit::{
@@ -127,7 +127,7 @@ async fn is_whole(
 }
 
 /// A closed minute whose open messages are known by id.
-struct Named {
+struct NamedMinute {
     minute: Minute,
     open: BTreeSet<MessageId>,
 }
@@ -163,7 +163,7 @@ async fn sum(
                 Some(names) if names.is_empty() => sum.minutes.push(minute),
                 Some(names) => {
                     open.extend(&names);
-                    named.push(Named {
+                    named.push(NamedMinute {
                         minute,
                         open: names,
                     });
@@ -180,7 +180,7 @@ async fn sum(
         true => Default::default(),
         false => find(Seeker::Question(reader), ledger, &open, None).await?,
     };
-    for Named { mut minute, open } in named {
+    for NamedMinute { mut minute, open } in named {
         minute.in_flight = found.in_flight.intersection(&open).count() as u64;
         minute.missing = found.missing.intersection(&open).count() as u64;
         minute.settled = minute.accepted - minute.in_flight - minute.missing;
@@ -191,7 +191,7 @@ async fn sum(
 }
 
 /// Messages of a minute that were open at its last look; `None` if not all are known by id.
-fn names(row: &MinuteRow, closed: &Closed) -> Option<BTreeSet<MessageId>> {
+fn names(row: &MinuteRow, closed: &ClosedMinute) -> Option<BTreeSet<MessageId>> {
     match &row.amendment {
         Some(amendment) => Some(amendment.open()?.into_iter().collect()),
         None if closed.then.settled == closed.accepted => Some(BTreeSet::new()),

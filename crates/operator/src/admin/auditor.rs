@@ -27,7 +27,7 @@ use backend::clock::Clock;
 use backend::ledger::LedgerStore;
 use protocol::ledger::chain::{ChainHead, ChainPlace};
 use protocol::ledger::minute::{
-    Amendment, ChainLink, Closed, MINUTE, MinuteFigures, MinuteReading, MinuteRow, MinuteVerdict,
+    Amendment, ChainLink, ClosedMinute, MINUTE, MinuteFigures, MinuteReading, MinuteRow, MinuteVerdict,
     OffsetRange, minute_of,
 };
 use protocol::{MessageId, Timestamp};
@@ -36,10 +36,10 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::config::Config;
 use self::gauges::Gauges;
-use self::lease::Overtaken;
+use self::lease::LeaseLoss;
 pub(super) use self::lease::Term;
 use super::audit::MESSAGES_MAX;
-use super::log::{Left, Log, PAGES};
+use super::log::{MinuteRest, Log, PAGES};
 use super::minute_rows::MinuteRows;
 use super::open_messages::{Finding, Seeker, find};
 use crate::answer::utc;
@@ -76,23 +76,23 @@ struct Duty {
     term: Term,
     gather: MinuteBuilder,
     /// Closed minutes that are not settled, each with the time of its next look.
-    open: BTreeMap<Timestamp, Open>,
+    open: BTreeMap<Timestamp, OpenMinute>,
     /// Earliest time of the next look at open minutes.
     look_at: Timestamp,
     forget_at: Timestamp,
 }
 
-struct Open {
+struct OpenMinute {
     again_at: Timestamp,
     figures: MinuteFigures,
     /// Messages open at the last look that have a record in topic `message`, counted by partition.
     waiting: BTreeMap<usize, u64>,
 }
 
-impl Open {
+impl OpenMinute {
     /// True if all open messages wait in partitions that no carrier has begun: nothing changes
     /// before one does.
-    fn waits_for_carriers(&self, left: &[Left]) -> bool {
+    fn waits_for_carriers(&self, left: &[MinuteRest]) -> bool {
         let waiting = self.waiting.iter().filter(|(partition, _)| {
             let left = left.get(**partition);
             left.is_some_and(|left| left.is_untouched && !left.offsets.is_empty())
@@ -170,7 +170,7 @@ impl Auditor {
         self.gauges.lag(self.clock.now());
         match worked {
             Ok(duty) => self.duty = duty,
-            Err(error) if error.is::<Overtaken>() => tracing::info!("{error}"),
+            Err(error) if error.is::<LeaseLoss>() => tracing::info!("{error}"),
             Err(error) => return Err(error),
         }
         let open = self.duty.iter().flat_map(|duty| duty.open.values());
@@ -327,7 +327,7 @@ impl Auditor {
             missing: found.missing.len() as u64,
             contradictions: found.contradictions,
         };
-        let closed = Closed::after(duty.term.head().link(), reading, then);
+        let closed = ClosedMinute::after(duty.term.head().link(), reading, then);
         let open_from = duty.open.keys().next().copied().unwrap_or(minute);
         let forward = |head: &mut ChainHead| {
             (head.until, head.place) = (until, place);
@@ -355,7 +355,7 @@ impl Auditor {
         &self,
         duty: &mut Duty,
         ids: Vec<(MessageId, usize)>,
-        left: Option<Vec<Left>>,
+        left: Option<Vec<MinuteRest>>,
     ) -> Result<(MinuteVerdict, BTreeMap<usize, u64>)> {
         let waits = |partition: usize| {
             left.as_ref()
@@ -387,7 +387,7 @@ impl Auditor {
     async fn amend(
         &self,
         duty: &mut Duty,
-        closed: &Closed,
+        closed: &ClosedMinute,
         before: Option<&Amendment>,
         amendment: Amendment,
         waiting: BTreeMap<usize, u64>,
@@ -419,7 +419,7 @@ impl Auditor {
         if amendment.is_settled() {
             duty.open.remove(&minute);
         } else {
-            let open = Open {
+            let open = OpenMinute {
                 again_at: amendment.again_at(minute),
                 figures,
                 waiting,
@@ -517,7 +517,7 @@ impl Auditor {
         &self,
         duty: &mut Duty,
         ids: &[MessageId],
-        left: Option<&[Vec<Left>]>,
+        left: Option<&[Vec<MinuteRest>]>,
     ) -> Result<Finding> {
         let seeker = Seeker::Auditor(&self.log, &mut duty.term);
         find(seeker, self.ledger.as_ref(), ids, left).await
@@ -528,13 +528,13 @@ impl Auditor {
         duty: &mut Duty,
         epoch: u32,
         stretches: &[OffsetRange],
-    ) -> Result<Option<Vec<Left>>> {
+    ) -> Result<Option<Vec<MinuteRest>>> {
         let turn = duty.term.turn_at(&self.log).await?;
         turn.left(epoch, stretches).await
     }
 
     /// Ids that a minute counted, from the log; `None` if the log has dropped some of the records.
-    async fn ids_of(&self, duty: &mut Duty, closed: &Closed) -> Result<Option<Vec<MessageId>>> {
+    async fn ids_of(&self, duty: &mut Duty, closed: &ClosedMinute) -> Result<Option<Vec<MessageId>>> {
         let turn = duty.term.turn_at(&self.log).await?;
         let ids = turn.ids_of(closed).await?;
         Ok(ids.map(|ids| ids.into_iter().collect()))
@@ -554,7 +554,7 @@ impl Auditor {
         let mut last = None;
         while let Some(rows) = rows.next().await? {
             let closed = rows.iter().filter_map(|row| row.closed.as_ref());
-            last = closed.map(Closed::link).next_back().or(last);
+            last = closed.map(ClosedMinute::link).next_back().or(last);
         }
         let Some(last) = last.filter(|last| last.number > start.number) else {
             return Ok(());
@@ -568,31 +568,31 @@ impl Auditor {
 
 /// A closed minute that is due, and its messages to look at.
 struct Look {
-    closed: Closed,
+    closed: ClosedMinute,
     before: Option<Amendment>,
     /// In ascending order.
     ids: Vec<MessageId>,
-    left: Option<Vec<Left>>,
+    left: Option<Vec<MinuteRest>>,
 }
 
 /// Empties the ranges of partitions that no carrier has begun: nothing has to be read there.
-fn begun_with(mut left: Vec<Left>) -> Vec<Left> {
-    for Left { offsets, .. } in left.iter_mut().filter(|left| left.is_untouched) {
+fn begun_with(mut left: Vec<MinuteRest>) -> Vec<MinuteRest> {
+    for MinuteRest { offsets, .. } in left.iter_mut().filter(|left| left.is_untouched) {
         offsets.start = offsets.end;
     }
     left
 }
 
-fn still_open(row: &MinuteRow, now: Timestamp) -> Option<(Timestamp, Open)> {
+fn still_open(row: &MinuteRow, now: Timestamp) -> Option<(Timestamp, OpenMinute)> {
     let closed = row.closed.as_ref()?;
     let open = match &row.amendment {
         Some(amendment) if amendment.is_settled() => return None,
-        Some(amendment) => Open {
+        Some(amendment) => OpenMinute {
             again_at: amendment.again_at(closed.minute),
             figures: amendment.figures(),
             waiting: BTreeMap::new(),
         },
-        None => Open {
+        None => OpenMinute {
             again_at: now,
             figures: closed.then,
             waiting: BTreeMap::new(),

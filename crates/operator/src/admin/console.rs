@@ -28,11 +28,11 @@ const UNBUILT: &str = include_str!("console/unbuilt.html");
 #[derive(Embed)]
 #[folder = "../../web/dist"]
 #[allow_missing = true]
-struct Built;
+struct ConsoleAssets;
 
 /// The console that is built into this program.
 pub(super) fn built(path: &str) -> Option<Cow<'static, [u8]>> {
-    Built::get(&format!("console/{path}")).map(|file| file.data)
+    ConsoleAssets::get(&format!("console/{path}")).map(|file| file.data)
 }
 
 /// Serves the page at `/`, and its files by their paths. Views within the console come after the

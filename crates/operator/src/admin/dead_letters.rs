@@ -16,7 +16,7 @@ use super::api::{Answer, Desk, busy, failed};
 use super::kick::discovered;
 use super::operation::Operation;
 use super::operators::{Operator, Role};
-use super::refusal::Refused;
+use super::refusal::DeskRefusal;
 use super::task::{RedriveAnswer, Task};
 use crate::answer::{List, Page, Time, id, reason};
 use crate::dead_letters::{
@@ -75,12 +75,12 @@ pub struct ListQuestion {
 }
 
 impl ListQuestion {
-    fn after(&self) -> Result<Option<LetterCursor>, Refused> {
+    fn after(&self) -> Result<Option<LetterCursor>, DeskRefusal> {
         let after = self.after.as_deref().map(str::parse).transpose();
-        after.map_err(|text| Refused::new(StatusCode::BAD_REQUEST, text))
+        after.map_err(|text| DeskRefusal::new(StatusCode::BAD_REQUEST, text))
     }
 
-    fn filter(&self) -> Result<Filter, Refused> {
+    fn filter(&self) -> Result<Filter, DeskRefusal> {
         Ok(Filter {
             kind: self.kind,
             reason: self.reason.as_deref().map(reason_of).transpose()?,
@@ -289,7 +289,7 @@ pub(super) async fn plan(
     let forecasts = timeout(FORECAST_WITHIN, desk.letters.forecasts(letters)).await;
     let plan = forecasts.map_err(|_| {
         let text = format!("no forecast within {FORECAST_WITHIN:?}: plan fewer letters, or later");
-        Refused::new(StatusCode::SERVICE_UNAVAILABLE, text)
+        DeskRefusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
     })?;
     plan.map(Json).map_err(|e| failed(e.into()))
 }
@@ -390,22 +390,22 @@ async fn write_down_look(
     operator: &Operator,
     letter: &str,
     why: &str,
-) -> Result<(), Refused> {
+) -> Result<(), DeskRefusal> {
     let looked = desk.letters.looked(&operator.name, letter, why).await;
     looked.map_err(|e| failed(e.into()))
 }
 
-async fn cluster_of(desk: &Desk) -> Result<u64, Refused> {
+async fn cluster_of(desk: &Desk) -> Result<u64, DeskRefusal> {
     let cluster = discovered(desk.registry.cluster()).await?;
     cluster.ok_or_else(|| failed(anyhow::anyhow!("no station was started here yet")))
 }
 
-fn no_letter(id: &str) -> Refused {
-    Refused::new(StatusCode::NOT_FOUND, format!("no dead letter {id}"))
+fn no_letter(id: &str) -> DeskRefusal {
+    DeskRefusal::new(StatusCode::NOT_FOUND, format!("no dead letter {id}"))
 }
 
 /// Checks that the operator may change a task: the role that begins one of its kind.
-async fn may_change(desk: &Desk, operator: &Operator, id: &TaskId) -> Result<(), Refused> {
+async fn may_change(desk: &Desk, operator: &Operator, id: &TaskId) -> Result<(), DeskRefusal> {
     let task = desk.letters.task(id).await.map_err(refused)?;
     operator.may(role_of(task.begun.work))
 }
@@ -417,37 +417,37 @@ const fn role_of(work: OperatorWork) -> Role {
     }
 }
 
-fn at_most(selection: &Selection) -> Result<(), Refused> {
+fn at_most(selection: &Selection) -> Result<(), DeskRefusal> {
     let asked = match selection {
         Selection::Ids { ids } => ids.len(),
         Selection::Filter { limit, .. } => *limit,
     };
     if asked > LETTERS_MAX {
         let text = format!("at most {LETTERS_MAX} letters at a time: begin a task for more");
-        return Err(Refused::new(StatusCode::BAD_REQUEST, text));
+        return Err(DeskRefusal::new(StatusCode::BAD_REQUEST, text));
     }
     Ok(())
 }
 
-fn reason_of(name: &str) -> Result<DeadReason, Refused> {
+fn reason_of(name: &str) -> Result<DeadReason, DeskRefusal> {
     reason::named(name).ok_or_else(|| {
         let known = DeadReason::ALL.map(reason::name).join(", ");
         let text = format!("{name:?} is no reason; there are {known}");
-        Refused::new(StatusCode::BAD_REQUEST, text)
+        DeskRefusal::new(StatusCode::BAD_REQUEST, text)
     })
 }
 
-fn refused(refused: dead_letters::Refused) -> Refused {
+fn refused(refused: dead_letters::TaskRefusal) -> DeskRefusal {
     match refused {
-        dead_letters::Refused::Refusal(refusal) => {
+        dead_letters::TaskRefusal::Refusal(refusal) => {
             let status = match refusal.code {
                 Code::NotFound => StatusCode::NOT_FOUND,
                 Code::RateLimited => StatusCode::TOO_MANY_REQUESTS,
                 _ => StatusCode::BAD_REQUEST,
             };
-            Refused::of(status, &refusal)
+            DeskRefusal::of(status, &refusal)
         }
-        dead_letters::Refused::NotEdited(why) => {
+        dead_letters::TaskRefusal::NotEdited(why) => {
             let status = match why {
                 EditRefusal::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
                 EditRefusal::Changed
@@ -455,12 +455,12 @@ fn refused(refused: dead_letters::Refused) -> Refused {
                 | EditRefusal::Redriven
                 | EditRefusal::Discarded => StatusCode::CONFLICT,
             };
-            Refused::new(status, why.to_string())
+            DeskRefusal::new(status, why.to_string())
         }
-        other @ dead_letters::Refused::OtherTask(_) => {
-            Refused::new(StatusCode::CONFLICT, other.to_string())
+        other @ dead_letters::TaskRefusal::OtherTask(_) => {
+            DeskRefusal::new(StatusCode::CONFLICT, other.to_string())
         }
-        dead_letters::Refused::Failed(error) => failed(error.into()),
+        dead_letters::TaskRefusal::Failed(error) => failed(error.into()),
     }
 }
 

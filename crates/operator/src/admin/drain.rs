@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use super::api::{Answer, Desk};
 use super::kick::{away, discovered, elsewhere, is_of_another_role, logged, refused};
 use super::operators::{Operator, Role as May};
-use super::refusal::Refused;
+use super::refusal::DeskRefusal;
 use crate::answer::List;
 
 /// A boat as discovery knows it; figures are up to ten seconds old.
@@ -130,13 +130,13 @@ impl Boats {
         }
     }
 
-    async fn all(&self) -> Result<Vec<Instance>, Refused> {
+    async fn all(&self) -> Result<Vec<Instance>, DeskRefusal> {
         let roster = discovered(self.registry.watch(Service::Boat)).await?;
         let boats = roster.borrow().to_vec();
         Ok(boats)
     }
 
-    async fn named(&self, name: &str) -> Result<Instance, Refused> {
+    async fn named(&self, name: &str) -> Result<Instance, DeskRefusal> {
         let boats = self.all().await?;
         let boat = boats.iter().find(|boat| boat.life.boat.as_str() == name);
         boat.cloned().ok_or_else(|| {
@@ -153,7 +153,7 @@ impl Boats {
         &self,
         boat: &Instance,
         order: Option<DrainOrder>,
-    ) -> Result<BoatProgress, Refused> {
+    ) -> Result<BoatProgress, DeskRefusal> {
         let channel: Channel = self.connector.channel(Role::Boat, &boat.address);
         let mut client = BoatServiceClient::new(channel);
         let command = DrainCommand {

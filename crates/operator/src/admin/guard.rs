@@ -11,7 +11,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use protocol::origin::Authority;
 
-use super::refusal::Refused;
+use super::refusal::DeskRefusal;
 
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Header that a form of a foreign page cannot send.
@@ -44,13 +44,13 @@ impl Guard {
         method: &Method,
         authority: Option<&str>,
         headers: &HeaderMap,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), DeskRefusal> {
         let host = text(headers, &HOST)
             .or(authority)
             .and_then(Authority::parse);
         let Some(host) = host.filter(|host| self.is_ours(host)) else {
             let text = "this desk has another name: ask by its address or localhost, or name it in admin.hosts";
-            return Err(Refused::new(StatusCode::MISDIRECTED_REQUEST, text));
+            return Err(DeskRefusal::new(StatusCode::MISDIRECTED_REQUEST, text));
         };
         if matches!(*method, Method::GET | Method::HEAD) {
             return Ok(());
@@ -71,8 +71,8 @@ impl Guard {
         self.hosts.iter().any(|name| host.is_named(name))
     }
 
-    fn may_change(&self, host: &Authority<'_>, headers: &HeaderMap) -> Result<(), Refused> {
-        let refuse = |why: &str| Err(Refused::new(StatusCode::FORBIDDEN, why));
+    fn may_change(&self, host: &Authority<'_>, headers: &HeaderMap) -> Result<(), DeskRefusal> {
+        let refuse = |why: &str| Err(DeskRefusal::new(StatusCode::FORBIDDEN, why));
         let site = text(headers, &SITE);
         if headers.contains_key(&SITE) && !matches!(site, Some("same-origin" | "none")) {
             return refuse("a page of another site may change nothing here");

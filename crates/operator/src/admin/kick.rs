@@ -24,7 +24,7 @@ use tonic::{Code as Grpc, Response, Status};
 
 use super::api::{Answer, Desk, failed};
 use super::operators::Operator;
-use super::refusal::Refused;
+use super::refusal::DeskRefusal;
 use crate::answer::{Time, utc};
 
 type Client = StationServiceClient<Channel>;
@@ -76,7 +76,7 @@ impl KickRequest {
         by: String,
         user: &str,
         question: KickQuestion,
-    ) -> Result<KickRequest, Refused> {
+    ) -> Result<KickRequest, DeskRefusal> {
         let platform = question.platform.as_deref();
         let order = KickRequest {
             user: readable("user", user)?,
@@ -90,7 +90,7 @@ impl KickRequest {
         if order.platform.is_some() && order.revoke {
             let text =
                 "tokens are of all platforms: revoke without a platform, or kick one platform";
-            return Err(Refused::new(StatusCode::BAD_REQUEST, text));
+            return Err(DeskRefusal::new(StatusCode::BAD_REQUEST, text));
         }
         // Refused as a station would, before anything is written or done.
         let now = desk.clock.now();
@@ -117,7 +117,7 @@ pub(super) async fn kick(
     let place = desk.stations.places.clone().try_acquire_owned();
     let place = place.map_err(|_| {
         let text = format!("{AT_ONCE_MAX} users are being signed out here: ask again in a moment");
-        Refused::new(StatusCode::TOO_MANY_REQUESTS, text)
+        DeskRefusal::new(StatusCode::TOO_MANY_REQUESTS, text)
     })?;
     // A request that breaks off must leave nothing half done.
     let steps = tokio::spawn(async move {
@@ -126,13 +126,13 @@ pub(super) async fn kick(
     });
     let kicked = steps.await.map_err(|_| {
         let text = "signing out broke off: a bug, or the process ends; ask again";
-        Refused::new(StatusCode::INTERNAL_SERVER_ERROR, text)
+        DeskRefusal::new(StatusCode::INTERNAL_SERVER_ERROR, text)
     })?;
     kicked.map(Json)
 }
 
 /// Runs all steps, each within its time.
-async fn sign_out(desk: &Desk, order: &KickRequest) -> Result<KickAnswer, Refused> {
+async fn sign_out(desk: &Desk, order: &KickRequest) -> Result<KickAnswer, DeskRefusal> {
     // Approximate time, until a station has answered.
     let about = order.revoke.then(|| desk.clock.now());
     write_down(desk, order, about, None).await?;
@@ -154,7 +154,7 @@ async fn write_down(
     order: &KickRequest,
     before: Option<Timestamp>,
     outcome: Option<String>,
-) -> Result<(), Refused> {
+) -> Result<(), DeskRefusal> {
     let of = (order.user, order.platform);
     let written = (desk.letters).signed_out(&order.by, of, before, &order.reason, outcome);
     logged(written).await
@@ -163,7 +163,7 @@ async fn write_down(
 /// Writes an entry of the log of operations, within its time.
 pub(super) async fn logged<E: Into<anyhow::Error>>(
     written: impl Future<Output = Result<(), E>>,
-) -> Result<(), Refused> {
+) -> Result<(), DeskRefusal> {
     match timeout(LOG_WITHIN, written).await {
         Ok(written) => written.map_err(|error| failed(error.into())),
         Err(_) => {
@@ -176,7 +176,7 @@ pub(super) async fn logged<E: Into<anyhow::Error>>(
 /// Waits for an answer of discovery, within its time.
 pub(super) async fn discovered<A>(
     asked: impl Future<Output = backend::Result<A>>,
-) -> Result<A, Refused> {
+) -> Result<A, DeskRefusal> {
     match timeout(STATION_WITHIN, asked).await {
         Ok(answer) => answer.map_err(|error| refused(away(format!("{error}: {}", error.source)))),
         Err(_) => {
@@ -186,7 +186,7 @@ pub(super) async fn discovered<A>(
     }
 }
 
-async fn revoke_and_kick(desk: &Desk, order: &KickRequest) -> Result<KickAnswer, Refused> {
+async fn revoke_and_kick(desk: &Desk, order: &KickRequest) -> Result<KickAnswer, DeskRefusal> {
     let before = match order.revoke {
         true => Some(revoke(desk, order).await?),
         false => None,
@@ -204,7 +204,7 @@ async fn revoke_and_kick(desk: &Desk, order: &KickRequest) -> Result<KickAnswer,
 
 /// Revokes tokens, and returns the time before which they are refused: by the clock of the station,
 /// which may be ahead of this desk.
-async fn revoke(desk: &Desk, order: &KickRequest) -> Result<Time, Refused> {
+async fn revoke(desk: &Desk, order: &KickRequest) -> Result<Time, DeskRefusal> {
     let revoke = Revoke {
         user: order.user,
         before: None,
@@ -218,7 +218,7 @@ async fn revoke(desk: &Desk, order: &KickRequest) -> Result<Time, Refused> {
     asked.await.map(|revoked| Time::from_ms(revoked.before))
 }
 
-async fn kick_sessions(desk: &Desk, order: &KickRequest) -> Result<u32, Refused> {
+async fn kick_sessions(desk: &Desk, order: &KickRequest) -> Result<u32, DeskRefusal> {
     let kickout = Kickout {
         user: order.user,
         platform: order.platform,
@@ -255,7 +255,7 @@ impl Stations {
     }
 
     /// Asks stations in turn, from a random one on, and returns the first answer.
-    async fn ask<A, F>(&self, ask: impl Fn(Client) -> F) -> Result<A, Refused>
+    async fn ask<A, F>(&self, ask: impl Fn(Client) -> F) -> Result<A, DeskRefusal>
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
@@ -296,26 +296,26 @@ pub(super) fn is_of_another_role(status: &Status) -> bool {
     status.code() == Grpc::PermissionDenied && !carries_refusal(status)
 }
 
-pub(super) fn elsewhere(deed: &str, status: &Status) -> Refused {
+pub(super) fn elsewhere(deed: &str, status: &Status) -> DeskRefusal {
     let text = format!(
         "this desk's process may not {deed}: ask the desk of a station (--admin or PACKETBOAT_ADMIN names its \
          admin port). Its certificate was refused: {}",
         status.message()
     );
-    Refused::new(StatusCode::FORBIDDEN, text)
+    DeskRefusal::new(StatusCode::FORBIDDEN, text)
 }
 
 fn readable<T: std::str::FromStr<Err: std::fmt::Display>>(
     name: &str,
     text: &str,
-) -> Result<T, Refused> {
+) -> Result<T, DeskRefusal> {
     text.parse().map_err(|error| {
         let text = format!("{text:?} is no {name}: {error}");
-        Refused::new(StatusCode::BAD_REQUEST, text)
+        DeskRefusal::new(StatusCode::BAD_REQUEST, text)
     })
 }
 
-pub(super) fn refused(refusal: Refusal) -> Refused {
+pub(super) fn refused(refusal: Refusal) -> DeskRefusal {
     let status = match refusal.code {
         Code::InvalidArgument | Code::TooLarge => StatusCode::BAD_REQUEST,
         Code::Forbidden => StatusCode::CONFLICT,
@@ -324,9 +324,9 @@ pub(super) fn refused(refusal: Refusal) -> Refused {
     };
     // `forbidden` would say that the operator lacks a role.
     if status == StatusCode::CONFLICT {
-        return Refused::new(status, refusal.text);
+        return DeskRefusal::new(status, refusal.text);
     }
-    Refused::of(status, &refusal)
+    DeskRefusal::of(status, &refusal)
 }
 
 #[cfg(test)]

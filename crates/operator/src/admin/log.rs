@@ -16,7 +16,7 @@ use anyhow::Result;
 use api::task::Value;
 use backend::queue::{Partition, Queue};
 use protocol::keys::Topic;
-use protocol::ledger::minute::Closed;
+use protocol::ledger::minute::ClosedMinute;
 use protocol::record::{MessageTask, Task, Work};
 use protocol::{Message, MessageId, Timestamp};
 use thiserror::Error;
@@ -24,8 +24,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
-pub(super) use self::in_flight::{CarriedScan, Left};
-pub(super) use self::reader::{Accepted, Reader};
+pub(super) use self::in_flight::{CarriedScan, MinuteRest};
+pub(super) use self::reader::{AcceptedMessages, Reader};
 
 /// Records read before the task yields its thread.
 const PAGE: usize = 200;
@@ -147,7 +147,7 @@ impl Turn<'_> {
     }
 
     /// Ids that a closed minute counted; `None` if the log has not kept all of its records.
-    pub(super) async fn ids_of(&self, closed: &Closed) -> Result<Option<BTreeSet<MessageId>>> {
+    pub(super) async fn ids_of(&self, closed: &ClosedMinute) -> Result<Option<BTreeSet<MessageId>>> {
         if closed.epoch != self.queue.epoch() || closed.stretches.len() != self.partitions() {
             return Ok(None);
         }

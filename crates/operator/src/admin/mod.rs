@@ -61,7 +61,7 @@ pub use doctor::Doctor;
 use guard::Guard;
 pub use health::{Health, HealthConfig, start_health};
 pub use operators::{OperatorConfig, Operators};
-use refusal::{Refused, uniform};
+use refusal::{DeskRefusal, uniform};
 
 use crate::http::{Handshakes, Port};
 
@@ -192,9 +192,9 @@ fn root_routes(desk: Option<&Desk>) -> Router {
     }
 }
 
-async fn elsewhere() -> Refused {
+async fn elsewhere() -> DeskRefusal {
     let text = "this service has no desk: ask the admin port of a station or a carrier";
-    Refused::new(StatusCode::NOT_FOUND, text)
+    DeskRefusal::new(StatusCode::NOT_FOUND, text)
 }
 
 /// Forbids caching: an answer of the desk is for its asker, now.

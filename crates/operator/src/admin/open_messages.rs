@@ -12,7 +12,7 @@ use tokio::task::yield_now;
 
 use super::audit::{LOOKS, PAGE};
 use super::auditor::Term;
-use super::log::{CarriedScan, Left, Log, Reader};
+use super::log::{CarriedScan, MinuteRest, Log, Reader};
 
 /// Result of a look at the messages of several minutes.
 #[derive(Debug, Default)]
@@ -86,7 +86,7 @@ pub(super) async fn find(
     mut seeker: Seeker<'_, '_>,
     ledger: &dyn LedgerStore,
     ids: &[MessageId],
-    left: Option<&[Vec<Left>]>,
+    left: Option<&[Vec<MinuteRest>]>,
 ) -> Result<Finding> {
     let mut found = Finding::default();
     let mut unclear = ids.to_vec();

@@ -19,8 +19,8 @@ use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;
 
 use super::Config;
-use super::assertion::{Asserted, Assertion, Provers};
-use super::refusal::Refused;
+use super::assertion::{AssertionOutcome, Assertion, Provers};
+use super::refusal::DeskRefusal;
 use super::sign_ins::SignIns;
 
 /// Least length of a token: a shorter one can be guessed.
@@ -123,15 +123,15 @@ mod role_names {
     use super::{Role, RoleName};
 
     #[derive(Serialize, Deserialize)]
-    struct Named(#[serde(with = "RoleName")] Role);
+    struct NamedRole(#[serde(with = "RoleName")] Role);
 
     pub(super) fn serialize<S: Serializer>(roles: &[Role], to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(roles.iter().copied().map(Named))
+        to.collect_seq(roles.iter().copied().map(NamedRole))
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Role>, D::Error> {
-        let named = Vec::<Named>::deserialize(from)?;
-        Ok(named.into_iter().map(|Named(role)| role).collect())
+        let named = Vec::<NamedRole>::deserialize(from)?;
+        Ok(named.into_iter().map(|NamedRole(role)| role).collect())
     }
 }
 
@@ -154,7 +154,7 @@ impl Operator {
         }
     }
 
-    pub(super) fn may(&self, role: Role) -> Result<(), Refused> {
+    pub(super) fn may(&self, role: Role) -> Result<(), DeskRefusal> {
         if self.roles.contains(&role) {
             return Ok(());
         }
@@ -163,43 +163,43 @@ impl Operator {
             self.name,
             role.name()
         );
-        Err(Refused::new(StatusCode::FORBIDDEN, text))
+        Err(DeskRefusal::new(StatusCode::FORBIDDEN, text))
     }
 
-    pub(super) fn may_read(&self, why: &str) -> Result<(), Refused> {
+    pub(super) fn may_read(&self, why: &str) -> Result<(), DeskRefusal> {
         let because = "reading what people wrote is written down";
         self.may_because(Role::ViewBody, why, because)
     }
 
-    pub(super) fn may_repair(&self, why: &str) -> Result<(), Refused> {
+    pub(super) fn may_repair(&self, why: &str) -> Result<(), DeskRefusal> {
         self.may_because(Role::Repair, why, "a repair is written down")
     }
 
-    pub(super) fn may_import(&self, why: &str) -> Result<(), Refused> {
+    pub(super) fn may_import(&self, why: &str) -> Result<(), DeskRefusal> {
         self.may_because(Role::Import, why, "an import is written down")
     }
 
     /// Requires a reason of everybody: the user may ask for it.
-    pub(super) fn may_sign_out(&self, why: &str) -> Result<(), Refused> {
+    pub(super) fn may_sign_out(&self, why: &str) -> Result<(), DeskRefusal> {
         self.may(Role::SignOut)?;
         if why.trim().is_empty() {
             let text = "say why: a kick is written down";
-            return Err(Refused::new(StatusCode::BAD_REQUEST, text));
+            return Err(DeskRefusal::new(StatusCode::BAD_REQUEST, text));
         }
         Ok(())
     }
 
     /// Requires `ViewBody`, too: an editor sees message bodies.
-    pub(super) fn may_edit(&self, why: &str) -> Result<(), Refused> {
+    pub(super) fn may_edit(&self, why: &str) -> Result<(), DeskRefusal> {
         self.may(Role::ViewBody)?;
         self.may_because(Role::Edit, why, "an edit is written down")
     }
 
-    fn may_because(&self, role: Role, why: &str, because: &str) -> Result<(), Refused> {
+    fn may_because(&self, role: Role, why: &str, because: &str) -> Result<(), DeskRefusal> {
         self.may(role)?;
         if self.signed_in && why.trim().is_empty() {
             let text = format!("say why (--why): {because}");
-            return Err(Refused::new(StatusCode::BAD_REQUEST, text));
+            return Err(DeskRefusal::new(StatusCode::BAD_REQUEST, text));
         }
         Ok(())
     }
@@ -220,7 +220,7 @@ pub struct Operators {
 /// Credentials of a request, as recognized.
 enum RequestCredentials {
     Nothing,
-    Somebody(Asserted),
+    Somebody(AssertionOutcome),
     /// A refused sign-in: its reason for the log, and a sentence for the sender.
     Wrong(String, String),
 }
@@ -321,22 +321,22 @@ impl Operators {
         &self,
         peer: IpAddr,
         headers: &HeaderMap,
-    ) -> Result<Operator, Refused> {
+    ) -> Result<Operator, DeskRefusal> {
         // Before the address is checked, so that guesses from it lock no operator out.
         let (wrong, text) = match self.recognize(headers).await {
-            RequestCredentials::Somebody(Asserted::Operator(operator)) => {
+            RequestCredentials::Somebody(AssertionOutcome::Operator(operator)) => {
                 if operator.signed_in {
                     SignIns::accept();
                 }
                 operator.may(Role::View)?;
                 return Ok(operator);
             }
-            RequestCredentials::Somebody(Asserted::Nobody(text)) => {
+            RequestCredentials::Somebody(AssertionOutcome::Nobody(text)) => {
                 SignIns::forbid();
                 tracing::info!(%peer, text, "a sign-in at the desk was forbidden");
-                return Err(Refused::new(StatusCode::FORBIDDEN, text));
+                return Err(DeskRefusal::new(StatusCode::FORBIDDEN, text));
             }
-            RequestCredentials::Somebody(Asserted::Refused(refusal))
+            RequestCredentials::Somebody(AssertionOutcome::Refused(refusal))
                 if refusal.code == Code::Unavailable =>
             {
                 SignIns::leave_unanswered();
@@ -344,9 +344,9 @@ impl Operators {
                     "the proxy's assertion cannot be checked now: {}",
                     refusal.text
                 );
-                return Err(Refused::new(StatusCode::SERVICE_UNAVAILABLE, text));
+                return Err(DeskRefusal::new(StatusCode::SERVICE_UNAVAILABLE, text));
             }
-            RequestCredentials::Somebody(Asserted::Refused(refusal)) => {
+            RequestCredentials::Somebody(AssertionOutcome::Refused(refusal)) => {
                 let text = format!(
                     "the proxy's assertion is refused: {}: sign in at the proxy again, or compare admin.assertion \
                      with it",
@@ -361,13 +361,13 @@ impl Operators {
             self.sign_ins.ignore().await;
             let text =
                 "too many tokens of no operator came from your address: ask again in a minute";
-            return Err(Refused::new(StatusCode::TOO_MANY_REQUESTS, text));
+            return Err(DeskRefusal::new(StatusCode::TOO_MANY_REQUESTS, text));
         }
         // A request without credentials asks what is needed, and is no guess.
         if let Some(wrong) = wrong {
             self.sign_ins.refuse(peer, &wrong).await;
         }
-        Err(Refused::new(StatusCode::UNAUTHORIZED, text))
+        Err(DeskRefusal::new(StatusCode::UNAUTHORIZED, text))
     }
 
     /// Text that names the credentials a request lacks.
@@ -391,7 +391,7 @@ impl Operators {
         }
         let bearer = token.and_then(|value| value.strip_prefix(b"Bearer "));
         if let Some(operator) = self.find(bearer) {
-            return RequestCredentials::Somebody(Asserted::Operator(operator));
+            return RequestCredentials::Somebody(AssertionOutcome::Operator(operator));
         }
         let assertion = self.assertion.as_deref();
         let Some(assertion) =

@@ -14,16 +14,16 @@ const MESSAGE_MAX: usize = 64 << 10;
 
 /// A refusal of the desk.
 #[derive(Clone, Debug)]
-pub(super) struct Refused {
+pub(super) struct DeskRefusal {
     pub(super) status: StatusCode,
     pub(super) error: ErrorDetail,
 }
 
-impl Refused {
+impl DeskRefusal {
     /// Refusal with the code of its status.
-    pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Refused {
+    pub(super) fn new(status: StatusCode, message: impl Into<String>) -> DeskRefusal {
         let is_busy = status == StatusCode::TOO_MANY_REQUESTS;
-        Refused {
+        DeskRefusal {
             status,
             error: ErrorDetail {
                 code: code_of(status).to_owned(),
@@ -34,23 +34,23 @@ impl Refused {
     }
 
     /// Refusal by a rule or by another service, with its own code.
-    pub(super) fn of(status: StatusCode, refusal: &Refusal) -> Refused {
-        Refused {
+    pub(super) fn of(status: StatusCode, refusal: &Refusal) -> DeskRefusal {
+        DeskRefusal {
             status,
             error: ErrorDetail::from(refusal),
         }
     }
 
     /// The same refusal with a longer sentence.
-    pub(super) fn and(mut self, more: &str) -> Refused {
+    pub(super) fn and(mut self, more: &str) -> DeskRefusal {
         self.error.message += more;
         self
     }
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for DeskRefusal {
     fn into_response(self) -> Response {
-        let Refused { status, error } = self;
+        let DeskRefusal { status, error } = self;
         (status, Json(ErrorAnswer { error })).into_response()
     }
 }
@@ -89,7 +89,7 @@ pub(super) async fn uniform(response: Response) -> Response {
         "" => status.canonical_reason().unwrap_or_default(),
         text => text,
     };
-    let mut refused = Refused::new(status, message).into_response();
+    let mut refused = DeskRefusal::new(status, message).into_response();
     if let Some(methods) = head.headers.remove(ALLOW) {
         refused.headers_mut().insert(ALLOW, methods);
     }
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_refusal_says_whether_to_ask_again() {
-        let retry = |status| Refused::new(status, "no").error.retry;
+        let retry = |status| DeskRefusal::new(status, "no").error.retry;
         for status in [
             StatusCode::TOO_MANY_REQUESTS,
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -114,7 +114,7 @@ mod tests {
             assert!(!retry(status), "{status}");
         }
         let refusal = Refusal::new(Code::Draining, "not now");
-        let refused = Refused::of(StatusCode::SERVICE_UNAVAILABLE, &refusal);
+        let refused = DeskRefusal::of(StatusCode::SERVICE_UNAVAILABLE, &refusal);
         assert_eq!(refused.error.code, "draining");
         assert!(refused.error.retry);
     }
@@ -139,7 +139,7 @@ mod tests {
             ("unsupported", "Method Not Allowed")
         );
         assert_eq!(allow.expect("kept"), "GET");
-        let own = Refused::new(StatusCode::CONFLICT, "changed").into_response();
+        let own = DeskRefusal::new(StatusCode::CONFLICT, "changed").into_response();
         assert_eq!(of(own).await.0.code, "conflict");
     }
 }

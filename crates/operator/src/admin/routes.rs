@@ -26,7 +26,7 @@ use super::drain::{self, BoatProgress, BoatRow, DrainQuestion};
 use super::kick::{self, KickAnswer, KickQuestion};
 use super::operation::Operation;
 use super::operators::{Operator, Role, authenticate};
-use super::refusal::Refused;
+use super::refusal::DeskRefusal;
 use super::task::{RedriveAnswer, Task};
 use super::{PREFIX, api, audit, openapi, trace, verify};
 use crate::answer::{List, Page};
@@ -466,9 +466,9 @@ async fn schema() -> Json<Value> {
     Json(openapi::document())
 }
 
-async fn unknown(uri: Uri) -> Refused {
+async fn unknown(uri: Uri) -> DeskRefusal {
     let text = format!("{} is no path of this API: see /openapi.json", uri.path());
-    Refused::new(StatusCode::NOT_FOUND, text)
+    DeskRefusal::new(StatusCode::NOT_FOUND, text)
 }
 
 impl Needs {

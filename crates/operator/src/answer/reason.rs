@@ -40,15 +40,15 @@ pub mod or_none {
     use super::Reason;
 
     #[derive(Serialize, Deserialize)]
-    struct Named(#[serde(with = "Reason")] DeadReason);
+    struct NamedReason(#[serde(with = "Reason")] DeadReason);
 
     pub fn serialize<S: Serializer>(reason: &Option<DeadReason>, to: S) -> Result<S::Ok, S::Error> {
-        reason.map(Named).serialize(to)
+        reason.map(NamedReason).serialize(to)
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<DeadReason>, D::Error> {
-        let named = Option::<Named>::deserialize(from)?;
-        Ok(named.map(|Named(reason)| reason))
+        let named = Option::<NamedReason>::deserialize(from)?;
+        Ok(named.map(|NamedReason(reason)| reason))
     }
 }
 

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use similar::TextDiff;
 
 use super::recipients::RecordSubject;
-use super::tasks::Refused;
+use super::tasks::TaskRefusal;
 use super::types::LetterEdit;
 use super::{DeadLetters, EDIT_OF, LocatedLetter, Result, TaskOutcome};
 use crate::desk::{EditPosition, EditRefusal, EditedLetter, LetterState, OperatorAction, Version};
@@ -95,7 +95,7 @@ impl DeadLetters {
     ///
     /// # Errors
     /// `InvalidArgument` if its bytes are gone, or its time is over.
-    pub async fn envelope(&self, id: &str) -> Result<Option<Envelope>, Refused> {
+    pub async fn envelope(&self, id: &str) -> Result<Option<Envelope>, TaskRefusal> {
         let Some(found) = self.find(id).await? else {
             return Ok(None);
         };
@@ -132,7 +132,7 @@ impl DeadLetters {
         by: &str,
         id: &str,
         change: LetterChange,
-    ) -> Result<Option<EditResult>, Refused> {
+    ) -> Result<Option<EditResult>, TaskRefusal> {
         let Some(found) = self.find(id).await? else {
             return Ok(None);
         };
@@ -191,7 +191,7 @@ impl DeadLetters {
         found: &LocatedLetter,
         before: &Bytes,
         change: &LetterChange,
-    ) -> Result<(Bytes, String), Refused> {
+    ) -> Result<(Bytes, String), TaskRefusal> {
         if change.why.len() > WHY_MAX {
             let text = format!("at most {WHY_MAX} bytes of text");
             return Err(refuse(Code::InvalidArgument, text));
@@ -233,7 +233,7 @@ impl DeadLetters {
         by: &str,
         found: &LocatedLetter,
         value: Bytes,
-    ) -> Result<u64, Refused> {
+    ) -> Result<u64, TaskRefusal> {
         let text = |name: &str, value: String| (name.to_owned(), Bytes::from(value));
         let record = NewRecord {
             partition: found.record.partition,
@@ -262,7 +262,7 @@ impl DeadLetters {
 /// Refuses to make another message of a letter. The ledger waits for the message that the letter
 /// names, in its conversation: with another one in the letter, the ledger would never learn what
 /// became of it.
-fn stays_itself(found: &LocatedLetter, after: &Bytes) -> Result<(), Refused> {
+fn stays_itself(found: &LocatedLetter, after: &Bytes) -> Result<(), TaskRefusal> {
     let letter = &found.letter;
     let Some(message) = letter.message else {
         return Ok(());
@@ -284,7 +284,7 @@ fn stays_itself(found: &LocatedLetter, after: &Bytes) -> Result<(), Refused> {
     Err(refuse(Code::InvalidArgument, text))
 }
 
-fn refuse(code: Code, text: impl Into<String>) -> Refused {
+fn refuse(code: Code, text: impl Into<String>) -> TaskRefusal {
     Refusal::new(code, text).into()
 }
 

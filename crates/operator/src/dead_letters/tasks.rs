@@ -43,7 +43,7 @@ pub struct Request {
 
 /// Errors of a request, which began nothing.
 #[derive(Debug, Error)]
-pub enum Refused {
+pub enum TaskRefusal {
     /// Not possible, or not now.
     #[error("{0}")]
     Refusal(Refusal),
@@ -56,21 +56,21 @@ pub enum Refused {
     Failed(Error),
 }
 
-impl From<Refusal> for Refused {
-    fn from(refusal: Refusal) -> Refused {
-        Refused::Refusal(refusal)
+impl From<Refusal> for TaskRefusal {
+    fn from(refusal: Refusal) -> TaskRefusal {
+        TaskRefusal::Refusal(refusal)
     }
 }
 
-impl From<EditRefusal> for Refused {
-    fn from(refused: EditRefusal) -> Refused {
-        Refused::NotEdited(refused)
+impl From<EditRefusal> for TaskRefusal {
+    fn from(refused: EditRefusal) -> TaskRefusal {
+        TaskRefusal::NotEdited(refused)
     }
 }
 
-impl From<Error> for Refused {
-    fn from(error: Error) -> Refused {
-        Refused::Failed(error)
+impl From<Error> for TaskRefusal {
+    fn from(error: Error) -> TaskRefusal {
+        TaskRefusal::Failed(error)
     }
 }
 
@@ -82,7 +82,7 @@ impl DeadLetters {
     /// `InvalidArgument` or `RateLimited` with the reason; `OtherTask` if the name is that of
     /// another task, and nothing is done then. A failure of the log leaves open whether the task
     /// began: ask again under the same name.
-    pub async fn begin(&self, by: &str, request: Request) -> Result<OperatorTask, Refused> {
+    pub async fn begin(&self, by: &str, request: Request) -> Result<OperatorTask, TaskRefusal> {
         let id = match request.task {
             Some(id) => id,
             None => self.new_id()?,
@@ -129,7 +129,7 @@ impl DeadLetters {
         self.task(&id).await
     }
 
-    fn new_id(&self) -> Result<TaskId, Refused> {
+    fn new_id(&self) -> Result<TaskId, TaskRefusal> {
         let (at, chance) = (
             self.backends.clock.now().millis(),
             self.backends.entropy.next(),
@@ -142,7 +142,7 @@ impl DeadLetters {
     ///
     /// # Errors
     /// `NotFound` if the task is over and forgotten, or never existed.
-    pub async fn task(&self, id: &TaskId) -> Result<OperatorTask, Refused> {
+    pub async fn task(&self, id: &TaskId) -> Result<OperatorTask, TaskRefusal> {
         let desk = self.view.now().await?;
         Ok(known(&desk, id)?.clone())
     }
@@ -152,7 +152,7 @@ impl DeadLetters {
         Ok(self.view.now().await?.tasks().cloned().collect())
     }
 
-    pub async fn pause(&self, by: &str, id: &TaskId, why: &str) -> Result<OperatorTask, Refused> {
+    pub async fn pause(&self, by: &str, id: &TaskId, why: &str) -> Result<OperatorTask, TaskRefusal> {
         let why = why.to_owned();
         let task = id.clone();
         let paused = OperatorAction::Paused {
@@ -163,13 +163,13 @@ impl DeadLetters {
         self.change(by, id, paused).await
     }
 
-    pub async fn resume(&self, by: &str, id: &TaskId) -> Result<OperatorTask, Refused> {
+    pub async fn resume(&self, by: &str, id: &TaskId) -> Result<OperatorTask, TaskRefusal> {
         let task = id.clone();
         self.change(by, id, OperatorAction::Resumed { task }).await
     }
 
     /// Cancels a task. Letters not done yet are left alone.
-    pub async fn cancel(&self, by: &str, id: &TaskId) -> Result<OperatorTask, Refused> {
+    pub async fn cancel(&self, by: &str, id: &TaskId) -> Result<OperatorTask, TaskRefusal> {
         let task = id.clone();
         self.change(by, id, OperatorAction::Cancelled { task })
             .await
@@ -180,14 +180,14 @@ impl DeadLetters {
         by: &str,
         id: &TaskId,
         act: OperatorAction,
-    ) -> Result<OperatorTask, Refused> {
+    ) -> Result<OperatorTask, TaskRefusal> {
         known(&*self.view.now().await?, id)?;
         self.say(by, vec![act]).await?;
         self.task(id).await
     }
 
     /// Waits until a task is over or paused, or until patience ends, and returns its state then.
-    pub async fn wait(&self, id: &TaskId, patience: Duration) -> Result<OperatorTask, Refused> {
+    pub async fn wait(&self, id: &TaskId, patience: Duration) -> Result<OperatorTask, TaskRefusal> {
         let began = Instant::now();
         loop {
             let task = self.task(id).await?;
@@ -209,7 +209,7 @@ impl DeadLetters {
         by: &str,
         selection: &Selection,
         patience: Duration,
-    ) -> Result<Vec<LetterOutcome>, Refused> {
+    ) -> Result<Vec<LetterOutcome>, TaskRefusal> {
         match self.begin_redrive(by, selection).await? {
             Some(task) => self.told(&task, patience).await,
             None => Ok(Vec::new()),
@@ -221,7 +221,7 @@ impl DeadLetters {
         &self,
         task: &OperatorTask,
         patience: Duration,
-    ) -> Result<Vec<LetterOutcome>, Refused> {
+    ) -> Result<Vec<LetterOutcome>, TaskRefusal> {
         let task = self.wait(task.id(), patience).await?;
         let told = task.told.into_iter();
         Ok(told
@@ -234,7 +234,7 @@ impl DeadLetters {
         &self,
         by: &str,
         selection: &Selection,
-    ) -> Result<Option<OperatorTask>, Refused> {
+    ) -> Result<Option<OperatorTask>, TaskRefusal> {
         let request = Request {
             task: None,
             work: OperatorWork::Redrive,
@@ -247,7 +247,7 @@ impl DeadLetters {
         };
         match self.begin(by, request).await {
             Ok(task) => Ok(Some(task)),
-            Err(Refused::Refusal(refusal)) if self.choose(selection).await?.is_empty() => {
+            Err(TaskRefusal::Refusal(refusal)) if self.choose(selection).await?.is_empty() => {
                 tracing::debug!(%refusal, "nothing to redrive");
                 Ok(None)
             }
@@ -326,10 +326,10 @@ impl DeadLetters {
 }
 
 /// Checks that a known task is the one asked for: roles go by its work.
-fn check_same(task: &OperatorTask, work: OperatorWork, about: &str) -> Result<(), Refused> {
+fn check_same(task: &OperatorTask, work: OperatorWork, about: &str) -> Result<(), TaskRefusal> {
     match task.begun.work == work && task.begun.about == about {
         true => Ok(()),
-        false => Err(Refused::OtherTask(task.id().clone())),
+        false => Err(TaskRefusal::OtherTask(task.id().clone())),
     }
 }
 

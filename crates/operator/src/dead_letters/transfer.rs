@@ -15,7 +15,7 @@ use protocol::{Code, Refusal};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::tasks::Refused;
+use super::tasks::TaskRefusal;
 use super::types::{Filter, LetterCursor, Selection};
 use super::{DeadLetters, EDIT_OF, LocatedLetter, Result, STEPS};
 use crate::answer::id;
@@ -167,7 +167,7 @@ impl DeadLetters {
         cluster: u64,
         letters: Vec<LetterPackage>,
         why: &str,
-    ) -> Result<ImportResult, Refused> {
+    ) -> Result<ImportResult, TaskRefusal> {
         if letters.len() > PACKAGE_MAX {
             let text = format!("at most {PACKAGE_MAX} letters at a time");
             return Err(Refusal::new(Code::InvalidArgument, text).into());

@@ -77,11 +77,11 @@ struct Worker {
     name: String,
     consumer: Box<dyn Consumer>,
     /// `None` while another process works.
-    owned: Option<Owned>,
+    owned: Option<OwnerState>,
 }
 
 /// Knowledge of the owner.
-struct Owned {
+struct OwnerState {
     desk: Operations,
     /// Offset of the next entry.
     next: u64,
@@ -93,11 +93,11 @@ struct Owned {
     /// Time of the last look for new letters.
     looked_at: Option<Instant>,
     /// Records of the owner's own claims.
-    prepared: BTreeMap<String, Prepared>,
+    prepared: BTreeMap<String, PreparedLetter>,
 }
 
 /// Record of a letter and its outcome once published, or its outcome without a record.
-type Prepared = Result<(NewRecord, TaskOutcome), TaskOutcome>;
+type PreparedLetter = Result<(NewRecord, TaskOutcome), TaskOutcome>;
 
 impl Worker {
     fn new(letters: DeadLetters, name: String, consumer: Box<dyn Consumer>) -> Worker {
@@ -147,7 +147,7 @@ impl Worker {
             }
             Ok(Polled::Assigned(partitions)) => {
                 if partitions.contains(&OPERATIONS) {
-                    self.owned = Some(Owned::default());
+                    self.owned = Some(OwnerState::default());
                 }
             }
             Ok(Polled::Revoked(_) | Polled::Lost(_)) => {
@@ -321,9 +321,9 @@ impl Worker {
     }
 }
 
-impl Default for Owned {
-    fn default() -> Owned {
-        Owned {
+impl Default for OwnerState {
+    fn default() -> OwnerState {
+        OwnerState {
             desk: Operations::default(),
             next: 0,
             // Not known yet.
@@ -336,7 +336,7 @@ impl Default for Owned {
     }
 }
 
-impl Owned {
+impl OwnerState {
     fn read(&mut self, entry: &OperationEntry) {
         self.desk.read(entry);
         if let OperatorAction::Done { outcomes, .. } = &entry.act {
@@ -440,7 +440,7 @@ impl Owned {
         work: OperatorWork,
         letter: &str,
         now: Timestamp,
-    ) -> Result<Prepared> {
+    ) -> Result<PreparedLetter> {
         if let Err(outcome) = self.desk.may(work, letter, now) {
             return Ok(Err(outcome));
         }
@@ -526,7 +526,7 @@ impl DeadLetters {
     /// time is from before the record was published, as a carrier may have settled it by now.
     async fn mark(
         &self,
-        owned: &Owned,
+        owned: &OwnerState,
         claim: &TaskClaim,
         topic: Topic,
         value: &Bytes,
@@ -565,7 +565,7 @@ mod tests {
     /// The letter died after the last look, and was edited since.
     #[test]
     fn what_is_newer_than_the_last_look_is_not_forgotten() {
-        let mut owned = Owned::default();
+        let mut owned = OwnerState::default();
         owned.read(&OperationEntry {
             at: Timestamp::from_millis(1),
             by: "ann".to_owned(),

@@ -226,11 +226,11 @@ impl DeskCertificate {
 
 /// State of the continuous audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Auditing {
+pub struct AuditState {
     pub continuous: bool,
 }
 
-impl Auditing {
+impl AuditState {
     pub fn finding(self) -> Finding {
         match self.continuous {
             true => Finding::ok(Check::Auditing, "the audit goes on by itself"),

@@ -163,7 +163,7 @@ fn a_certificate_of_the_desk_that_ends_is_said_a_week_before() {
 
 #[test]
 fn nobody_counting_and_few_copies_are_warned_of() {
-    let auditing = |continuous| verdict(Auditing { continuous }.finding());
+    let auditing = |continuous| verdict(AuditState { continuous }.finding());
     assert_eq!(
         [auditing(true), auditing(false)],
         [CheckVerdict::Ok, CheckVerdict::Warning]

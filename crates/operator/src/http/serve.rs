@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::transport::Opening;
+use api::transport::OpeningStream;
 use axum::Router;
 use axum::extract::{ConnectInfo, Request};
 use hyper::body::Incoming;
@@ -161,7 +161,7 @@ impl Port {
             .max_concurrent_streams(STREAMS_MAX)
             .max_pending_accept_reset_streams(RESETS_MAX)
             .max_header_list_size(HEAD_BYTES_MAX as u32);
-        let stream = TokioIo::new(Opening::new(stream, HEAD_WITHIN, place));
+        let stream = TokioIo::new(OpeningStream::new(stream, HEAD_WITHIN, place));
         let mut connection = pin!(server.serve_connection(stream, answer));
         let life = async {
             match self.life {

@@ -21,13 +21,13 @@ pub(super) struct Lane {
     pub(super) outstanding: usize,
     /// Legs being routed again: later ones wait, so as not to overtake them.
     pub(super) rerouting: usize,
-    pub(super) waiting: VecDeque<Waiting>,
+    pub(super) waiting: VecDeque<LaneEntry>,
     /// Session that was closed last: one close is enough.
     pub(super) closed: Option<SessionId>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Waiting {
+pub(super) struct LaneEntry {
     pub(super) key: LegKey,
     pub(super) session: SessionId,
     pub(super) life: BoatLife,
@@ -75,7 +75,7 @@ impl Lanes {
     pub(super) fn take_waiting(
         &mut self,
         target: Target,
-        gone: impl Fn(&Waiting) -> bool,
+        gone: impl Fn(&LaneEntry) -> bool,
     ) -> Vec<LegKey> {
         let Some(lane) = self.lanes.get_mut(&target) else {
             return Vec::new();
@@ -83,7 +83,7 @@ impl Lanes {
         if lane.waiting.is_empty() {
             return Vec::new();
         }
-        let (taken, kept): (VecDeque<Waiting>, VecDeque<Waiting>) =
+        let (taken, kept): (VecDeque<LaneEntry>, VecDeque<LaneEntry>) =
             std::mem::take(&mut lane.waiting)
                 .into_iter()
                 .partition(gone);

@@ -35,7 +35,7 @@ fn the_first_look_is_due_at_once_and_alone() {
     assert!(!refresh.is_fit(START));
     assert!(refresh.begin(START));
     assert!(!refresh.begin(at(3_600_000)), "single flight");
-    assert_eq!(refresh.missing(Some("a"), at(1)), Missing::Wait);
+    assert_eq!(refresh.missing(Some("a"), at(1)), MissingKey::Wait);
     refresh.arrived(None, at(10), 0);
     assert!(refresh.is_fit(at(10)));
     assert!(!refresh.begin(at(11)));
@@ -127,14 +127,14 @@ fn pauses_after_failures_double_from_a_second_to_a_minute() {
 #[test]
 fn an_unknown_kid_causes_one_look_in_half_a_minute() {
     let mut refresh = settled();
-    assert_eq!(refresh.missing(Some("a"), at(29_999)), Missing::Refuse);
+    assert_eq!(refresh.missing(Some("a"), at(29_999)), MissingKey::Refuse);
     assert!(!refresh.begin(at(29_999)));
-    assert_eq!(refresh.missing(Some("a"), at(30_000)), Missing::Wait);
+    assert_eq!(refresh.missing(Some("a"), at(30_000)), MissingKey::Wait);
     assert!(refresh.begin(at(30_000)));
-    assert_eq!(refresh.missing(Some("b"), at(30_001)), Missing::Wait);
+    assert_eq!(refresh.missing(Some("b"), at(30_001)), MissingKey::Wait);
     assert!(!refresh.begin(at(30_001)), "single flight");
     refresh.failed(at(35_000), 0);
-    assert_eq!(refresh.missing(Some("b"), at(35_001)), Missing::Away);
+    assert_eq!(refresh.missing(Some("b"), at(35_001)), MissingKey::Away);
     assert_eq!(refresh.due(), at(36_000), "a look that failed comes again");
 }
 
@@ -142,17 +142,17 @@ fn an_unknown_kid_causes_one_look_in_half_a_minute() {
 #[test]
 fn only_a_look_that_succeeded_makes_a_kid_unknown() {
     let mut refresh = settled();
-    assert_eq!(refresh.missing(Some("a"), at(30_000)), Missing::Wait);
+    assert_eq!(refresh.missing(Some("a"), at(30_000)), MissingKey::Wait);
     assert!(refresh.begin(at(30_000)));
     refresh.failed(at(31_000), 0);
     assert_eq!(refresh.again_after(at(31_000)), secs(1));
     for millis in [31_001, 31_999] {
-        assert_eq!(refresh.missing(Some("a"), at(millis)), Missing::Away);
+        assert_eq!(refresh.missing(Some("a"), at(millis)), MissingKey::Away);
     }
-    assert_eq!(refresh.missing(None, at(31_001)), Missing::Refuse);
+    assert_eq!(refresh.missing(None, at(31_001)), MissingKey::Refuse);
     assert!(refresh.begin(at(32_000)));
     refresh.arrived(None, at(32_001), 0);
-    assert_eq!(refresh.missing(Some("a"), at(32_002)), Missing::Refuse);
+    assert_eq!(refresh.missing(Some("a"), at(32_002)), MissingKey::Refuse);
     for _ in 0..10 {
         refresh.failed(at(33_000), 0);
     }
@@ -186,15 +186,15 @@ fn a_kid_that_was_not_found_causes_no_look_for_a_minute() {
     let mut refresh = settled();
     refresh.remember_unknown("a", at(40_000));
     refresh.remember_unknown("a", at(50_000));
-    assert_eq!(refresh.missing(Some("a"), at(99_999)), Missing::Refuse);
-    assert_eq!(refresh.missing(None, at(99_999)), Missing::Refuse);
-    assert_eq!(refresh.missing(Some("a"), at(100_000)), Missing::Wait);
+    assert_eq!(refresh.missing(Some("a"), at(99_999)), MissingKey::Refuse);
+    assert_eq!(refresh.missing(None, at(99_999)), MissingKey::Refuse);
+    assert_eq!(refresh.missing(Some("a"), at(100_000)), MissingKey::Wait);
     let mut refresh = settled();
     refresh.remember_unknown("a", at(40_000));
-    assert_eq!(refresh.missing(Some("b"), at(40_000)), Missing::Wait);
+    assert_eq!(refresh.missing(Some("b"), at(40_000)), MissingKey::Wait);
     // Also while another token's fetch is under way.
     assert!(refresh.begin(at(40_000)));
-    assert_eq!(refresh.missing(Some("a"), at(40_001)), Missing::Refuse);
+    assert_eq!(refresh.missing(Some("a"), at(40_001)), MissingKey::Refuse);
 }
 
 #[test]
@@ -211,26 +211,26 @@ fn kids_that_were_not_found_are_1024_at_most() {
             refresh.missing(Some("1"), at(30_000)),
         )
     };
-    assert_eq!(full(1024), (1024, Missing::Refuse, Missing::Refuse));
+    assert_eq!(full(1024), (1024, MissingKey::Refuse, MissingKey::Refuse));
     let (count, first, _) = full(1025);
-    assert_eq!((count, first), (1024, Missing::Wait), "the oldest goes");
+    assert_eq!((count, first), (1024, MissingKey::Wait), "the oldest goes");
     let mut refresh = settled();
     for kid in 0..1025 {
         refresh.remember_unknown(&kid.to_string(), at(30_000));
     }
-    assert_eq!(refresh.missing(Some("1"), at(30_000)), Missing::Refuse);
+    assert_eq!(refresh.missing(Some("1"), at(30_000)), MissingKey::Refuse);
 }
 
 #[test]
 fn a_long_kid_causes_nothing_and_is_not_remembered() {
     let (longest, longer) = ("k".repeat(256), "k".repeat(257));
     let mut refresh = settled();
-    assert_eq!(refresh.missing(Some(&longer), at(40_000)), Missing::Refuse);
+    assert_eq!(refresh.missing(Some(&longer), at(40_000)), MissingKey::Refuse);
     refresh.remember_unknown(&longer, at(40_000));
     assert_eq!(refresh.names.len(), 0);
-    assert_eq!(refresh.missing(Some(&longest), at(40_000)), Missing::Wait);
+    assert_eq!(refresh.missing(Some(&longest), at(40_000)), MissingKey::Wait);
     refresh.remember_unknown(&longest, at(40_000));
-    assert_eq!(refresh.missing(Some(&longest), at(40_000)), Missing::Refuse);
+    assert_eq!(refresh.missing(Some(&longest), at(40_000)), MissingKey::Refuse);
 }
 
 #[test]
@@ -250,8 +250,8 @@ fn keys_prove_nothing_once_they_are_stale() {
     }
     let begun = refresh.begun_at.expect("it began");
     let early = begun + Duration::from_millis(29_999);
-    assert_eq!(refresh.missing(None, early), Missing::Away);
-    assert_eq!(refresh.missing(None, begun + secs(30)), Missing::Wait);
+    assert_eq!(refresh.missing(None, early), MissingKey::Away);
+    assert_eq!(refresh.missing(None, begun + secs(30)), MissingKey::Wait);
     assert!(refresh.begin(begun + secs(30)));
 }
 
@@ -308,7 +308,7 @@ proptest! {
                 0 => format!("new {step}"),
                 kid => kid.to_string(),
             };
-            if refresh.missing(Some(&kid), at(now)) == Missing::Refuse && kid.len() < 3 {
+            if refresh.missing(Some(&kid), at(now)) == MissingKey::Refuse && kid.len() < 3 {
                 refresh.remember_unknown(&kid, at(now));
             }
             if refresh.begin(at(now)) {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::minute::{ChainLink, Closed, MinuteRow};
+use super::minute::{ChainLink, ClosedMinute, MinuteRow};
 use crate::Timestamp;
 
 /// The end of the chain. There is only one: a worker that closes a minute replaces the head that it
@@ -26,7 +26,7 @@ pub struct ChainHead {
     pub place: ChainPlace,
     /// The last link, whole. A worker that takes over rewrites its row, in case its predecessor
     /// moved the head but did not write the row.
-    pub last: Option<Closed>,
+    pub last: Option<ClosedMinute>,
 }
 
 /// Read position in the log: offsets, one per partition.
@@ -43,7 +43,7 @@ pub struct ChainPlace {
 impl ChainHead {
     /// The last link.
     pub fn link(&self) -> ChainLink {
-        self.last.as_ref().map_or(self.start, Closed::link)
+        self.last.as_ref().map_or(self.start, ClosedMinute::link)
     }
 }
 
@@ -211,7 +211,7 @@ impl ChainWalk {
     }
 
     /// Records that the ids of a row differ from those in the log.
-    pub fn differs(&mut self, closed: &Closed, in_log: u64) {
+    pub fn differs(&mut self, closed: &ClosedMinute, in_log: u64) {
         self.flaws.push(ChainFlaw::IdsDiffer {
             minute: closed.minute,
             counted: closed.accepted,

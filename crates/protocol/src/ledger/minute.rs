@@ -148,7 +148,7 @@ pub struct MinuteReading {
 
 /// A link of the chain: a minute with accepted messages or unread records. Never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Closed {
+pub struct ClosedMinute {
     /// 1 for the first link of the chain, increasing by one.
     pub number: u64,
     /// Start of the minute.
@@ -169,10 +169,10 @@ pub struct Closed {
     pub digest: Digest,
 }
 
-impl Closed {
+impl ClosedMinute {
     /// Builds the link after `before`.
-    pub fn after(before: ChainLink, reading: MinuteReading, then: MinuteFigures) -> Closed {
-        let mut closed = Closed {
+    pub fn after(before: ChainLink, reading: MinuteReading, then: MinuteFigures) -> ClosedMinute {
+        let mut closed = ClosedMinute {
             number: before.number + 1,
             minute: reading.minute,
             accepted: reading.accepted,
@@ -274,7 +274,7 @@ pub struct Amendment {
 
 impl Amendment {
     /// Amendment after a look at the whole minute.
-    pub fn of(closed: &Closed, looked_at: Timestamp, found: &MinuteVerdict) -> Amendment {
+    pub fn of(closed: &ClosedMinute, looked_at: Timestamp, found: &MinuteVerdict) -> Amendment {
         let open = (found.in_flight.len() + found.missing.len()) as u64;
         let mut amendment = Amendment {
             looked_at,
@@ -293,7 +293,7 @@ impl Amendment {
     /// since) changes nothing but its time.
     pub fn amended(
         &self,
-        closed: &Closed,
+        closed: &ClosedMinute,
         looked_at: Timestamp,
         found: &MinuteVerdict,
     ) -> Amendment {
@@ -308,7 +308,7 @@ impl Amendment {
     }
 
     /// Amendment after a later look that found no change.
-    pub fn seen_again(&self, closed: &Closed, looked_at: Timestamp) -> Amendment {
+    pub fn seen_again(&self, closed: &ClosedMinute, looked_at: Timestamp) -> Amendment {
         let mut next = self.clone();
         next.looked_at = looked_at;
         next.seal = next.recomputed(closed);
@@ -316,7 +316,7 @@ impl Amendment {
     }
 
     /// Sentence for a message that is a change, a list change, or refused.
-    pub fn recomputed(&self, closed: &Closed) -> Digest {
+    pub fn recomputed(&self, closed: &ClosedMinute) -> Digest {
         let mut text = Text::new("amendment");
         text.other(closed.digest);
         text.time(self.looked_at);
@@ -372,7 +372,7 @@ pub struct MinuteVerdict {
 pub struct MinuteRow {
     /// Key of the row.
     pub minute: Timestamp,
-    pub closed: Option<Closed>,
+    pub closed: Option<ClosedMinute>,
     /// Also `None` if nobody has looked at the minute since it was closed.
     pub amendment: Option<Amendment>,
 }

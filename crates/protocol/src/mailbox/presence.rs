@@ -10,12 +10,12 @@ use crate::{MessageId, Platform, Timestamp};
 pub struct Presence {
     pub sessions: Sessions,
     /// `None` for most users at any time.
-    acked: Option<Box<Acked>>,
+    acked: Option<Box<PlatformAcks>>,
 }
 
 /// Recent acknowledgements by platform.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Acked(Vec<(Platform, RecentAcks)>);
+struct PlatformAcks(Vec<(Platform, RecentAcks)>);
 
 /// Destinations of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Presence {
         if ids.is_empty() {
             return;
         }
-        let Acked(platforms) = self.acked.get_or_insert_default().as_mut();
+        let PlatformAcks(platforms) = self.acked.get_or_insert_default().as_mut();
         let known = platforms.iter().position(|(p, _)| *p == platform);
         let index = known.unwrap_or_else(|| {
             platforms.push((platform, RecentAcks::default()));

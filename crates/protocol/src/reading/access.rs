@@ -1,6 +1,6 @@
 //! Access of a user to a conversation, and the end of it.
 
-use super::{Fill, Needing, Reading, Unanswered, may_read, readable_after};
+use super::{Fill, NeedResult, Reading, NoAnswer, may_read, readable_after};
 use crate::cache::{self, GroupEntry};
 use crate::conversation::Head;
 use crate::group::{GroupSettings, Member};
@@ -33,7 +33,7 @@ impl Reading<'_> {
         &self,
         conversation: ConversationId,
         is_behind: impl Fn(&Head) -> bool,
-    ) -> Needing<ReadAccess> {
+    ) -> NeedResult<ReadAccess> {
         let ConversationId::Group(group) = conversation else {
             may_read(self.user, conversation)?;
             let head = self.head(conversation)?;
@@ -65,7 +65,7 @@ impl Reading<'_> {
         Ok(ReadAccess::new(floor, &read))
     }
 
-    pub(super) fn head(&self, conversation: ConversationId) -> Needing<Head> {
+    pub(super) fn head(&self, conversation: ConversationId) -> NeedResult<Head> {
         Ok(self.ask.heads(vec![conversation])?[0])
     }
 
@@ -73,13 +73,13 @@ impl Reading<'_> {
     ///
     /// # Errors
     /// `Forbidden` for a user who is no member, `NotFound` if there is no such group.
-    pub(super) fn membership(&self, group: GroupId) -> Needing<(GroupSettings, Member)> {
+    pub(super) fn membership(&self, group: GroupId) -> NeedResult<(GroupSettings, Member)> {
         let refusal = match self.ask.members(vec![group])?[0] {
             Some((settings, member)) if member.role.is_some() => return Ok((settings, member)),
             Some(_) => not_a_member(),
             None => stranger(self.ask.populated(group)?.as_ref().ok().copied()),
         };
-        Err(Unanswered::Refused(refusal))
+        Err(NoAnswer::Refused(refusal))
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use super::{
-    Fill, GroupListEntry, LatestMessages, LatestNeed, ListSlice, Needing, OwnRange, Reading,
-    RecallRange, Slice, Unanswered, fitting, list_from, may_go_on, may_read, readable_after,
+    Fill, GroupListEntry, LatestMessages, LatestNeed, ListSlice, NeedResult, OwnRange, Reading,
+    RecallRange, Slice, NoAnswer, fitting, list_from, may_go_on, may_read, readable_after,
 };
 use crate::cache::{self, GroupEntry, MemberEntry, UserEntry};
 use crate::change::{MessageMarks, Overlay};
@@ -65,7 +65,7 @@ impl<'a> Reading<'a> {
         &self,
         since: Timestamp,
         after: Option<ConversationId>,
-    ) -> Needing<ListPage> {
+    ) -> NeedResult<ListPage> {
         may_go_on(self.user, after)?;
         let from = list_from(since, self.rules.list_margin, self.began)?;
         let page = self.conversations(since, from, after)?;
@@ -88,7 +88,7 @@ impl<'a> Reading<'a> {
 
     /// A page of unread counts. Only conversations that hold something unread are looked at more
     /// closely (S2-15).
-    pub(super) fn all_unread(&self, after: Option<ConversationId>) -> Needing<UnreadPage> {
+    pub(super) fn all_unread(&self, after: Option<ConversationId>) -> NeedResult<UnreadPage> {
         may_go_on(self.user, after)?;
         let everything = Timestamp::ZERO;
         let page = self.conversations(everything, everything, after)?;
@@ -112,7 +112,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Row of a conversation, even if it is not in the list now; `None` if it never was.
-    pub(super) fn row(&self, conversation: ConversationId) -> Needing<Option<Summary>> {
+    pub(super) fn row(&self, conversation: ConversationId) -> NeedResult<Option<Summary>> {
         let mut summaries = match conversation {
             ConversationId::Group(group) => {
                 let Some((_, member)) = self.ask.members(vec![group])?[0] else {
@@ -133,10 +133,10 @@ impl<'a> Reading<'a> {
 
     /// A member removed meanwhile must not see messages from after the removal: since the heads were
     /// read, nothing may have happened to the entry that the answer is made from.
-    fn check_unchanged(&self, unchanged: Result<&bool, Unanswered>) -> Needing<()> {
+    fn check_unchanged(&self, unchanged: Result<&bool, NoAnswer>) -> NeedResult<()> {
         match unchanged? {
             true => Ok(()),
-            false => Err(Unanswered::Stale),
+            false => Err(NoAnswer::Stale),
         }
     }
 
@@ -147,7 +147,7 @@ impl<'a> Reading<'a> {
         since: Timestamp,
         from: Timestamp,
         after: Option<ConversationId>,
-    ) -> Needing<ConversationPage<'a>> {
+    ) -> NeedResult<ConversationPage<'a>> {
         let entry = self.ask.user_entry(self.user)?.as_ref();
         let is_quiet = entry.is_some_and(|entry| entry.is_private_quiet(from));
         let (private, behind_group) = match after {
@@ -186,7 +186,7 @@ impl<'a> Reading<'a> {
         since: Timestamp,
         from: Timestamp,
         mut after: Option<ConversationId>,
-    ) -> Needing<PrivatePage<'a>> {
+    ) -> NeedResult<PrivatePage<'a>> {
         let mut page = PrivatePage::none(from);
         // One more than a page tells whether there are more.
         let limit = self.rules.page_max + 1;
@@ -218,7 +218,7 @@ impl<'a> Reading<'a> {
         from: Timestamp,
         mut after: Option<GroupId>,
         most: usize,
-    ) -> Needing<GroupPage> {
+    ) -> NeedResult<GroupPage> {
         let mut page = GroupPage {
             rows: Vec::new(),
             at: self.began,
@@ -259,7 +259,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    fn with_registers(&self, groups: &[(GroupId, Member)]) -> Needing<Vec<(GroupId, MemberEntry)>> {
+    fn with_registers(&self, groups: &[(GroupId, Member)]) -> NeedResult<Vec<(GroupId, MemberEntry)>> {
         let key = |(group, _): &(GroupId, Member)| (self.user, ConversationId::Group(*group));
         let registers = self.ask.registers(groups.iter().map(key).collect())?;
         let groups = groups.iter().zip(registers);
@@ -272,7 +272,7 @@ impl<'a> Reading<'a> {
     fn with_heads(
         &self,
         groups: &[(GroupId, MemberEntry)],
-    ) -> Needing<(Vec<GroupListEntry>, Timestamp)> {
+    ) -> NeedResult<(Vec<GroupListEntry>, Timestamp)> {
         let ids: Vec<GroupId> = groups.iter().map(|(group, _)| *group).collect();
         let entries = self.entries(&ids)?;
         let oldest = entries.iter().map(|entry| entry.at).min();
@@ -282,7 +282,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Cache entries of groups; those that are missing are read, and filled.
-    pub(super) fn entries(&self, groups: &[GroupId]) -> Needing<Vec<GroupEntry>> {
+    pub(super) fn entries(&self, groups: &[GroupId]) -> NeedResult<Vec<GroupEntry>> {
         let known = self.ask.group_entries(groups.to_vec())?;
         let missing = groups
             .iter()
@@ -309,7 +309,7 @@ impl<'a> Reading<'a> {
         &self,
         private: &[&'a ListEntry],
         groups: &[GroupListEntry],
-    ) -> Needing<Vec<Summary>> {
+    ) -> NeedResult<Vec<Summary>> {
         let row = |listed: &&ListEntry| (Owner::User(self.user), listed.row.last_id);
         let newest = self.ask.rows(private.iter().map(row).collect());
         let bases = self.private_bases(private);
@@ -350,7 +350,7 @@ impl<'a> Reading<'a> {
         Ok(summaries)
     }
 
-    fn unread_counts(&self, page: &ConversationPage<'a>) -> Needing<UnreadCounts> {
+    fn unread_counts(&self, page: &ConversationPage<'a>) -> NeedResult<UnreadCounts> {
         let (bases, latest) = (
             self.private_bases(&page.private),
             self.latest(&page.groups, 0),
@@ -364,7 +364,7 @@ impl<'a> Reading<'a> {
         &self,
         groups: &[GroupListEntry],
         least: usize,
-    ) -> Needing<Vec<Option<&'a LatestMessages>>> {
+    ) -> NeedResult<Vec<Option<&'a LatestMessages>>> {
         let count = |row: &GroupListEntry| match row.member.role {
             Some(_) if row.head.seq > Seq::ZERO => row.missed().max(least).min(LATEST_MAX),
             Some(_) | None => 0,
@@ -385,7 +385,7 @@ impl<'a> Reading<'a> {
 
     /// Place up to which the user is done with each of these conversations: read or cleared,
     /// whichever is further; `None`: with all of it.
-    fn private_bases(&self, listed: &[&ListEntry]) -> Needing<Vec<Option<Tally>>> {
+    fn private_bases(&self, listed: &[&ListEntry]) -> NeedResult<Vec<Option<Tally>>> {
         let asked = listed
             .iter()
             .filter_map(|listed| match listed.read_up_to() {
@@ -411,7 +411,7 @@ impl<'a> Reading<'a> {
         bases: &[Option<Tally>],
         groups: &[GroupListEntry],
         latest: &[Option<&LatestMessages>],
-    ) -> Needing<UnreadCounts> {
+    ) -> NeedResult<UnreadCounts> {
         let range = |(listed, base): (&&ListEntry, &Option<Tally>)| private_range(listed, (*base)?);
         let of_private = private.iter().zip(bases).map(range);
         let ranges: Vec<Option<RecallRange>> =
@@ -468,7 +468,7 @@ impl<'a> Reading<'a> {
         &self,
         groups: &[GroupListEntry],
         latest: &[Option<&LatestMessages>],
-    ) -> Needing<Vec<Option<Placed>>> {
+    ) -> NeedResult<Vec<Option<Placed>>> {
         // Messages that came after the member did may be read; only if there are none, the group's
         // settings decide.
         let is_open = |row: &GroupListEntry| row.head.seq > row.member.since;
@@ -519,7 +519,7 @@ impl<'a> Reading<'a> {
     fn overlays<'m>(
         &self,
         messages: impl Iterator<Item = (Seq, &'m Option<Placed>)>,
-    ) -> Needing<Vec<Option<&'a Overlay>>> {
+    ) -> NeedResult<Vec<Option<&'a Overlay>>> {
         let places = messages.map(|(changed_to, placed)| {
             let placed = placed.as_ref()?;
             let may_have = placed.position.seq <= changed_to;
@@ -536,11 +536,11 @@ impl<'a> Reading<'a> {
 }
 
 /// Refuses to go on behind `after` if the answer did not get further: it would be asked for ever.
-fn check_progress<K: Ord>(after: Option<K>, end: Option<K>) -> Needing<()> {
+fn check_progress<K: Ord>(after: Option<K>, end: Option<K>) -> NeedResult<()> {
     match end {
         Some(end) if after.is_some_and(|after| end <= after) => {
             let text = "a list does not get on: a fault of this server";
-            Err(Unanswered::Refused(Refusal::new(Code::Unavailable, text)))
+            Err(NoAnswer::Refused(Refusal::new(Code::Unavailable, text)))
         }
         Some(_) | None => Ok(()),
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Needing, Reading, Slice, Unanswered, page_limit, readable_after};
+use super::{NeedResult, Reading, Slice, NoAnswer, page_limit, readable_after};
 use crate::frame::{CountSince, MemberPage};
 use crate::{Code, ConversationId, GroupId, MessageId, Refusal, Seq, Timestamp, UserId};
 
@@ -19,7 +19,7 @@ impl Reading<'_> {
         group: GroupId,
         after: Option<UserId>,
         limit: u32,
-    ) -> Needing<MemberPage> {
+    ) -> NeedResult<MemberPage> {
         let (settings, _) = self.membership(group)?;
         let limit = page_limit(limit, self.rules.page_max);
         // One more than a page tells whether there are more.
@@ -39,7 +39,7 @@ impl Reading<'_> {
     }
 
     /// Members who have read up to `seq`.
-    pub(super) fn readers(&self, group: GroupId, seq: Seq) -> Needing<Vec<UserId>> {
+    pub(super) fn readers(&self, group: GroupId, seq: Seq) -> NeedResult<Vec<UserId>> {
         self.membership(group)?;
         let present = self.ask.present(Slice {
             of: group,
@@ -49,7 +49,7 @@ impl Reading<'_> {
         if present.len() > READERS_MAX {
             let text = format!("readers are told of groups of {READERS_MAX} at most");
             let refusal = Refusal::new(Code::Unsupported, text);
-            return Err(Unanswered::Refused(refusal));
+            return Err(NoAnswer::Refused(refusal));
         }
         let of = ConversationId::Group(group);
         let keys = present.iter().map(|(user, _)| (*user, of));
@@ -63,7 +63,7 @@ impl Reading<'_> {
 
     /// Number of messages in a group accepted after a time (S2-09, S2-10), of those that the user
     /// may read, among the newest [`COUNTED_MAX`]. Reads only their places.
-    pub(super) fn count_since(&self, group: GroupId, since: Timestamp) -> Needing<CountSince> {
+    pub(super) fn count_since(&self, group: GroupId, since: Timestamp) -> NeedResult<CountSince> {
         let (settings, member) = self.membership(group)?;
         let floor = readable_after(settings, Some(&member))?;
         let end = self.head(ConversationId::Group(group))?.seq;

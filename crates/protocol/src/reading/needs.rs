@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{PageKey, RecallRange, Unanswered};
+use super::{PageKey, RecallRange, NoAnswer};
 use crate::cache::{self, GroupEntry, UserEntry};
 use crate::change::{OrderedChange, Overlay};
 use crate::conversation::{Head, ListEntry, ListRegisters};
@@ -153,16 +153,16 @@ impl ReadFacts {
 }
 
 /// Asks for facts, and notes those that are missing.
-pub(super) struct Asking<'a> {
+pub(super) struct FactLookup<'a> {
     facts: &'a ReadFacts,
     /// Place of the fact behind the last one.
     next: Cell<usize>,
     missing: RefCell<Vec<Need>>,
 }
 
-impl<'a> Asking<'a> {
-    pub(super) fn new(facts: &'a ReadFacts) -> Asking<'a> {
-        Asking {
+impl<'a> FactLookup<'a> {
+    pub(super) fn new(facts: &'a ReadFacts) -> FactLookup<'a> {
+        FactLookup {
             facts,
             next: Cell::new(0),
             missing: RefCell::default(),
@@ -179,19 +179,19 @@ impl<'a> Asking<'a> {
         Some(fact)
     }
 
-    fn miss(&self, need: Need) -> Unanswered {
+    fn miss(&self, need: Need) -> NoAnswer {
         let mut missing = self.missing.borrow_mut();
         if !missing.contains(&need) {
             missing.push(need);
         }
-        Unanswered::Missing(Vec::new())
+        NoAnswer::Missing(Vec::new())
     }
 }
 
 /// A source answered another question, or too little.
-fn answered_wrongly() -> Unanswered {
+fn answered_wrongly() -> NoAnswer {
     let text = "a store answered another question: a fault of this server";
-    Unanswered::Refused(Refusal::new(Code::Unavailable, text))
+    NoAnswer::Refused(Refusal::new(Code::Unavailable, text))
 }
 
 /// The needs: name, key, answer. `each` has one answer a key, in the order of the keys.
@@ -214,8 +214,8 @@ macro_rules! needs {
             $($Each(Vec<$each_answer>),)*
         }
 
-        impl<'a> Asking<'a> {
-            $(pub(super) fn $one(&self, key: $one_key) -> Result<&'a $one_answer, Unanswered> {
+        impl<'a> FactLookup<'a> {
+            $(pub(super) fn $one(&self, key: $one_key) -> Result<&'a $one_answer, NoAnswer> {
                 let need = Need::$One(key);
                 match self.known(&need) {
                     Some(Fact::$One(answer)) => Ok(answer),
@@ -224,7 +224,7 @@ macro_rules! needs {
                 }
             })*
 
-            $(pub(super) fn $each(&self, keys: Vec<$each_key>) -> Result<&'a [$each_answer], Unanswered> {
+            $(pub(super) fn $each(&self, keys: Vec<$each_key>) -> Result<&'a [$each_answer], NoAnswer> {
                 let count = keys.len();
                 if count == 0 {
                     return Ok(&[]);

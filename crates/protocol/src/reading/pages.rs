@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::access::ReadAccess;
 use super::{
-    Needing, OverlayRange, PageKey, PageNeed, Reading, Slice, changes_behind, check_cursor,
+    NeedResult, OverlayRange, PageKey, PageNeed, Reading, Slice, changes_behind, check_cursor,
     check_rev, dense_changes, dense_page, fitting, may_go_on, page_behind, page_limit,
     range_behind,
 };
@@ -26,7 +26,7 @@ impl<'a> Reading<'a> {
         conversation: ConversationId,
         range: HistoryRange,
         limit: u32,
-    ) -> Needing<HistoryPage> {
+    ) -> NeedResult<HistoryPage> {
         let is_behind = |head: &Head| check_cursor(range, head.seq).is_err();
         let ReadAccess {
             floor,
@@ -92,7 +92,7 @@ impl<'a> Reading<'a> {
         conversation: ConversationId,
         changed_to: Seq,
         messages: &[Placed],
-    ) -> Needing<BTreeMap<Seq, &'a Overlay>> {
+    ) -> NeedResult<BTreeMap<Seq, &'a Overlay>> {
         let range = overlay_range(conversation, changed_to, messages.iter());
         let overlays = self.ask.overlay_ranges(range.into_iter().collect())?;
         let each = overlays.iter().flatten();
@@ -105,7 +105,7 @@ impl<'a> Reading<'a> {
         conversation: ConversationId,
         after: u64,
         limit: u32,
-    ) -> Needing<ChangePage> {
+    ) -> NeedResult<ChangePage> {
         // Only a client that knows of newer changes asks.
         let is_behind = |head: &Head| after >= head.rev;
         let ReadAccess { floor, head, .. } = self.access(conversation, is_behind)?;
@@ -139,7 +139,7 @@ impl<'a> Reading<'a> {
         conversation: ConversationId,
         after: u64,
         limit: u32,
-    ) -> Needing<HiddenPage> {
+    ) -> NeedResult<HiddenPage> {
         may_go_on(self.user, Some(conversation))?;
         let limit = page_limit(limit, self.rules.page_max);
         // One more than a page tells whether there are more.
@@ -159,7 +159,7 @@ impl<'a> Reading<'a> {
     /// Private messages in order of id (S0-05): a device without a cursor for each conversation
     /// goes on from one message, its own last one or the last that the server knows the user
     /// received.
-    pub(super) fn missed(&self, after: Option<MessageId>, limit: u32) -> Needing<MissedPage> {
+    pub(super) fn missed(&self, after: Option<MessageId>, limit: u32) -> NeedResult<MissedPage> {
         let after = match after {
             Some(after) => Some(after),
             // Messages accepted by other stations at that time may have come later.
@@ -188,7 +188,7 @@ impl<'a> Reading<'a> {
     pub(super) fn apply_changes(
         &self,
         messages: &mut [Placed],
-    ) -> Needing<BTreeSet<(ConversationId, Seq)>> {
+    ) -> NeedResult<BTreeSet<(ConversationId, Seq)>> {
         let mut of = BTreeMap::<ConversationId, Vec<&Placed>>::new();
         for placed in &*messages {
             of.entry(placed.conversation).or_default().push(placed);
@@ -217,7 +217,7 @@ impl<'a> Reading<'a> {
     fn changed_to(
         &self,
         conversations: impl Iterator<Item = ConversationId>,
-    ) -> Needing<BTreeMap<ConversationId, Seq>> {
+    ) -> NeedResult<BTreeMap<ConversationId, Seq>> {
         let (mut groups, mut others) = (Vec::new(), Vec::new());
         for conversation in conversations {
             match conversation {
@@ -238,7 +238,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Statuses of the user's own messages; other messages are left out.
-    pub(super) fn status(&self, ids: &[MessageId]) -> Needing<Vec<MessageStatus>> {
+    pub(super) fn status(&self, ids: &[MessageId]) -> NeedResult<Vec<MessageStatus>> {
         let keys = ids.iter().map(|&id| (Owner::User(self.user), id)).collect();
         let (rows, statuses) = (self.ask.rows(keys), self.ask.statuses(ids.to_vec()));
         let mut own: Vec<(&MessageRow, RowStatus)> = Vec::new();
@@ -268,7 +268,7 @@ impl<'a> Reading<'a> {
     /// Messages, among those read, that every platform of their recipient has. A message that the
     /// ledger has long forgotten is owed to nobody; if the ledger cannot be asked, no message
     /// counts.
-    fn finished(&self, read: &[(MessageId, UserId)]) -> Needing<BTreeSet<MessageId>> {
+    fn finished(&self, read: &[(MessageId, UserId)]) -> NeedResult<BTreeSet<MessageId>> {
         let traces = self.ask.traces(read.iter().map(|(id, _)| *id).collect())?;
         let is_old = |id: MessageId| id.timestamp() + FORGOTTEN < self.began;
         let finished = read

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::access::ReadAccess;
 use super::pages::shown_size;
 use super::rules::hole;
-use super::{Needing, Reading, Slice, fitting, page_limit};
+use super::{NeedResult, Reading, Slice, fitting, page_limit};
 use crate::frame::PinPage;
 use crate::message_row::Owner;
 use crate::{ConversationId, Placed, Seq};
@@ -23,7 +23,7 @@ impl Reading<'_> {
         conversation: ConversationId,
         before: Option<Seq>,
         limit: u32,
-    ) -> Needing<PinPage> {
+    ) -> NeedResult<PinPage> {
         let ReadAccess { floor, head, .. } = self.access(conversation, |_| false)?;
         let limit = page_limit(limit, self.rules.page_max.min(PINS_MAX));
         let pins = self.ask.pins(Slice {

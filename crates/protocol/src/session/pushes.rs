@@ -53,7 +53,7 @@ impl Session {
 #[derive(Debug, Default)]
 pub(super) struct Pushes {
     /// Unacknowledged pushes, oldest first.
-    outstanding: VecDeque<Outstanding>,
+    outstanding: VecDeque<OutstandingPush>,
     bytes: usize,
     /// Entries of `outstanding` whose message has an earlier entry there.
     repeats: usize,
@@ -68,7 +68,7 @@ pub(super) struct Pushes {
 }
 
 #[derive(Debug)]
-struct Outstanding {
+struct OutstandingPush {
     id: MessageId,
     token: Option<Token>,
     /// End of the frame in the outgoing stream.
@@ -115,7 +115,7 @@ impl Pushes {
         self.mail += usize::from(mail);
         let bytes = if repeat { 0 } else { bytes };
         self.bytes += bytes;
-        self.outstanding.push_back(Outstanding {
+        self.outstanding.push_back(OutstandingPush {
             id,
             token,
             position: transmitted + bytes as u64,

@@ -1,7 +1,7 @@
 //! Recalls, edits, reactions: their place among the changes, by the rule of [`crate::change`].
 
 use super::draft::{ChangeDraft, Draft, DraftStep, HeadAfter, Readers, Subject};
-use super::facts::{ChangeKey, Lacking};
+use super::facts::{ChangeKey, MissingFact};
 use crate::change::{
     ChangePlacement, ChangeRequest, ChangeRow, ChangeRuling, ChangeSearch, ChangeSubject, RulingFacts,
     OrderedChange, Overlay, Requester, rule,
@@ -18,7 +18,7 @@ impl<'a> Draft<'a> {
         task: &MessageTask,
         conversation: ConversationId,
         asked: ChangeRequest,
-    ) -> Result<DraftStep<'a>, Lacking> {
+    ) -> Result<DraftStep<'a>, MissingFact> {
         let (id, version) = (task.message.id, self.version(record));
         let nothing = |refusal: Option<Refusal>| DraftStep::Unchanged {
             subject: asked.subject,
@@ -30,7 +30,7 @@ impl<'a> Draft<'a> {
         let subject = self.subject(record, conversation, asked.by, asked.subject);
         let overlay = match &subject {
             Ok(Some(subject)) => self.overlay(conversation, subject.seq(), subject.is_new()),
-            Ok(None) | Err(Lacking) => Ok(Overlay::default()),
+            Ok(None) | Err(MissingFact) => Ok(Overlay::default()),
         };
         let (group, head) = (group?, head?);
         let is_late = head.may_be_late(id);
@@ -116,7 +116,7 @@ impl<'a> Draft<'a> {
         conversation: ConversationId,
         asked: &ChangeRequest,
         version: Version,
-    ) -> Result<Option<(Version, OrderedChange)>, Lacking> {
+    ) -> Result<Option<(Version, OrderedChange)>, MissingFact> {
         let same = |row: &&ChangeRow| {
             let other = &row.changed.asked;
             row.conversation == conversation
@@ -134,7 +134,7 @@ impl<'a> Draft<'a> {
         let last = self.last_rev(conversation);
         let Some(first) = self.facts.first_changes.get(&key) else {
             self.missing().first_changes.insert(key, last);
-            return Err(Lacking);
+            return Err(MissingFact);
         };
         let first = first.as_ref().filter(|(stored, _)| *stored < version);
         Ok(first.cloned())
@@ -146,13 +146,13 @@ impl<'a> Draft<'a> {
         conversation: ConversationId,
         version: Version,
         search: ChangeSearch,
-    ) -> Result<Option<OrderedChange>, Lacking> {
+    ) -> Result<Option<OrderedChange>, MissingFact> {
         let key = (conversation, version);
         match self.facts.own_changes.get(&key) {
             Some(own) => Ok(own.clone()),
             None => {
                 self.missing().own_changes.insert(key, search);
-                Err(Lacking)
+                Err(MissingFact)
             }
         }
     }

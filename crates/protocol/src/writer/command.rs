@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::draft::{Draft, DraftStep, GroupDraft};
-use super::facts::Lacking;
+use super::facts::MissingFact;
 use crate::group::{self, Group, GroupCommand};
 use crate::ledger::DeadReason;
 use crate::record::{MessageTask, TaskRecord};
@@ -18,7 +18,7 @@ impl<'a> Draft<'a> {
         task: &MessageTask,
         conversation: ConversationId,
         command: &GroupCommand,
-    ) -> Result<DraftStep<'a>, Lacking> {
+    ) -> Result<DraftStep<'a>, MissingFact> {
         let ConversationId::Group(number) = conversation else {
             let error = "a group command belongs to the conversation of its group".to_owned();
             return Ok(DraftStep::Dead(DeadReason::Misplaced, error));

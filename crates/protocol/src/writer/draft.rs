@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::facts::Lacking;
+use super::facts::MissingFact;
 use super::plan::ListOp;
 use super::{Batch, Facts, Missing, Rules, SendKey};
 use crate::change::{ChangeKind, ChangeRequest, ChangeRow, Overlay};
@@ -280,7 +280,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Rules a record. Changes nothing but what is missing.
-    pub(super) fn step(&mut self, record: &TaskRecord<'a>) -> Result<DraftStep<'a>, Lacking> {
+    pub(super) fn step(&mut self, record: &TaskRecord<'a>) -> Result<DraftStep<'a>, MissingFact> {
         let task = match &record.task.work {
             Work::Message(task) => task,
             Work::Deliver(task) => {
@@ -312,7 +312,7 @@ impl<'a> Draft<'a> {
         record: &TaskRecord<'a>,
         reason: DeadReason,
         error: String,
-    ) -> Result<DraftStep<'a>, Lacking> {
+    ) -> Result<DraftStep<'a>, MissingFact> {
         let passed = match placed_in(record) {
             Some(conversation) => {
                 let version = self.version(record);
@@ -405,7 +405,7 @@ impl<'a> Draft<'a> {
         &mut self,
         record: &TaskRecord<'_>,
         conversation: ConversationId,
-    ) -> Result<Option<&'a Arc<Group>>, Lacking> {
+    ) -> Result<Option<&'a Arc<Group>>, MissingFact> {
         let ConversationId::Group(group) = conversation else {
             return Ok(None);
         };
@@ -413,7 +413,7 @@ impl<'a> Draft<'a> {
             Some(known) => Ok(known.as_ref()),
             None => {
                 self.missing.groups.insert(group, record.source.partition);
-                Err(Lacking)
+                Err(MissingFact)
             }
         }
     }
@@ -423,14 +423,14 @@ impl<'a> Draft<'a> {
         &mut self,
         record: &TaskRecord<'_>,
         group: GroupId,
-    ) -> Result<Option<&'a Arc<Group>>, Lacking> {
+    ) -> Result<Option<&'a Arc<Group>>, MissingFact> {
         let stored = self.facts.stored_groups.get(&group);
         let (missing, partition) = (&mut self.missing.stored_groups, record.source.partition);
         known(stored, || _ = missing.insert(group, partition)).map(Option::as_ref)
     }
 
     /// The head after the records so far.
-    pub(super) fn head(&mut self, conversation: ConversationId) -> Result<Head, Lacking> {
+    pub(super) fn head(&mut self, conversation: ConversationId) -> Result<Head, MissingFact> {
         let drafted = self.heads.get(&conversation);
         let head = drafted.or_else(|| self.facts.heads.get(&conversation));
         let missing = &mut self.missing.heads;
@@ -450,13 +450,13 @@ impl<'a> Draft<'a> {
     }
 
     /// The head as the store has it now.
-    pub(super) fn stored_head(&mut self, conversation: ConversationId) -> Result<Head, Lacking> {
+    pub(super) fn stored_head(&mut self, conversation: ConversationId) -> Result<Head, MissingFact> {
         let head = self.facts.stored_heads.get(&conversation);
         let missing = &mut self.missing.stored_heads;
         known(head, || _ = missing.insert(conversation)).copied()
     }
 
-    pub(super) fn platforms(&mut self, user: UserId) -> Result<&'a [Platform], Lacking> {
+    pub(super) fn platforms(&mut self, user: UserId) -> Result<&'a [Platform], MissingFact> {
         let platforms = self.facts.platforms.get(&user);
         let missing = &mut self.missing.platforms;
         known(platforms, || _ = missing.insert(user)).map(Vec::as_slice)
@@ -468,7 +468,7 @@ impl<'a> Draft<'a> {
         conversation: ConversationId,
         user: UserId,
         id: MessageId,
-    ) -> Result<Option<&'a MessageRow>, Lacking> {
+    ) -> Result<Option<&'a MessageRow>, MissingFact> {
         let key = (Owner::of(conversation, user), id);
         let row = self.facts.rows.get(&key);
         let missing = &mut self.missing.rows;
@@ -480,7 +480,7 @@ impl<'a> Draft<'a> {
         &mut self,
         conversation: ConversationId,
         message: &Message,
-    ) -> Result<Option<StoredPosition>, Lacking> {
+    ) -> Result<Option<StoredPosition>, MissingFact> {
         if let Some(at) = self.by_id.get(&message.id) {
             return Ok(Some(self.placed[*at].stored));
         }
@@ -494,7 +494,7 @@ impl<'a> Draft<'a> {
         record: &TaskRecord<'_>,
         task: &MessageTask,
         conversation: ConversationId,
-    ) -> Result<Option<(MessageId, Position)>, Lacking> {
+    ) -> Result<Option<(MessageId, Position)>, MissingFact> {
         let (message, version) = (&task.message, self.version(record));
         let since = message.accepted_at - task.age - self.unsure_margin;
         let key = SendKey {
@@ -523,7 +523,7 @@ impl<'a> Draft<'a> {
         conversation: ConversationId,
         owner: UserId,
         id: MessageId,
-    ) -> Result<Option<Subject<'a>>, Lacking> {
+    ) -> Result<Option<Subject<'a>>, MissingFact> {
         let version = self.version(record);
         let subject = match self.drafted(conversation, owner, id, version) {
             Some(drafted) => Some(drafted),
@@ -565,7 +565,7 @@ impl<'a> Draft<'a> {
         conversation: ConversationId,
         seq: Seq,
         is_new: bool,
-    ) -> Result<Overlay, Lacking> {
+    ) -> Result<Overlay, MissingFact> {
         let place = (conversation, seq);
         if let Some(drafted) = self.overlays.get(&place) {
             return Ok(drafted.clone());
@@ -589,7 +589,7 @@ impl<'a> Draft<'a> {
         conversation: ConversationId,
         owner: UserId,
         seq: Seq,
-    ) -> Result<Option<Version>, Lacking> {
+    ) -> Result<Option<Version>, MissingFact> {
         if let Some(at) = self.by_position.get(&(conversation, seq.next())) {
             return Ok(Some(self.placed[*at].stored.version));
         }
@@ -616,9 +616,9 @@ fn placed_in(record: &TaskRecord<'_>) -> Option<ConversationId> {
 }
 
 /// A fact, or a note that it is missing.
-pub(super) fn known<T>(fact: Option<&T>, note: impl FnOnce()) -> Result<&T, Lacking> {
+pub(super) fn known<T>(fact: Option<&T>, note: impl FnOnce()) -> Result<&T, MissingFact> {
     fact.ok_or_else(|| {
         note();
-        Lacking
+        MissingFact
     })
 }

@@ -90,4 +90,4 @@ impl Missing {
 
 /// A fact is missing; its key is noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lacking;
+pub(super) struct MissingFact;

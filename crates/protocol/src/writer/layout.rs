@@ -43,7 +43,7 @@ pub(super) struct Layout<'a> {
 }
 
 /// Layout of one record.
-pub(super) enum Laid {
+pub(super) enum RecordLayout {
     Placed {
         rows: Vec<MessageRow>,
         conversation: ConversationId,
@@ -79,9 +79,9 @@ pub(super) enum Laid {
     },
 }
 
-impl Laid {
-    fn dead(reason: DeadReason, error: String) -> Laid {
-        Laid::Dead {
+impl RecordLayout {
+    fn dead(reason: DeadReason, error: String) -> RecordLayout {
+        RecordLayout::Dead {
             reason,
             error,
             passed: None,
@@ -108,7 +108,7 @@ impl<'a> Layout<'a> {
     }
 
     /// Lays out one record. Changes nothing of the others.
-    pub(super) fn of(&self, record: &TaskRecord<'_>, step: DraftStep<'_>) -> Laid {
+    pub(super) fn of(&self, record: &TaskRecord<'_>, step: DraftStep<'_>) -> RecordLayout {
         let task = match (&record.task.work, step) {
             (Work::Message(task), DraftStep::Placed(placing)) => {
                 return self.placed(record, task, placing);
@@ -135,7 +135,7 @@ impl<'a> Layout<'a> {
                 let encode = self.rules.encode;
                 super::retry::delivery(record.task, retry, *placed, &roles, encode)
             }
-            (_, DraftStep::Dead(reason, error)) => return Laid::dead(reason, error),
+            (_, DraftStep::Dead(reason, error)) => return RecordLayout::dead(reason, error),
             (
                 work,
                 DraftStep::Died {
@@ -145,18 +145,18 @@ impl<'a> Layout<'a> {
                 },
             ) => {
                 let passed = work.conversation().zip(passed);
-                return Laid::Dead {
+                return RecordLayout::Dead {
                     reason,
                     error,
                     passed,
                 };
             }
-            (_, _) => return Laid::Kickout,
+            (_, _) => return RecordLayout::Kickout,
         };
-        Laid::Retry(Box::new(task))
+        RecordLayout::Retry(Box::new(task))
     }
 
-    fn placed(&self, record: &TaskRecord<'_>, task: &MessageTask, placing: MessageDraft) -> Laid {
+    fn placed(&self, record: &TaskRecord<'_>, task: &MessageTask, placing: MessageDraft) -> RecordLayout {
         let Some(conversation) = task.message.conversation() else {
             return misplaced();
         };
@@ -168,7 +168,7 @@ impl<'a> Layout<'a> {
         let rows = MessageRow::rows_of(&placed, placing.sent, placing.version);
         if rows.is_empty() {
             let error = "a message of this kind of conversation is not kept".to_owned();
-            return Laid::dead(DeadReason::StoreRejected, error);
+            return RecordLayout::dead(DeadReason::StoreRejected, error);
         }
         let (owed, audience) = match placed.message.to {
             Recipient::User(to) => {
@@ -196,7 +196,7 @@ impl<'a> Layout<'a> {
         delivery.origin.clone_from(&task.origin);
         let frame = trace.is_none().then(|| delivery.frame.clone());
         let page = self.page(&delivery.placed, placing.shown, frame);
-        Laid::Placed {
+        RecordLayout::Placed {
             rows,
             conversation,
             head: placing.head,
@@ -205,7 +205,7 @@ impl<'a> Layout<'a> {
         }
     }
 
-    fn changed(&self, record: &TaskRecord<'_>, task: &MessageTask, changing: ChangeDraft<'_>) -> Laid {
+    fn changed(&self, record: &TaskRecord<'_>, task: &MessageTask, changing: ChangeDraft<'_>) -> RecordLayout {
         let ChangeDraft {
             row,
             subject,
@@ -252,7 +252,7 @@ impl<'a> Layout<'a> {
         };
         let mut delivery = self.first_delivery(record, placed, row.changed.rev, owed, event);
         delivery.audience = audience;
-        Laid::Changed {
+        RecordLayout::Changed {
             row: Box::new(row),
             head,
             page,
@@ -266,7 +266,7 @@ impl<'a> Layout<'a> {
         task: &MessageTask,
         op: ListOp,
         position: Position,
-    ) -> Laid {
+    ) -> RecordLayout {
         let conversation = op.conversation;
         let placed = Placed {
             message: task.message.clone(),
@@ -276,14 +276,14 @@ impl<'a> Layout<'a> {
         let owed = vec![live_only(op.owner)];
         let event = LedgerEvent::Listed { conversation };
         let delivery = self.first_delivery(record, placed, 0, owed, event);
-        Laid::Listed {
+        RecordLayout::Listed {
             op,
             task: Box::new(delivery),
         }
     }
 
     /// Goes to all sessions of those whose membership it changed, and of the requester.
-    fn granted(&self, record: &TaskRecord<'_>, task: &MessageTask, granting: GroupDraft) -> Laid {
+    fn granted(&self, record: &TaskRecord<'_>, task: &MessageTask, granting: GroupDraft) -> RecordLayout {
         let conversation = ConversationId::Group(granting.group);
         let by = task.message.from;
         let changed = granting.update.members.keys().copied();
@@ -307,13 +307,13 @@ impl<'a> Layout<'a> {
                 after: granting.after,
             })
         });
-        Laid::Granted {
+        RecordLayout::Granted {
             change,
             task: Box::new(delivery),
         }
     }
 
-    fn refused(&self, task: &MessageTask, refusal: Refusal) -> Laid {
+    fn refused(&self, task: &MessageTask, refusal: Refusal) -> RecordLayout {
         let Some(conversation) = task.message.conversation() else {
             return misplaced();
         };
@@ -321,14 +321,14 @@ impl<'a> Layout<'a> {
             conversation,
             why: refusal.text.clone(),
         };
-        Laid::Ended {
+        RecordLayout::Ended {
             outcome: RecordOutcome::Refused,
             ledger: self.ended(task.message.id, refused),
             notice: refusal_notice(task, Some(refusal)),
         }
     }
 
-    fn unchanged(&self, task: &MessageTask, subject: MessageId, refusal: Option<Refusal>) -> Laid {
+    fn unchanged(&self, task: &MessageTask, subject: MessageId, refusal: Option<Refusal>) -> RecordLayout {
         let Some(conversation) = task.message.conversation() else {
             return misplaced();
         };
@@ -337,7 +337,7 @@ impl<'a> Layout<'a> {
             subject,
             refused: refusal.as_ref().map(|refusal| refusal.text.clone()),
         };
-        Laid::Ended {
+        RecordLayout::Ended {
             outcome: RecordOutcome::Unchanged,
             ledger: self.ended(task.message.id, unchanged),
             notice: refusal_notice(task, refusal),
@@ -345,7 +345,7 @@ impl<'a> Layout<'a> {
     }
 
     /// The message stands as `first`: the copy is dropped, and its sender gets the position of the first one.
-    fn repeat(&self, task: &MessageTask, first: MessageId, position: Position) -> Laid {
+    fn repeat(&self, task: &MessageTask, first: MessageId, position: Position) -> RecordLayout {
         let Some(conversation) = task.message.conversation() else {
             return misplaced();
         };
@@ -365,7 +365,7 @@ impl<'a> Layout<'a> {
                 position,
             }),
         });
-        Laid::Ended {
+        RecordLayout::Ended {
             outcome: RecordOutcome::Repeat,
             ledger,
             notice,
@@ -452,10 +452,10 @@ impl<'a> Layout<'a> {
     }
 
     /// Adds what a record comes to.
-    pub(super) fn admit(&mut self, index: usize, record: &TaskRecord<'_>, laid: Laid) {
+    pub(super) fn admit(&mut self, index: usize, record: &TaskRecord<'_>, laid: RecordLayout) {
         let source = record.source;
         let outcome = match laid {
-            Laid::Placed {
+            RecordLayout::Placed {
                 rows,
                 conversation,
                 head,
@@ -468,7 +468,7 @@ impl<'a> Layout<'a> {
                 self.handover.deliver.push((source, *task));
                 RecordOutcome::Placed
             }
-            Laid::Changed {
+            RecordLayout::Changed {
                 row,
                 head,
                 page,
@@ -480,21 +480,21 @@ impl<'a> Layout<'a> {
                 self.handover.deliver.push((source, *task));
                 RecordOutcome::Changed
             }
-            Laid::Listed { op, task } => {
+            RecordLayout::Listed { op, task } => {
                 self.list_ops.push(op);
                 self.handover.deliver.push((source, *task));
                 RecordOutcome::Listed
             }
-            Laid::Granted { change, task } => {
+            RecordLayout::Granted { change, task } => {
                 self.groups.extend(change.map(|change| *change));
                 self.handover.deliver.push((source, *task));
                 RecordOutcome::Granted
             }
-            Laid::Retry(task) => {
+            RecordLayout::Retry(task) => {
                 self.handover.deliver.push((source, *task));
                 RecordOutcome::NotPlaced
             }
-            Laid::Ended {
+            RecordLayout::Ended {
                 outcome,
                 ledger,
                 notice,
@@ -503,11 +503,11 @@ impl<'a> Layout<'a> {
                 self.handover.settled.push((source, ledger));
                 outcome
             }
-            Laid::Kickout => {
+            RecordLayout::Kickout => {
                 self.handover.kickouts.push(index);
                 RecordOutcome::NotPlaced
             }
-            Laid::Dead {
+            RecordLayout::Dead {
                 reason,
                 error,
                 passed,
@@ -690,7 +690,7 @@ fn refusal_notice(task: &MessageTask, refusal: Option<Refusal>) -> Option<Notice
     })
 }
 
-fn misplaced() -> Laid {
+fn misplaced() -> RecordLayout {
     let error = "it belongs to no conversation".to_owned();
-    Laid::dead(DeadReason::Misplaced, error)
+    RecordLayout::dead(DeadReason::Misplaced, error)
 }

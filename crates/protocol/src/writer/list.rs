@@ -4,7 +4,7 @@
 //! whenever they are handled.
 
 use super::draft::{Draft, DraftStep};
-use super::facts::Lacking;
+use super::facts::MissingFact;
 use super::plan::{ListOp, ListOpKind};
 use crate::change::{ChangeKind, ChangeOf};
 use crate::conversation::{ClearResult, Neighbours, NewestSeen, clear};
@@ -19,7 +19,7 @@ impl<'a> Draft<'a> {
         task: &MessageTask,
         conversation: ConversationId,
         change: &ChangeOf,
-    ) -> Result<DraftStep<'a>, Lacking> {
+    ) -> Result<DraftStep<'a>, MissingFact> {
         let Some(subject) = change.subject else {
             let error = "it names no message".to_owned();
             return Ok(DraftStep::Dead(DeadReason::StoreRejected, error));
@@ -87,7 +87,7 @@ impl<'a> Draft<'a> {
         conversation: ConversationId,
         owner: UserId,
         subject: MessageId,
-    ) -> Result<ClearResult, Lacking> {
+    ) -> Result<ClearResult, MissingFact> {
         let key = (owner, conversation);
         let cleared = self.facts.cleared.get(&key).copied();
         if cleared.is_none() {
@@ -106,7 +106,7 @@ impl<'a> Draft<'a> {
             seen: Some((seen.id, subject.tally(owner))),
             next,
         };
-        let cleared = cleared.ok_or(Lacking)?;
+        let cleared = cleared.ok_or(MissingFact)?;
         Ok(clear(self.version(record), seen, around, cleared))
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::draft::{Draft, DraftStep, HeadAfter, MessageDraft, Readers};
-use super::facts::Lacking;
+use super::facts::MissingFact;
 use crate::conversation::{PlaceRuling, Placement};
 use crate::group::{self, Audience, Group};
 use crate::history::Version;
@@ -17,7 +17,7 @@ impl<'a> Draft<'a> {
         record: &TaskRecord<'a>,
         task: &'a MessageTask,
         conversation: ConversationId,
-    ) -> Result<DraftStep<'a>, Lacking> {
+    ) -> Result<DraftStep<'a>, MissingFact> {
         let message = &task.message;
         let (id, version) = (message.id, self.version(record));
         // All keys that can be named at once.
@@ -112,7 +112,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Asks for the platforms of a receiver.
-    fn recipient(&mut self, to: Recipient) -> Result<(), Lacking> {
+    fn recipient(&mut self, to: Recipient) -> Result<(), MissingFact> {
         match to {
             Recipient::User(to) => self.platforms(to).map(drop),
             Recipient::Group(_) => Ok(()),
@@ -125,7 +125,7 @@ impl<'a> Draft<'a> {
         group: Option<&'a Arc<Group>>,
         version: Version,
         seq: Seq,
-    ) -> (Readers, Result<(), Lacking>) {
+    ) -> (Readers, Result<(), MissingFact>) {
         let Some(group) = group else {
             return (Readers::NONE, Ok(()));
         };

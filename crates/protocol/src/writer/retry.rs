@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::PANICKED;
 use super::draft::known;
-use super::facts::{Facts, Lacking, Missing};
+use super::facts::{Facts, MissingFact, Missing};
 use crate::delivery::DeliveryTask;
 use crate::event::{Encode, Event, GroupRoles, is_group_command, own_frames};
 use crate::ledger::DeadReason;
@@ -37,7 +37,7 @@ pub fn retry(
         let mut missing = Missing::default();
         match refreshed(retry, facts, &mut missing) {
             Ok((placed, roles)) => Ok(delivery(task, retry, placed, &roles, encode)),
-            Err(Lacking) => Err(RetryFailure::Missing(Box::new(missing))),
+            Err(MissingFact) => Err(RetryFailure::Missing(Box::new(missing))),
         }
     };
     let panicked = |_| {
@@ -55,7 +55,7 @@ pub(super) fn refreshed(
     retry: &RetryTask,
     facts: &Facts,
     missing: &mut Missing,
-) -> Result<(Placed, GroupRoles), Lacking> {
+) -> Result<(Placed, GroupRoles), MissingFact> {
     let message = &retry.placed.message;
     let owner = match message.to {
         Recipient::User(to) => Owner::User(to),
@@ -78,7 +78,7 @@ pub(super) fn refreshed(
     Ok((placed, roles?))
 }
 
-fn roles(retry: &RetryTask, facts: &Facts, missing: &mut Missing) -> Result<GroupRoles, Lacking> {
+fn roles(retry: &RetryTask, facts: &Facts, missing: &mut Missing) -> Result<GroupRoles, MissingFact> {
     let ConversationId::Group(group) = retry.placed.conversation else {
         return Ok(GroupRoles::new());
     };

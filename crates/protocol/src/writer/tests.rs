@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use self::log::{Act, EncodeDebug, Log, acts, group, message_to, user};
 use self::store::{Store, delivered};
 use super::{
-    Batch, Effect, Facts, Parts, ROUNDS_MAX, RecordOutcome, RetryFailure, Rules, Undecided, bury,
+    Batch, Effect, Facts, Parts, ROUNDS_MAX, RecordOutcome, RetryFailure, Rules, NoPlan, bury,
     decide, retry,
 };
 use crate::change::ChangeKind;
@@ -168,11 +168,11 @@ fn a_writer_that_is_overtaken_stops() {
     let mut facts = Facts::default();
     let refused = loop {
         match decide(&batch, &facts, &rules(), NOON) {
-            Err(Undecided::Missing(missing)) => store.answer(&missing, &mut facts),
+            Err(NoPlan::Missing(missing)) => store.answer(&missing, &mut facts),
             other => break other.err(),
         }
     };
-    assert_eq!(refused, Some(Undecided::Overtaken(conversation)));
+    assert_eq!(refused, Some(NoPlan::Overtaken(conversation)));
     // With the head as it is, the record is only a redelivery.
     store.remembered.clear();
     let (plan, _) = store.decide(&batch, NOON);
@@ -233,13 +233,13 @@ fn a_message_that_died_stays_dead() {
         let mut facts = Facts::default();
         let decided = loop {
             match decide(&batch, &facts, &store.rules(), NOON) {
-                Err(Undecided::Missing(missing)) => store.answer(&missing, &mut facts),
+                Err(NoPlan::Missing(missing)) => store.answer(&missing, &mut facts),
                 other => break other,
             }
         };
         if forgets {
             // The dead one takes the position of the late one, whose row is there already.
-            assert_eq!(decided.err(), Some(Undecided::Overtaken(conversation)));
+            assert_eq!(decided.err(), Some(NoPlan::Overtaken(conversation)));
             continue;
         }
         let outcomes = decided.expect("decided").outcomes;
@@ -365,7 +365,7 @@ fn a_refused_message_is_buried_before_others_are_placed() {
         let mut facts = Facts::default();
         let plan = loop {
             match bury(&batch, &facts, &rules(), "too large", NOON) {
-                Err(Undecided::Missing(missing)) => store.answer(&missing, &mut facts),
+                Err(NoPlan::Missing(missing)) => store.answer(&missing, &mut facts),
                 other => break other.expect("not overtaken"),
             }
         };

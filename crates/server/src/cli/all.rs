@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Output;
 use super::reload::Reload;
-use super::serving::{client_urls, edges_url, fit_files, runtime, serve_to_the_end};
+use super::daemon::{client_urls, edges_url, fit_files, runtime, serve_to_the_end};
 use crate::compose::{Around, Environment, StationProvers, System};
 use crate::settings::Settings;
 use crate::telemetry;

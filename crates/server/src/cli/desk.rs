@@ -25,17 +25,17 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// A refusal: a status, and the reason.
 #[derive(Debug, Error)]
 #[error("{status}: {message}")]
-pub(super) struct Refused {
+pub(super) struct DeskError {
     status: StatusCode,
     message: String,
 }
 
-impl Refused {
+impl DeskError {
     /// Reads a refusal of a desk. A proxy refuses in a form of its own, which is shown as it is.
-    fn read(status: StatusCode, body: &str) -> Refused {
+    fn read(status: StatusCode, body: &str) -> DeskError {
         let answer = serde_json::from_str::<ErrorAnswer>(body);
         let message = answer.map_or_else(|_| body.trim().to_owned(), |answer| answer.error.message);
-        Refused { status, message }
+        DeskError { status, message }
     }
 
     /// True if the desk does one thing at a time and is busy with another.
@@ -209,7 +209,7 @@ impl Desk {
         let text = response.text().await.context("reading the answer")?;
         match status {
             StatusCode::OK => serde_json::from_str(&text).context("an answer of another version?"),
-            _ => Err(Refused::read(status, &text).into()),
+            _ => Err(DeskError::read(status, &text).into()),
         }
     }
 }
@@ -271,11 +271,11 @@ mod tests {
 
     #[test]
     fn a_refusal_says_its_message_and_a_strangers_text_is_shown() {
-        let refused = |body: &str| Refused::read(StatusCode::NOT_FOUND, body).to_string();
+        let refused = |body: &str| DeskError::read(StatusCode::NOT_FOUND, body).to_string();
         let desk = r#"{"error":{"code":"not_found","message":"no dead letter x","retry":false}}"#;
         assert_eq!(refused(desk), "404 Not Found: no dead letter x");
         assert_eq!(refused("no such page\n"), "404 Not Found: no such page");
-        assert!(Refused::read(StatusCode::TOO_MANY_REQUESTS, desk).is_busy());
+        assert!(DeskError::read(StatusCode::TOO_MANY_REQUESTS, desk).is_busy());
     }
 
     #[test]

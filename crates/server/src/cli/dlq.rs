@@ -24,7 +24,7 @@ use operator::desk::{OperatorWork, Pace, TaskId};
 use serde::Serialize;
 use serde_json::json;
 
-use self::selection::{Chosen, Filters, letters};
+use self::selection::{SelectionArgs, Filters, letters};
 use super::Output;
 use super::desk::Desk;
 
@@ -82,12 +82,12 @@ enum DlqCommand {
     /// Show what a redrive would do now, without doing it.
     Plan {
         #[command(flatten)]
-        chosen: Chosen,
+        chosen: SelectionArgs,
     },
     /// Redrive letters: send them on their way again.
     Redrive {
         #[command(flatten)]
-        chosen: Chosen,
+        chosen: SelectionArgs,
         #[command(flatten)]
         how: How,
         /// Letters per second.
@@ -100,7 +100,7 @@ enum DlqCommand {
     /// Discard letters; they can be restored for seven days.
     Discard {
         #[command(flatten)]
-        chosen: Chosen,
+        chosen: SelectionArgs,
         #[command(flatten)]
         how: How,
         /// Expected number of letters: required unless they are named.
@@ -110,7 +110,7 @@ enum DlqCommand {
     /// Take back a discard.
     Restore {
         #[command(flatten)]
-        chosen: Chosen,
+        chosen: SelectionArgs,
         #[command(flatten)]
         how: How,
     },
@@ -297,7 +297,7 @@ async fn count(desk: &Desk, selection: &Selection) -> Result<SelectionCount> {
 }
 
 /// Refuses to discard more letters than the operator confirmed.
-async fn confirmed(desk: &Desk, chosen: &Chosen, confirm: Option<u64>) -> Result<()> {
+async fn confirmed(desk: &Desk, chosen: &SelectionArgs, confirm: Option<u64>) -> Result<()> {
     let selection = chosen.selection(OperatorWork::Discard)?;
     let found = count(desk, &selection).await?;
     let match_all = match found.more {
@@ -328,7 +328,7 @@ async fn have_done(
     desk: &Desk,
     output: Output,
     work: OperatorWork,
-    chosen: &Chosen,
+    chosen: &SelectionArgs,
     how: How,
     pace: Pace,
 ) -> Result<ExitCode> {

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use self::answer::Answer;
 use super::Output;
-use super::desk::{Desk, DeskCredentials, Refused};
+use super::desk::{Desk, DeskCredentials, DeskError};
 
 /// Time limits of a port: to say its version and time, and to check everything.
 const CLOCK: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ Examples:
 )]
 pub struct Doctor {
     #[command(subcommand)]
-    whom: Option<Whom>,
+    whom: Option<DoctorSubject>,
     /// Admin port of a running Packetboat; for a cluster, one of each process.
     #[arg(
         long = "admin",
@@ -57,7 +57,7 @@ pub struct Doctor {
 }
 
 #[derive(Debug, Subcommand)]
-enum Whom {
+enum DoctorSubject {
     /// Compare all that the stores keep of a user, and repair contradictions.
     User(user::User),
 }
@@ -82,7 +82,7 @@ struct Report {
 
 impl Doctor {
     pub(super) async fn run(self, _config: Option<&Path>) -> Result<ExitCode> {
-        if let Some(Whom::User(user)) = self.whom {
+        if let Some(DoctorSubject::User(user)) = self.whom {
             return user.run().await;
         }
         let (mut processes, mut readings) = (Vec::new(), Vec::new());
@@ -143,7 +143,7 @@ async fn checkup(desk: &Desk, admin: &str, theirs: Inspection<String>) -> Proces
             None => return unseen(admin, theirs, Some(Unreachable::Foreign)),
         },
     };
-    match error.downcast_ref::<Refused>() {
+    match error.downcast_ref::<DeskError>() {
         Some(refused) if refused.is_busy() => unseen(admin, theirs, Some(Unreachable::Busy)),
         _ => unseen(admin, Inspection::Failed(format!("{error:#}")), None),
     }

@@ -32,7 +32,7 @@ enum GroupArgs {
     /// Create a group; its number is chosen at random.
     Create {
         #[command(flatten)]
-        who: Who,
+        who: CallerArgs,
         #[command(flatten)]
         settings: Doors,
         /// Initial members, besides me.
@@ -84,7 +84,7 @@ enum GroupArgs {
 
 /// Identity and time limit of a command.
 #[derive(Debug, Args)]
-struct Who {
+struct CallerArgs {
     #[command(flatten)]
     sign_in: SignIn,
     /// Time after which to give up.
@@ -95,7 +95,7 @@ struct Who {
 #[derive(Debug, Args)]
 struct Here {
     #[command(flatten)]
-    who: Who,
+    who: CallerArgs,
     /// Group to act on.
     #[arg(long)]
     group: GroupId,
@@ -160,7 +160,7 @@ impl RoleArg {
     }
 }
 
-impl Who {
+impl CallerArgs {
     /// Connects as a bot, like `send`: a bot signs nobody out.
     async fn connect(&self, config: Option<&Path>) -> Result<Client> {
         let device = DeviceId::new(&format!("group-{}", uuid::Uuid::new_v4()))?;
@@ -177,7 +177,7 @@ impl Who {
 }
 
 async fn create(
-    who: Who,
+    who: CallerArgs,
     settings: GroupSettings,
     members: Vec<UserId>,
     config: Option<&Path>,

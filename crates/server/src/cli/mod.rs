@@ -22,7 +22,7 @@ mod schema;
 mod send;
 #[cfg(feature = "cluster")]
 mod serve;
-mod serving;
+mod daemon;
 mod token;
 #[cfg(feature = "cluster")]
 mod topics;

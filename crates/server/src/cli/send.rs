@@ -85,7 +85,7 @@ impl Send {
                     Some(text) => {
                         let ticket = client.send(to, Content::text(text?)).await?;
                         let until = Instant::now() + patience;
-                        sends.push_back(Sending { ticket, until });
+                        sends.push_back(SendAttempt { ticket, until });
                     }
                     None if sends.is_empty() => break,
                     None => all_accepted &= report(&client, &mut sends).await?,
@@ -126,13 +126,13 @@ impl Send {
 }
 
 /// A message in flight, and the deadline of its retries.
-struct Sending {
+struct SendAttempt {
     ticket: SendTicket,
     until: Instant,
 }
 
 /// Waits for the oldest send and prints its line; true if it was accepted. Cancel safe.
-async fn report(client: &Client, sends: &mut VecDeque<Sending>) -> Result<bool> {
+async fn report(client: &Client, sends: &mut VecDeque<SendAttempt>) -> Result<bool> {
     let Some(oldest) = sends.front_mut() else {
         return Ok(true);
     };
@@ -160,7 +160,7 @@ async fn report(client: &Client, sends: &mut VecDeque<Sending>) -> Result<bool> 
     Ok(accepted)
 }
 
-impl Sending {
+impl SendAttempt {
     /// Waits for the outcome. Retries a retryable failure until the deadline; after it, later
     /// messages go on without this one.
     async fn answer(&mut self, client: &Client) -> Result<Result<MessageId, Refusal>> {

@@ -177,12 +177,12 @@ pub struct ServiceProcess {
 }
 
 enum Service {
-    Boat(boat::Running),
+    Boat(boat::BoatHandle),
     /// The station and its port for clients, which ends last: balancers send requests until they
     /// see that the station leaves.
-    Station(station::Running, Option<EdgePort>),
-    Carrier(carrier::Running),
-    Horn(horn::Running),
+    Station(station::StationHandle, Option<EdgePort>),
+    Carrier(carrier::CarrierHandle),
+    Horn(horn::HornHandle),
 }
 
 impl Service {

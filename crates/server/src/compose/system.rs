@@ -124,7 +124,7 @@ async fn caught_up(backends: &Backends, ends: &[(Partition, u64)]) -> Result<()>
 /// A running system of one process.
 pub struct System {
     pub environment: Environment,
-    pub boat: boat::Running,
+    pub boat: boat::BoatHandle,
     /// Ends after the station: balancers send requests until they see that it leaves.
     edges: Option<EdgePort>,
     conditions: Vec<Condition>,

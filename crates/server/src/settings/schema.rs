@@ -76,7 +76,7 @@ static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
 static SECTIONS: LazyLock<Vec<Section>> = LazyLock::new(|| {
     // As text, because a `Value` forgets the order of its keys.
     let defaults = serde_json::to_string(&Settings::default()).unwrap_or_default();
-    let defaults: Ordered = serde_json::from_str(&defaults).unwrap_or(Ordered::Leaf);
+    let defaults: OrderedJson = serde_json::from_str(&defaults).unwrap_or(OrderedJson::Leaf);
     let mut sections = Vec::new();
     collect(String::new(), &SCHEMA, &defaults, &mut sections);
     sections
@@ -141,8 +141,8 @@ fn readable(value: &Value, is_span: bool) -> Value {
     }
 }
 
-fn collect(path: String, schema: &Value, default: &Ordered, sections: &mut Vec<Section>) {
-    let Ordered::Table(entries) = default else {
+fn collect(path: String, schema: &Value, default: &OrderedJson, sections: &mut Vec<Section>) {
+    let OrderedJson::Table(entries) = default else {
         return;
     };
     let place = sections.len();
@@ -168,13 +168,13 @@ fn collect(path: String, schema: &Value, default: &Ordered, sections: &mut Vec<S
 }
 
 /// JSON whose tables keep their order.
-enum Ordered {
-    Table(Vec<(String, Ordered)>),
+enum OrderedJson {
+    Table(Vec<(String, OrderedJson)>),
     Leaf,
 }
 
-impl<'de> Deserialize<'de> for Ordered {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Ordered, D::Error> {
+impl<'de> Deserialize<'de> for OrderedJson {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<OrderedJson, D::Error> {
         from.deserialize_any(Tables)
     }
 }
@@ -182,46 +182,46 @@ impl<'de> Deserialize<'de> for Ordered {
 struct Tables;
 
 impl<'de> Visitor<'de> for Tables {
-    type Value = Ordered;
+    type Value = OrderedJson;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a table of settings")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Ordered, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OrderedJson, A::Error> {
         let mut entries = Vec::new();
         while let Some(entry) = map.next_entry()? {
             entries.push(entry);
         }
-        Ok(Ordered::Table(entries))
+        Ok(OrderedJson::Table(entries))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Ordered, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<OrderedJson, A::Error> {
         while list.next_element::<de::IgnoredAny>()?.is_some() {}
-        Ok(Ordered::Leaf)
+        Ok(OrderedJson::Leaf)
     }
 
-    fn visit_unit<E: de::Error>(self) -> Result<Ordered, E> {
-        Ok(Ordered::Leaf)
+    fn visit_unit<E: de::Error>(self) -> Result<OrderedJson, E> {
+        Ok(OrderedJson::Leaf)
     }
 
-    fn visit_bool<E: de::Error>(self, _: bool) -> Result<Ordered, E> {
+    fn visit_bool<E: de::Error>(self, _: bool) -> Result<OrderedJson, E> {
         self.visit_unit()
     }
 
-    fn visit_str<E: de::Error>(self, _: &str) -> Result<Ordered, E> {
+    fn visit_str<E: de::Error>(self, _: &str) -> Result<OrderedJson, E> {
         self.visit_unit()
     }
 
-    fn visit_u64<E: de::Error>(self, _: u64) -> Result<Ordered, E> {
+    fn visit_u64<E: de::Error>(self, _: u64) -> Result<OrderedJson, E> {
         self.visit_unit()
     }
 
-    fn visit_i64<E: de::Error>(self, _: i64) -> Result<Ordered, E> {
+    fn visit_i64<E: de::Error>(self, _: i64) -> Result<OrderedJson, E> {
         self.visit_unit()
     }
 
-    fn visit_f64<E: de::Error>(self, _: f64) -> Result<Ordered, E> {
+    fn visit_f64<E: de::Error>(self, _: f64) -> Result<OrderedJson, E> {
         self.visit_unit()
     }
 }

@@ -10,13 +10,13 @@ use serde_json::{Map, Value};
 
 use super::config::{Config, Issuer};
 use super::provider::Https;
-use super::tokens::{Times, Trusted, claimed_issuer, not_of_the_issuer};
+use super::tokens::{Times, TrustedIssuer, claimed_issuer, not_of_the_issuer};
 use super::{KeyError, unauthenticated};
 
 /// One issuer whose assertions are believed, and its current keys.
 #[derive(Debug)]
 pub struct Assertions {
-    trusted: Trusted,
+    trusted: TrustedIssuer,
     leeway: Duration,
     bytes_max: usize,
 }
@@ -29,7 +29,7 @@ impl Assertions {
     /// An invalid file or URL.
     pub fn open(issuer: &Issuer, bytes_max: usize) -> Result<Assertions, KeyError> {
         let config = Config::default();
-        let trusted = Trusted::of(issuer, &config, &|issuer, url| {
+        let trusted = TrustedIssuer::of(issuer, &config, &|issuer, url| {
             let https = Https::open(&issuer.issuer, url)?;
             Ok(Box::new(https))
         })?;

@@ -9,7 +9,7 @@ use backend::clock::{Clock, Entropy, TimerClock};
 use backend::files::Reload;
 use metrics::{Counter, Gauge, counter, gauge};
 use parking_lot::Mutex;
-use protocol::key_refresh::{KeyRefresh, Missing, PATIENCE, WAITERS_MAX, age_of_copy};
+use protocol::key_refresh::{KeyRefresh, MissingKey, PATIENCE, WAITERS_MAX, age_of_copy};
 use protocol::settings::Link;
 use protocol::{Code, Refusal, Timestamp};
 use tokio::sync::{Notify, Semaphore, watch};
@@ -132,9 +132,9 @@ impl PublishedKeys {
         let mut ends = self.ends.subscribe();
         let missing = self.refresh.lock().missing(kid, self.timer.now());
         match missing {
-            Missing::Refuse => return Ok(()),
-            Missing::Away => return Err(self.away()),
-            Missing::Wait => {}
+            MissingKey::Refuse => return Ok(()),
+            MissingKey::Away => return Err(self.away()),
+            MissingKey::Wait => {}
         }
         self.wake.notify_one();
         let Ok(_place) = self.waiters.try_acquire() else {

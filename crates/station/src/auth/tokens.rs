@@ -29,13 +29,13 @@ use super::{AUDIENCE, Authenticator, Client, KeyError, Principal, unauthenticate
 /// algorithm.
 #[derive(Debug)]
 pub struct SignedTokens {
-    issuers: Vec<Trusted>,
+    issuers: Vec<TrustedIssuer>,
     leeway: Duration,
     token_bytes_max: usize,
 }
 
 /// An issuer, and its current keys.
-pub(super) struct Trusted {
+pub(super) struct TrustedIssuer {
     pub(super) issuer: String,
     /// Set if tokens say when they were issued.
     lifetime_max: Option<Duration>,
@@ -69,18 +69,18 @@ impl KeySource {
     }
 }
 
-impl std::fmt::Debug for Trusted {
+impl std::fmt::Debug for TrustedIssuer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Trusted").field(&self.issuer).finish()
+        f.debug_tuple("TrustedIssuer").field(&self.issuer).finish()
     }
 }
 
-impl Trusted {
-    fn of_key_file(config: &Config) -> Result<Trusted, KeyError> {
+impl TrustedIssuer {
+    fn of_key_file(config: &Config) -> Result<TrustedIssuer, KeyError> {
         let source = config.key_file.clone();
         let source = source.map_or(KeySource::WellKnown, KeySource::KeyFile);
         let keys = Arc::new(ArcSwap::from_pointee(source.read()?));
-        Ok(Trusted {
+        Ok(TrustedIssuer {
             issuer: config.issuer.clone(),
             lifetime_max: None,
             validations: validations(&config.issuer, AUDIENCE, &[Algorithm::HS256]),
@@ -93,7 +93,7 @@ impl Trusted {
         issuer: &Issuer,
         config: &Config,
         providers: Providers<'_>,
-    ) -> Result<Trusted, KeyError> {
+    ) -> Result<TrustedIssuer, KeyError> {
         let (origin, keys) = match &issuer.jwks_url {
             None => TokenOrigin::of_files(issuer)?,
             Some(url) => {
@@ -103,7 +103,7 @@ impl Trusted {
                 (TokenOrigin::Url(Box::new(published)), keys)
             }
         };
-        Ok(Trusted {
+        Ok(TrustedIssuer {
             issuer: issuer.issuer.clone(),
             lifetime_max: Some(issuer.lifetime_max),
             validations: validations(&issuer.issuer, &issuer.audience, &issuer.algorithms),
@@ -202,7 +202,7 @@ impl Trusted {
             TokenOrigin::Files(source) => source.clone(),
         };
         let (issuer, keys) = (self.issuer.clone(), Arc::clone(&self.keys));
-        let look = move || Trusted::reload(&issuer, &source, &keys);
+        let look = move || TrustedIssuer::reload(&issuer, &source, &keys);
         let files = format!("token keys of {}", self.issuer);
         reread(&files, |result| reloads(&self.issuer, result), look).await;
     }
@@ -263,10 +263,10 @@ impl SignedTokens {
         }
         let issuers = match config.issuers.is_empty() {
             true if config.remote.is_on() => Vec::new(),
-            true => vec![Trusted::of_key_file(config)?],
+            true => vec![TrustedIssuer::of_key_file(config)?],
             false => {
                 let issuers = config.issuers.iter();
-                let issuers = issuers.map(|issuer| Trusted::of(issuer, config, providers));
+                let issuers = issuers.map(|issuer| TrustedIssuer::of(issuer, config, providers));
                 issuers.collect::<Result<_, _>>()?
             }
         };
@@ -297,8 +297,8 @@ impl SignedTokens {
     /// Reads all files once, as [`SignedTokens::keep`] does.
     #[cfg(test)]
     pub(super) fn reload(&self) -> Vec<Result<Reload, KeyError>> {
-        let reload = |it: &Trusted| match &it.origin {
-            TokenOrigin::Files(source) => Trusted::reload(&it.issuer, source, &it.keys),
+        let reload = |it: &TrustedIssuer| match &it.origin {
+            TokenOrigin::Files(source) => TrustedIssuer::reload(&it.issuer, source, &it.keys),
             TokenOrigin::Url(_) => Ok(Reload::Unchanged),
         };
         self.issuers.iter().map(reload).collect()
@@ -312,11 +312,11 @@ impl SignedTokens {
 
     fn prove_by(
         &self,
-        trusted: &Trusted,
+        trusted: &TrustedIssuer,
         token: &str,
         now: Timestamp,
     ) -> Result<Principal, Refusal> {
-        let proven: Proven = trusted.open_token(token)?;
+        let proven: TokenClaims = trusted.open_token(token)?;
         let user = proven
             .sub
             .parse()
@@ -333,14 +333,14 @@ impl SignedTokens {
 
     /// True for a token that claims to be of one of these issuers.
     pub(super) fn knows(&self, token: &str) -> bool {
-        let claimed = insecure_decode_claims::<Claimed>(token).ok();
+        let claimed = insecure_decode_claims::<IssuerClaim>(token).ok();
         let issuer = claimed.and_then(|claimed| claimed.iss);
         issuer.is_some_and(|issuer| self.issuers.iter().any(|known| known.issuer == issuer))
     }
 
     /// Finds the issuer by an unproved claim, which only chooses among those that are trusted
     /// anyway.
-    fn issuer_of(&self, token: &str) -> Result<&Trusted, Refusal> {
+    fn issuer_of(&self, token: &str) -> Result<&TrustedIssuer, Refusal> {
         let issuer = claimed_issuer(token, self.token_bytes_max)?;
         let mut issuers = self.issuers.iter();
         let trusted = issuers.find(|trusted| trusted.issuer == issuer);
@@ -364,7 +364,7 @@ impl Authenticator for SignedTokens {
 
 /// The claim that chooses an issuer.
 #[derive(Deserialize)]
-struct Claimed {
+struct IssuerClaim {
     iss: Option<String>,
 }
 
@@ -382,7 +382,7 @@ pub(super) fn check_size(token: &str, bytes_max: usize) -> Result<(), Refusal> {
 /// Issuer by an unproved claim.
 pub(super) fn claimed_issuer(token: &str, bytes_max: usize) -> Result<String, Refusal> {
     check_size(token, bytes_max)?;
-    let claimed: Claimed = insecure_decode_claims(token)
+    let claimed: IssuerClaim = insecure_decode_claims(token)
         .map_err(|error| unauthenticated(what_is_wrong(error.kind())))?;
     claimed.iss.ok_or_else(|| unauthenticated(LACKS_A_CLAIM))
 }
@@ -427,7 +427,7 @@ impl Times {
 
 /// Claims of a proven token. The audience and the issuer were checked with the signature.
 #[derive(Deserialize)]
-struct Proven {
+struct TokenClaims {
     sub: String,
     #[serde(flatten)]
     times: Times,

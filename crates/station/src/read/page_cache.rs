@@ -70,7 +70,7 @@ pub(crate) struct PageCache {
 }
 
 /// Answers that are not cached.
-enum Unkept {
+enum UncachedAnswer {
     Refused(Refusal),
     /// Some of its places could not be read, or not at once.
     Short(Page),
@@ -102,14 +102,14 @@ impl PageCache {
             let reads = AtomicBool::new(false);
             let keep = async {
                 reads.store(true, Ordering::Relaxed);
-                let page = read().await.map_err(Unkept::Refused)?;
+                let page = read().await.map_err(UncachedAnswer::Refused)?;
                 // A message seen at another place for a moment must not be served for minutes.
                 let begins =
                     page.first().map(|placed| placed.position.seq) == Some(key.part.begin());
                 let (found, page) = (page.len(), self.fitted(page));
                 match begins && (found == key.part.count() || page.len() < found) {
                     true => Ok(Page::from(page)),
-                    false => Err(Unkept::Short(page.into())),
+                    false => Err(UncachedAnswer::Short(page.into())),
                 }
             };
             // Boxed, as the read is large and most pages are cached.
@@ -123,10 +123,10 @@ impl PageCache {
                 }
                 Err(unkept) => match &*unkept {
                     // Another reader's rate was used up: one of those who waited for it reads next.
-                    Unkept::Refused(refusal)
+                    UncachedAnswer::Refused(refusal)
                         if refusal.code == Code::RateLimited && !reads.load(Ordering::Relaxed) => {}
-                    Unkept::Refused(refusal) => return Err(refusal.clone()),
-                    Unkept::Short(page) => return Ok(page.clone()),
+                    UncachedAnswer::Refused(refusal) => return Err(refusal.clone()),
+                    UncachedAnswer::Short(page) => return Ok(page.clone()),
                 },
             }
         }

@@ -40,7 +40,7 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::auth::{Claims, Signer};
-use crate::{Config, Running, start};
+use crate::{Config, StationHandle, start};
 
 pub(super) const BEGIN: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 
@@ -59,7 +59,7 @@ pub(super) struct World {
     lost_mailboxes: Mutex<Vec<i64>>,
     pub(super) boat: Arc<Noting>,
     pub(super) life: BoatLife,
-    pub(super) running: Running,
+    pub(super) running: StationHandle,
     pub(super) shutdown: CancellationToken,
     pub(super) engine: Engine,
     pub(super) registry: Arc<EmbeddedRegistry>,

@@ -24,9 +24,9 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    pub(super) fn new(then: Option<OnDurable>) -> (Waiter, Committed) {
+    pub(super) fn new(then: Option<OnDurable>) -> (Waiter, CommitFuture) {
         let (answer, receiver) = oneshot::channel();
-        (Waiter { answer, then }, Committed::Waiting(receiver))
+        (Waiter { answer, then }, CommitFuture::Waiting(receiver))
     }
 
     pub(super) fn tell(self, outcome: &Result<(), CommitFailure>) {
@@ -46,28 +46,28 @@ pub(super) struct CommitGroup {
 }
 
 /// Resolves when the fsync is done.
-pub(super) enum Committed {
+pub(super) enum CommitFuture {
     Now(Option<Result<()>>),
     Waiting(oneshot::Receiver<Result<(), CommitFailure>>),
 }
 
-impl Committed {
-    pub(super) fn now(outcome: Result<()>) -> Committed {
-        Committed::Now(Some(outcome))
+impl CommitFuture {
+    pub(super) fn now(outcome: Result<()>) -> CommitFuture {
+        CommitFuture::Now(Some(outcome))
     }
 }
 
-impl Future for Committed {
+impl Future for CommitFuture {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         match self.get_mut() {
-            Committed::Now(outcome) => Poll::Ready(
+            CommitFuture::Now(outcome) => Poll::Ready(
                 outcome
                     .take()
                     .unwrap_or_else(|| Err(refused(&"polled after its end".into()))),
             ),
-            Committed::Waiting(receiver) => {
+            CommitFuture::Waiting(receiver) => {
                 Pin::new(receiver).poll(context).map(|told| match told {
                     Ok(outcome) => outcome.map_err(|why| refused(&why)),
                     Err(_) => Err(refused(&"the store was closed".into())),

@@ -11,7 +11,7 @@ use fjall::config::{BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use parking_lot::{Condvar, Mutex};
 
-use super::commit::{CommitFailure, CommitGroup, Committed, Waiter, refused};
+use super::commit::{CommitFailure, CommitGroup, CommitFuture, Waiter, refused};
 use super::journal::Journal;
 use super::{
     Bounds, EngineOptions, KeyValue, MAX_PENDING_BYTES, OnDurable, SEAM, ScanOrder, Table,
@@ -30,11 +30,11 @@ const WORKERS: usize = 1;
 const L0_TABLES: u8 = 8;
 
 pub(super) struct Disk {
-    shared: Arc<Shared>,
+    shared: Arc<DiskState>,
     syncer: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct DiskState {
     database: Database,
     /// In the order of [`Table::ALL`].
     tables: Vec<Keyspace>,
@@ -43,14 +43,14 @@ struct Shared {
     /// when it joins the group, under the group's lock.
     marks: AtomicU64,
     durable: AtomicU64,
-    group: Mutex<Gathering>,
+    group: Mutex<GatherState>,
     work: Condvar,
     poisoned: Mutex<Option<CommitFailure>>,
     fail_syncs: AtomicBool,
 }
 
 #[derive(Default)]
-struct Gathering {
+struct GatherState {
     group: CommitGroup,
     closing: bool,
 }
@@ -68,7 +68,7 @@ impl Disk {
             .map(|table| database.keyspace(table.name(), || layout(*table, options)))
             .collect::<fjall::Result<Vec<_>>>()
             .map_err(|error| open_error(dir, error))?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(DiskState {
             database,
             tables,
             fsync: options.fsync,
@@ -101,22 +101,22 @@ impl Disk {
         Ok(WriteMark(shared.marks.fetch_add(1, Ordering::AcqRel) + 1))
     }
 
-    pub(super) fn durable(&self, mark: WriteMark) -> Committed {
+    pub(super) fn durable(&self, mark: WriteMark) -> CommitFuture {
         let shared = &self.shared;
         if !shared.fsync || shared.durable.load(Ordering::Acquire) >= mark.0 {
-            return Committed::now(Ok(()));
+            return CommitFuture::now(Ok(()));
         }
         match self.join(WriteBatch::new(), None) {
             Ok(committed) => committed,
-            Err(error) => Committed::now(Err(error)),
+            Err(error) => CommitFuture::now(Err(error)),
         }
     }
 
-    pub(super) fn commit(&self, batch: WriteBatch, then: Option<OnDurable>) -> Result<Committed> {
+    pub(super) fn commit(&self, batch: WriteBatch, then: Option<OnDurable>) -> Result<CommitFuture> {
         self.join(batch, then)
     }
 
-    fn join(&self, batch: WriteBatch, then: Option<OnDurable>) -> Result<Committed> {
+    fn join(&self, batch: WriteBatch, then: Option<OnDurable>) -> Result<CommitFuture> {
         let shared = &self.shared;
         let mut gathering = shared.group.lock();
         shared.check_usable()?;
@@ -199,7 +199,7 @@ impl Drop for Disk {
     }
 }
 
-impl Shared {
+impl DiskState {
     fn table(&self, table: Table) -> &Keyspace {
         &self.tables[table as usize]
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use parking_lot::RwLock;
 
-use super::commit::{CommitFailure, Committed, Waiter, refused};
+use super::commit::{CommitFailure, CommitFuture, Waiter, refused};
 use super::{Bounds, KeyChange, KeyValue, OnDurable, ScanOrder, Table, WriteBatch, WriteMark};
 use crate::Result;
 
@@ -54,10 +54,10 @@ impl Memory {
         self.0.write().apply(batch)
     }
 
-    pub(super) fn durable(&self, mark: WriteMark) -> Committed {
+    pub(super) fn durable(&self, mark: WriteMark) -> CommitFuture {
         let mut state = self.0.write();
         if state.durable >= mark.0 {
-            return Committed::now(Ok(()));
+            return CommitFuture::now(Ok(()));
         }
         let (waiter, committed) = Waiter::new(None);
         state.waiters.push(waiter);
@@ -67,7 +67,7 @@ impl Memory {
         committed
     }
 
-    pub(super) fn commit(&self, batch: WriteBatch, then: Option<OnDurable>) -> Result<Committed> {
+    pub(super) fn commit(&self, batch: WriteBatch, then: Option<OnDurable>) -> Result<CommitFuture> {
         let mut state = self.0.write();
         state.apply(batch)?;
         let (waiter, committed) = Waiter::new(then);

@@ -96,7 +96,7 @@ impl Login<'_> {
 }
 
 /// Outcome of a login.
-pub(super) enum Connected {
+pub(super) enum LoginOutcome {
     Registered(ConnectAnswer),
     /// The platform is at its capacity, with sessions of these lives; some may have ended.
     Full {
@@ -105,21 +105,21 @@ pub(super) enum Connected {
 }
 
 /// Reads the answer to a login. Leaves out sessions of denied lives, which nobody needs to kick.
-pub(super) fn connected(told: Value, request: &ConnectRequest) -> Result<Connected, Failure> {
+pub(super) fn connected(told: Value, request: &ConnectRequest) -> Result<LoginOutcome, Failure> {
     let [login, marker, mail_waits, displaced, replaced] = reply::items(told)?;
     if reply::text(login.clone())? == FULL {
         let held = session::read_all(displaced)?.into_iter();
         let lives: BTreeSet<BoatLife> = held.map(|entry| entry.life).collect();
         let (denied, living) = (lives.into_iter()).partition(|life| request.denied.contains(life));
         let met = Lives { denied, living };
-        return Ok(Connected::Full { met });
+        return Ok(LoginOutcome::Full { met });
     }
     let keys = |told| -> Result<Vec<SessionKey>, Failure> {
         let ended = session::living(session::read_all(told)?, &request.denied);
         let key = |entry: SessionEntry| entry.into_key(request.user);
         Ok(ended.into_iter().map(key).collect())
     };
-    Ok(Connected::Registered(ConnectAnswer {
+    Ok(LoginOutcome::Registered(ConnectAnswer {
         login: reply::number(login)?,
         displaced: keys(displaced)?,
         replaced: keys(replaced)?,

@@ -62,20 +62,20 @@ pub(super) fn call(
 }
 
 /// Answer to a request, with the messages dropped per platform.
-pub(super) struct Routed {
+pub(super) struct RouteReply {
     /// Lists all sessions found, including those of denied lives that the call did not name.
     pub(super) answer: RouteAnswer,
     dropped: Vec<(Platform, u32)>,
 }
 
-pub(super) fn answer(told: Value) -> Result<Routed, Failure> {
+pub(super) fn answer(told: Value) -> Result<RouteReply, Failure> {
     let [live, stored, acknowledged, dropped] = reply::items(told)?;
     let stored = platforms(stored)?;
     let count = |told| Ok(u32::try_from(reply::integer(told)?).unwrap_or(u32::MAX));
     let counts: Vec<u32> = (reply::list(dropped)?.into_iter())
         .map(count)
         .collect::<Result<_, Failure>>()?;
-    Ok(Routed {
+    Ok(RouteReply {
         dropped: stored.iter().copied().zip(counts.iter().copied()).collect(),
         answer: RouteAnswer {
             live: session::read_all(live)?,
@@ -86,10 +86,10 @@ pub(super) fn answer(told: Value) -> Result<Routed, Failure> {
     })
 }
 
-impl Routed {
+impl RouteReply {
     /// Merges the answer to an earlier attempt: its drops count, but the message itself is not
     /// counted twice.
-    pub(super) fn after(mut self, earlier: Routed) -> Routed {
+    pub(super) fn after(mut self, earlier: RouteReply) -> RouteReply {
         for (platform, before) in earlier.dropped {
             match self.dropped.iter_mut().find(|(p, _)| *p == platform) {
                 Some((_, dropped)) => *dropped = before.max(*dropped),

@@ -35,7 +35,7 @@ use protocol::{GroupId, MessageId, SendId, Seq, UserId};
 
 use self::deletions::Deletions;
 use self::key::{Group, Member};
-use self::own::Own;
+use self::own::OwnMessages;
 use self::row::{NewRow, StoredRow};
 use crate::Result;
 use crate::messages::owners::GroupMessage;
@@ -46,7 +46,7 @@ pub(super) struct GroupTables {
     rows: Rows<StoredRow>,
     deletions: Deletions,
     positions: Positions<Group>,
-    own: Own,
+    own: OwnMessages,
     sends: Sends,
 }
 
@@ -66,7 +66,7 @@ impl GroupTables {
             rows: Rows::new(),
             deletions: Deletions::new(),
             positions: Positions::new(),
-            own: Own::new(),
+            own: OwnMessages::new(),
             sends: Sends::new("gchat_send", "uid", "gid"),
         }
     }

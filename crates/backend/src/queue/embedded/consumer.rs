@@ -10,12 +10,12 @@ use tokio::time::{Instant, sleep_until};
 
 use super::super::{Consumer, Partition, Polled, Record};
 use super::group::{GroupNews, MemberId};
-use super::{GroupState, Reader, SEAM, Shared, log};
+use super::{GroupState, Reader, SEAM, EmbeddedState, log};
 use crate::embedded::{Table, WriteBatch};
 use crate::{Error, Result};
 
 pub(super) struct EmbeddedConsumer {
-    shared: Arc<Shared>,
+    shared: Arc<EmbeddedState>,
     group: Arc<Mutex<GroupState>>,
     member: MemberId,
     wake: Arc<Notify>,
@@ -30,23 +30,23 @@ struct Position {
 }
 
 /// A poll in progress; may be dropped at any time.
-struct Polling {
+struct PollGuard {
     group: Arc<Mutex<GroupState>>,
     member: MemberId,
 }
 
-impl Polling {
-    fn begin(group: Arc<Mutex<GroupState>>, member: MemberId, now: Instant) -> Polling {
+impl PollGuard {
+    fn begin(group: Arc<Mutex<GroupState>>, member: MemberId, now: Instant) -> PollGuard {
         let mut state = group.lock();
         state.group.expire(now);
         state.group.poll_begins(member, now);
         state.group.give_up_told(member, now);
         drop(state);
-        Polling { group, member }
+        PollGuard { group, member }
     }
 }
 
-impl Drop for Polling {
+impl Drop for PollGuard {
     fn drop(&mut self) {
         let mut state = self.group.lock();
         state.group.poll_ends(self.member, Instant::now());
@@ -55,7 +55,7 @@ impl Drop for Polling {
 
 impl EmbeddedConsumer {
     pub(super) fn join(
-        shared: Arc<Shared>,
+        shared: Arc<EmbeddedState>,
         group: &str,
         topic: Topic,
         member: MemberId,
@@ -153,7 +153,7 @@ impl EmbeddedConsumer {
 impl Consumer for EmbeddedConsumer {
     async fn poll(&mut self, max: usize) -> Result<Polled> {
         let mut now = Instant::now();
-        let _polling = Polling::begin(self.group.clone(), self.member, now);
+        let _polling = PollGuard::begin(self.group.clone(), self.member, now);
         loop {
             let (news, expiry) = self.news(now)?;
             if let Some(polled) = news {

@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use self::assignments::{Assignments, PartitionFlow};
 use self::rebalance::{AssignmentChange, Rebalances, carry_out, is_misplaced, truncated_at};
-use self::requests::{Due, Misplaced, Search, Starts, Truncations};
+use self::requests::{Due, OffsetGap, Search, Starts, Truncations};
 use super::config::KafkaConfig;
 use super::layout::Layout;
 use super::renewal::Renewals;
@@ -88,7 +88,7 @@ pub(super) struct KafkaConsumer {
     /// Set when librdkafka reported a partition during another search, which may have missed it.
     /// librdkafka reports each partition once and then stops reading it.
     search_again: bool,
-    misplaced: Vec<Misplaced>,
+    misplaced: Vec<OffsetGap>,
     /// Findings of librdkafka about logs that lost their tails.
     truncations: Truncations,
     remind_at: Option<Instant>,
@@ -489,7 +489,7 @@ impl KafkaConsumer {
             let why = format!("{stopped:?} were missing for a moment. {STOPPED}");
             return Err(Error::unavailable(SEAM, why));
         }
-        let places: Vec<String> = self.misplaced.iter().map(Misplaced::to_string).collect();
+        let places: Vec<String> = self.misplaced.iter().map(OffsetGap::to_string).collect();
         let is_truncated = self.misplaced.iter().any(|at| at.truncated);
         let remedy = if is_truncated { TRUNCATED } else { GONE };
         Err(Error::corrupt(

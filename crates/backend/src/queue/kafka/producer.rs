@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use self::batch::{PendingAnswers, RecordAnswers};
 use self::generation::{Generation, SendState, failed_before};
-use self::lane::{Carrying, Gathered, Lane};
+use self::lane::{LaneGuard, LaneBatch, Lane};
 use super::config::KafkaConfig;
 use super::layout::Layout;
 use super::renewal::Renewals;
@@ -40,11 +40,11 @@ const GRACE: Duration = Duration::from_secs(1);
 const REPLACE_PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) struct KafkaProducer {
-    shared: Arc<Shared>,
+    shared: Arc<ProducerState>,
     watching: AbortHandle,
 }
 
-struct Shared {
+struct ProducerState {
     config: Arc<KafkaConfig>,
     layout: Arc<Layout>,
     current: watch::Sender<Arc<Generation>>,
@@ -62,7 +62,7 @@ impl KafkaProducer {
         renewals: Renewals,
     ) -> Result<KafkaProducer> {
         let first = start_generation(&config).await?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProducerState {
             config,
             layout,
             current: watch::Sender::new(first),
@@ -99,9 +99,9 @@ impl Producer for KafkaProducer {
     }
 }
 
-impl Shared {
+impl ProducerState {
     /// Publishes a batch gathered for one partition.
-    async fn publish(&self, gathered: &Gathered) -> Vec<Result<u64>> {
+    async fn publish(&self, gathered: &LaneBatch) -> Vec<Result<u64>> {
         let records = &gathered.records;
         let bytes_max = self.config.record_bytes_max;
         let refused = records.iter().map(|record| {
@@ -135,7 +135,7 @@ impl Shared {
     /// waits for any of them.
     async fn hand_over(
         &self,
-        gathered: &Gathered,
+        gathered: &LaneBatch,
         answers: &mut RecordAnswers,
     ) -> Option<PendingAnswers> {
         let records = &gathered.records;
@@ -228,7 +228,7 @@ impl Shared {
 }
 
 /// Publishes records of one partition together with others waiting for it.
-async fn publish(shared: &Arc<Shared>, records: Vec<NewRecord>) -> Vec<Result<u64>> {
+async fn publish(shared: &Arc<ProducerState>, records: Vec<NewRecord>) -> Vec<Result<u64>> {
     let Some(partition) = records.first().map(|record| record.partition) else {
         return Vec::new();
     };
@@ -242,7 +242,7 @@ async fn publish(shared: &Arc<Shared>, records: Vec<NewRecord>) -> Vec<Result<u6
     answers.await.unwrap_or_default()
 }
 
-async fn carry(shared: Arc<Shared>, mut carrying: Carrying) {
+async fn carry(shared: Arc<ProducerState>, mut carrying: LaneGuard) {
     let bytes_max = shared.config.record_bytes_max;
     let patience = shared.config.producer.publish_timeout;
     while let Some(gathered) = carrying.next(bytes_max, patience) {
@@ -287,7 +287,7 @@ async fn start_generation(config: &Arc<KafkaConfig>) -> Result<Arc<Generation>> 
 }
 
 /// Replaces the generation when it breaks, a record waits too long, or credentials are new.
-async fn watch_over(shared: Weak<Shared>, renewals: Renewals) {
+async fn watch_over(shared: Weak<ProducerState>, renewals: Renewals) {
     // Number of the credentials that the generation uses, or of older ones.
     let mut renewal = *renewals.borrow();
     let Some(patience) = shared

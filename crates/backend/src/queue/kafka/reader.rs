@@ -39,12 +39,12 @@ const IDLE: Duration = Duration::from_secs(60);
 
 /// Pool of clients for questions and reads.
 pub(super) struct Readers {
-    shared: Arc<Shared>,
+    shared: Arc<ReaderState>,
     turns: Arc<Semaphore>,
     sweeping: AbortHandle,
 }
 
-struct Shared {
+struct ReaderState {
     config: Arc<KafkaConfig>,
     layout: Arc<Layout>,
     idle: Mutex<Vec<Idle>>,
@@ -65,7 +65,7 @@ impl Readers {
         layout: Arc<Layout>,
         renewals: Renewals,
     ) -> Readers {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ReaderState {
             config,
             layout,
             idle: Mutex::default(),
@@ -164,7 +164,7 @@ impl Drop for Readers {
     }
 }
 
-impl Shared {
+impl ReaderState {
     fn client(&self, group: &str) -> Result<Client> {
         let renewal = *self.renewals.borrow();
         let mut idle = self.idle.lock();
@@ -200,7 +200,7 @@ impl Shared {
     }
 }
 
-async fn sweep(shared: Weak<Shared>) {
+async fn sweep(shared: Weak<ReaderState>) {
     loop {
         sleep(IDLE / 2).await;
         let Some(shared) = shared.upgrade() else {

@@ -35,9 +35,9 @@ pub(crate) trait Key: SerializeRow + Copy + Ord + Hash + Send + Sync {
 }
 
 /// A key and the values after it, as the values of a statement.
-pub(crate) struct Keyed<K, V>(pub(crate) K, pub(crate) V);
+pub(crate) struct KeyedValues<K, V>(pub(crate) K, pub(crate) V);
 
-impl<K: Key, V: SerializeRow> SerializeRow for Keyed<K, V> {
+impl<K: Key, V: SerializeRow> SerializeRow for KeyedValues<K, V> {
     fn serialize(
         &self,
         ctx: &RowSerializationContext<'_>,

@@ -21,10 +21,10 @@ pub(crate) mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(crate) use self::key::{Key, Keyed};
+pub(crate) use self::key::{Key, KeyedValues};
 pub(crate) use self::position_entries::{Entries, PositionEntries, PositionEntry};
 pub(crate) use self::positions::Positions;
-pub(crate) use self::rows::{Rows, Stored, by_ids, select};
+pub(crate) use self::rows::{Rows, ScyllaRow, by_ids, select};
 pub(crate) use self::sends::{Sends, StoredSend};
 pub(crate) use self::windows::Owner;
 

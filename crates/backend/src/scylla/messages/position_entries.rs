@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Key, Keyed};
+use super::{Key, KeyedValues};
 use crate::Result;
 use crate::scylla::{SeamCql, Statement, WrittenCache};
 
@@ -80,7 +80,7 @@ impl<K: Key> Entries<K> {
             self.open(cql, key, together[0].0).await?;
             let writes = together
                 .iter()
-                .map(|&entry| (&self.insert, Keyed(key, entry)));
+                .map(|&entry| (&self.insert, KeyedValues(key, entry)));
             cql.write_together(writes.collect()).await?;
         }
         Ok(())
@@ -88,7 +88,7 @@ impl<K: Key> Entries<K> {
 
     async fn open(&self, cql: &SeamCql, key: K, block: i64) -> Result<()> {
         if !self.known.has(&(key, block)) {
-            cql.write(&self.insert_block, Keyed(key, (block,))).await?;
+            cql.write(&self.insert_block, KeyedValues(key, (block,))).await?;
             self.known.add((key, block));
         }
         Ok(())

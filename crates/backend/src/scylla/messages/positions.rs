@@ -7,7 +7,7 @@ use protocol::frame::HistoryRange;
 use protocol::history::Order;
 use protocol::{MessageId, Seq};
 
-use super::{Entries, Key, Keyed, PositionEntries, by_partition, columns};
+use super::{Entries, Key, KeyedValues, PositionEntries, by_partition, columns};
 use crate::scylla::{SeamCql, Statement, write_time};
 use crate::{Error, Result};
 
@@ -59,7 +59,7 @@ impl<K: Key + Display> Positions<K> {
         let questions = by_partition(asked.map(|&(key, seq)| ((key, K::block_of(seq)), seq)))
             .into_iter()
             .map(|((key, block), seqs)| async move {
-                let found = cql.rows(&self.by_seqs, Keyed(key, (block, seqs))).await?;
+                let found = cql.rows(&self.by_seqs, KeyedValues(key, (block, seqs))).await?;
                 let found = found.into_iter();
                 Ok(found.map(move |(seq, id): (i64, i64)| ((key, seq), id)))
             });
@@ -201,18 +201,18 @@ impl<K: Key + Display> Positions<K> {
             Order::Backward => &self.downward,
         };
         let limit = limit.min(1 << K::BLOCK_BITS) as i32;
-        let values = Keyed(key, (K::block_of(bound), bound, limit));
+        let values = KeyedValues(key, (K::block_of(bound), bound, limit));
         cql.rows(statement, values).await
     }
 
     async fn goes_on_after(&self, cql: &SeamCql, key: K, seq: i64) -> Result<bool> {
-        let values = Keyed(key, (K::block_of(seq),));
+        let values = KeyedValues(key, (K::block_of(seq),));
         let later: Vec<(i64,)> = cql.rows(&self.later_block, values).await?;
         Ok(!later.is_empty())
     }
 
     async fn newest_block(&self, cql: &SeamCql, key: K, most: i64) -> Result<Option<i64>> {
-        let values = Keyed(key, (most,));
+        let values = KeyedValues(key, (most,));
         let newest: Vec<(i64,)> = cql.rows(&self.newest_block, values).await?;
         Ok(newest.first().map(|(block,)| *block))
     }

@@ -19,7 +19,7 @@ use crate::{Error, Result};
 const PAGE_MAX: usize = 128;
 
 /// Row as read. All columns but the id are missing if only a register was written so far.
-pub(crate) trait Stored: for<'frame, 'metadata> Decode<'frame, 'metadata> + Send {
+pub(crate) trait ScyllaRow: for<'frame, 'metadata> Decode<'frame, 'metadata> + Send {
     type Owner: Owner;
 
     /// Columns to be read.
@@ -36,7 +36,7 @@ pub(crate) trait Stored: for<'frame, 'metadata> Decode<'frame, 'metadata> + Send
 }
 
 /// Rows of one table, and their windows.
-pub(crate) struct Rows<R: Stored> {
+pub(crate) struct Rows<R: ScyllaRow> {
     windows: Windows<R::Owner>,
     insert: Statement,
     by_ids: Statement,
@@ -44,7 +44,7 @@ pub(crate) struct Rows<R: Stored> {
     downward: Statement,
 }
 
-impl<R: Stored> Rows<R> {
+impl<R: ScyllaRow> Rows<R> {
     pub(crate) fn new() -> Rows<R> {
         let within = |order: &str| {
             let which = format!("id >= ? AND id <= ? ORDER BY id {order}");
@@ -178,7 +178,7 @@ pub(crate) fn select<O: Owner>(columns: &str, which: &str) -> Statement {
 }
 
 /// `None` for a row that was never written, `Corrupt` for one that makes no sense.
-fn decoded<R: Stored>(cql: &SeamCql, owner: R::Owner, row: R) -> Result<Option<MessageRow>> {
+fn decoded<R: ScyllaRow>(cql: &SeamCql, owner: R::Owner, row: R) -> Result<Option<MessageRow>> {
     if !row.was_written() {
         return Ok(None);
     }

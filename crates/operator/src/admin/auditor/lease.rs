@@ -16,7 +16,7 @@ use crate::admin::log::{Log, Turn};
 /// Another process has moved the head: this one's copy of it is stale.
 #[derive(Debug, Error)]
 #[error("another process closes minutes now")]
-pub(super) struct Overtaken;
+pub(super) struct LeaseLoss;
 
 pub(in crate::admin) struct Term {
     store: Arc<dyn AuditStore>,
@@ -55,7 +55,7 @@ impl Term {
     /// Moves the head on.
     ///
     /// # Errors
-    /// `Overtaken`, or a store that does not answer; either way this term is over.
+    /// `LeaseLoss`, or a store that does not answer; either way this term is over.
     pub(super) async fn advance(&mut self, change: impl FnOnce(&mut ChainHead)) -> Result<()> {
         let mut next = self.head.clone();
         change(&mut next);
@@ -63,7 +63,7 @@ impl Term {
         next.worker = self.worker;
         next.at = self.clock.now();
         if !self.store.advance(&next).await? {
-            return Err(Overtaken.into());
+            return Err(LeaseLoss.into());
         }
         self.head = next;
         Ok(())

@@ -714,7 +714,7 @@ async fn a_chain_that_was_made_anew_does_not_match_the_log() {
         epoch: closed.epoch,
         stretches: closed.stretches.clone(),
     };
-    let forged = Closed::after(head.start, reading, closed.then);
+    let forged = ClosedMinute::after(head.start, reading, closed.then);
     head.turn += 1;
     head.last = Some(forged.clone());
     assert!(world.store.advance(&head).await.expect("answers"));

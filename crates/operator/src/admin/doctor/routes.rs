@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::{Checkup, Doctor, ProcessClock, RepairReport, UserReport};
 use crate::admin::api::{Answer, failed};
 use crate::admin::operators::Operator;
-use crate::admin::refusal::Refused;
+use crate::admin::refusal::DeskRefusal;
 
 /// Longest wait of an examination for the one before it.
 const TURN_WAIT: Duration = Duration::from_secs(5);
@@ -60,28 +60,28 @@ pub(in crate::admin) async fn repair(
 }
 
 impl Doctor {
-    async fn turn(&self) -> Result<SemaphorePermit<'_>, Refused> {
+    async fn turn(&self) -> Result<SemaphorePermit<'_>, DeskRefusal> {
         match timeout(TURN_WAIT, self.room.acquire()).await {
             Ok(Ok(permit)) => Ok(permit),
             Ok(Err(_)) | Err(_) => {
                 let text = "another examination goes on: ask again in a moment";
-                Err(Refused::new(StatusCode::TOO_MANY_REQUESTS, text))
+                Err(DeskRefusal::new(StatusCode::TOO_MANY_REQUESTS, text))
             }
         }
     }
 }
 
-fn user_of(text: &str) -> Result<UserId, Refused> {
+fn user_of(text: &str) -> Result<UserId, DeskRefusal> {
     let user = text.parse();
     user.map_err(|error: String| {
         let text = format!("{text:?} is no user: {error}");
-        Refused::new(StatusCode::BAD_REQUEST, text)
+        DeskRefusal::new(StatusCode::BAD_REQUEST, text)
     })
 }
 
-fn elsewhere() -> Refused {
+fn elsewhere() -> DeskRefusal {
     let text = "this service does not see the stores: ask the admin port of a station or a carrier";
-    Refused::new(StatusCode::NOT_FOUND, text)
+    DeskRefusal::new(StatusCode::NOT_FOUND, text)
 }
 
 #[cfg(test)]

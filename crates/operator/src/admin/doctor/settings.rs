@@ -6,7 +6,7 @@ use super::Doctor;
 #[cfg(feature = "cluster")]
 use super::Stores;
 use crate::doctor::{
-    AdminPort, Auditing, DeskCertificate, Finding, ServiceIdentity, SessionTickets, TokenKey,
+    AdminPort, AuditState, DeskCertificate, Finding, ServiceIdentity, SessionTickets, TokenKey,
 };
 #[cfg(feature = "cluster")]
 use crate::doctor::{Copies, Link};
@@ -44,7 +44,7 @@ impl Doctor {
         }
         if self.parts.access.whole.is_some() {
             let continuous = settings.audit.continuous;
-            findings.push(Auditing { continuous }.finding());
+            findings.push(AuditState { continuous }.finding());
         }
         #[cfg(feature = "cluster")]
         if self.parts.stores == Stores::Real && self.parts.access.queue.is_some() {

@@ -18,7 +18,7 @@ const LOOKS: usize = 3;
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// A user as of the last look, and the differences that every look found.
-pub(super) struct Examined {
+pub(super) struct ExaminedUser {
     chart: UserSnapshot,
     extent: Extent,
     pub(super) differences: Vec<Difference>,
@@ -43,7 +43,7 @@ impl Doctor {
 }
 
 /// Looks until no difference is left, `LOOKS` times at most.
-pub(super) async fn examined(backends: &Backends, user: UserId) -> Examined {
+pub(super) async fn examined(backends: &Backends, user: UserId) -> ExaminedUser {
     let (mut chart_now, mut extent) = chart(backends, user).await;
     let mut differences = chart_now.differences();
     for _ in 1..LOOKS {
@@ -54,14 +54,14 @@ pub(super) async fn examined(backends: &Backends, user: UserId) -> Examined {
         (chart_now, extent) = chart(backends, user).await;
         differences = lasting(chart_now.differences(), &differences);
     }
-    Examined {
+    ExaminedUser {
         chart: chart_now,
         extent,
         differences,
     }
 }
 
-impl Examined {
+impl ExaminedUser {
     pub(super) fn report(self) -> UserReport {
         let (verdict, differences) = told(&self.extent.unread, &self.differences);
         let mails = self.chart.mail.iter();

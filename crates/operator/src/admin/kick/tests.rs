@@ -121,7 +121,7 @@ impl World {
         )
     }
 
-    async fn kicked(&self, question: KickQuestion) -> Result<KickAnswer, Refused> {
+    async fn kicked(&self, question: KickQuestion) -> Result<KickAnswer, DeskRefusal> {
         self.kick(bob(), "7", question).await.map(|Json(it)| it)
     }
 

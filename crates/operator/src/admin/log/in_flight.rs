@@ -22,7 +22,7 @@ use super::{PAGE, PAGES, Turn, partition_of_messages};
 
 /// Rest of a minute's stretch in one partition that carriers have not committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::admin) struct Left {
+pub(in crate::admin) struct MinuteRest {
     pub(in crate::admin) offsets: Range<u64>,
     /// True if the log has every record of the stretch, and carriers have committed none: all
     /// messages that the minute counted there are in flight, without a further look.
@@ -56,7 +56,7 @@ impl<'a> CarriedScan<'a> {
 
     /// Searches topic `message` only within these ranges of several minutes, and retry topics
     /// whole.
-    pub(in crate::admin) fn within(of: &'a [MessageId], left: &[Vec<Left>]) -> CarriedScan<'a> {
+    pub(in crate::admin) fn within(of: &'a [MessageId], left: &[Vec<MinuteRest>]) -> CarriedScan<'a> {
         CarriedScan {
             of,
             carried: InFlight::default(),
@@ -106,7 +106,7 @@ impl<'a> CarriedScan<'a> {
 
 /// Merges the ranges of several minutes, so that each record is read once. Stretches overlap:
 /// records of a minute arrive while the minute before it is still read, too.
-fn parts(left: &[Vec<Left>]) -> Vec<(Partition, Range<u64>)> {
+fn parts(left: &[Vec<MinuteRest>]) -> Vec<(Partition, Range<u64>)> {
     let partitions = left.iter().map(Vec::len).max().unwrap_or(0);
     let mut parts: Vec<(Partition, Range<u64>)> = Vec::new();
     for number in 0..partitions {
@@ -169,7 +169,7 @@ impl Turn<'_> {
         &self,
         epoch: u32,
         stretches: &[OffsetRange],
-    ) -> Result<Option<Vec<Left>>> {
+    ) -> Result<Option<Vec<MinuteRest>>> {
         if epoch != self.queue.epoch() || stretches.len() != self.partitions() {
             return Ok(None);
         }
@@ -177,7 +177,7 @@ impl Turn<'_> {
         for (number, stretch) in stretches.iter().enumerate() {
             left.push(match stretch.from < stretch.to {
                 true => self.left_of(number, *stretch).await?,
-                false => Left {
+                false => MinuteRest {
                     offsets: stretch.to..stretch.to,
                     is_untouched: true,
                 },
@@ -186,13 +186,13 @@ impl Turn<'_> {
         Ok(Some(left))
     }
 
-    async fn left_of(&self, number: usize, stretch: OffsetRange) -> Result<Left> {
+    async fn left_of(&self, number: usize, stretch: OffsetRange) -> Result<MinuteRest> {
         let partition = partition_of_messages(number);
         let (first, end) = self.queue.bounds(partition).await?;
         let committed = self.queue.committed(CARRIERS, partition).await?;
         let committed = committed.unwrap_or(0);
         let is_there = first <= stretch.from && stretch.to <= end;
-        Ok(Left {
+        Ok(MinuteRest {
             offsets: stretch.from.max(committed).max(first)..stretch.to.min(end),
             is_untouched: is_there && committed <= stretch.from,
         })

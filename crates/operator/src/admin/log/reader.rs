@@ -31,7 +31,7 @@ pub(in crate::admin) struct Reader<'a> {
 
 /// Messages that the log accepted in a window of time, oldest first.
 #[derive(Debug, Default)]
-pub(in crate::admin) struct Accepted {
+pub(in crate::admin) struct AcceptedMessages {
     pub(in crate::admin) messages: Vec<MessageId>,
     /// Records of messages beyond the limit.
     pub(in crate::admin) left_off: u64,
@@ -73,7 +73,7 @@ impl<'a> Reader<'a> {
         window: &Range<Timestamp>,
         before: Timestamp,
         most: usize,
-    ) -> Result<Accepted> {
+    ) -> Result<AcceptedMessages> {
         let mut oldest = OldestIds::new(most, MESSAGES_MAX);
         let mut unreadable = 0;
         self.each_before(window.start, before, |record| {
@@ -89,7 +89,7 @@ impl<'a> Reader<'a> {
             ControlFlow::Continue(())
         })
         .await?;
-        Ok(Accepted {
+        Ok(AcceptedMessages {
             unreadable,
             ..oldest.accepted()
         })
@@ -215,7 +215,7 @@ impl OldestIds {
         })
     }
 
-    fn accepted(mut self) -> Accepted {
+    fn accepted(mut self) -> AcceptedMessages {
         if let Some(left) = self.next {
             // Cut at a whole minute: a closed one is counted as a whole by the next question.
             let minute = minute_of(left);
@@ -225,7 +225,7 @@ impl OldestIds {
             self.left_off += self.ids.split_off(&MessageId::floor_of(next)).len() as u64;
             self.next = Some(next);
         }
-        Accepted {
+        AcceptedMessages {
             messages: self.ids.into_iter().collect(),
             left_off: self.left_off,
             next: self.next,
@@ -253,7 +253,7 @@ mod tests {
     const NOON: Timestamp = Timestamp::from_millis(1_790_000_040_000);
 
     /// Accepts one message at each of these times after noon, in this order.
-    fn read(most: usize, max: usize, after: &[Duration]) -> Accepted {
+    fn read(most: usize, max: usize, after: &[Duration]) -> AcceptedMessages {
         let mut oldest = OldestIds::new(most, max);
         for (number, after) in (0..).zip(after) {
             let floor = MessageId::floor_of(NOON + *after).get();

@@ -27,7 +27,7 @@ pub(super) struct Again {
 /// All letters by name, as far as the topics were read.
 #[derive(Default)]
 pub(super) struct Index {
-    letters: BTreeMap<Arc<str>, Lying>,
+    letters: BTreeMap<Arc<str>, IndexedLetter>,
     /// Names of records written by another version, with the place of the last one: such letters
     /// exist all the same.
     unread: BTreeMap<Arc<str>, LetterCursor>,
@@ -41,7 +41,7 @@ pub(super) struct Index {
     has_dropped: bool,
 }
 
-struct Lying {
+struct IndexedLetter {
     cursor: LetterCursor,
     /// Last record of its name, which may have come twice.
     last: LetterCursor,
@@ -119,7 +119,7 @@ impl Index {
         if self.is_full() {
             return None;
         }
-        let lying = Lying {
+        let lying = IndexedLetter {
             cursor,
             last: cursor,
             reason: letter.reason,
@@ -233,7 +233,7 @@ impl Index {
     }
 }
 
-impl Lying {
+impl IndexedLetter {
     /// Notes another record of its name. The letter counts where its first record lies.
     fn come_again(&mut self, at: LetterCursor) {
         if at.kind == self.cursor.kind {
@@ -242,6 +242,6 @@ impl Lying {
     }
 }
 
-fn place_of(lying: &Lying) -> (Kind, &'static str) {
+fn place_of(lying: &IndexedLetter) -> (Kind, &'static str) {
     (lying.cursor.kind, lying.reason.name())
 }

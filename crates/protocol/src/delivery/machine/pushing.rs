@@ -8,7 +8,7 @@ use super::record::{Leg, keeping_mail, mail};
 use super::{Delivery, OpenPush, RouteKind};
 use crate::code::{Code, Refusal};
 use crate::delivery::arena::Key;
-use crate::delivery::lanes::{LegKey, Waiting};
+use crate::delivery::lanes::{LegKey, LaneEntry};
 use crate::delivery::settle::PartFailure;
 use crate::delivery::{Action, Notice, SessionEvent};
 use crate::ledger::{FailureCause, LedgerEntry, LedgerEvent};
@@ -92,7 +92,7 @@ impl Delivery {
         if lane.waiting.is_empty() && lane.takes(window) {
             self.push(now, key);
         } else if lane.waiting.len() + lane.outstanding < most {
-            lane.waiting.push_back(Waiting {
+            lane.waiting.push_back(LaneEntry {
                 key,
                 session: newest.session,
                 life: newest.life,

@@ -188,8 +188,8 @@ impl Delivery {
             .chain(also.filter(|_| owed.live))
             .collect();
         for target in targets(owed.user, &wanted) {
-            match Answered::of(answer, target.platform) {
-                Answered::Live(sessions) => {
+            match PlatformAnswer::of(answer, target.platform) {
+                PlatformAnswer::Live(sessions) => {
                     let Some(leg) = self.add_leg(key, target, mirror, sessions) else {
                         return;
                     };
@@ -201,19 +201,19 @@ impl Delivery {
     }
 
     /// Notes the end that the mailbox's answer gives a target, unless a session lives there.
-    fn note_end(&mut self, now: Moment, key: Key, target: Target, answered: Answered) {
+    fn note_end(&mut self, now: Moment, key: Key, target: Target, answered: PlatformAnswer) {
         let Some(record) = self.records.get_mut(key) else {
             return;
         };
         match answered {
-            Answered::Live(_) => {}
-            Answered::Stored => record.note_stored(now, target),
-            Answered::Acknowledged => record.note_had(now, target),
+            PlatformAnswer::Live(_) => {}
+            PlatformAnswer::Stored => record.note_stored(now, target),
+            PlatformAnswer::Acknowledged => record.note_had(now, target),
             // The mailbox was asked to store, and reports neither a stored copy nor a live session.
-            Answered::Nobody if record.stores_for(target) => {
+            PlatformAnswer::Nobody if record.stores_for(target) => {
                 record.fail(now, target, FailureCause::MailboxRefused);
             }
-            Answered::Nobody => record.note_absent(now, target),
+            PlatformAnswer::Nobody => record.note_absent(now, target),
         }
     }
 
@@ -292,8 +292,8 @@ impl Delivery {
         };
         let target = state.target;
         match answer {
-            Ok(answer) => match Answered::of(&answer, target.platform) {
-                Answered::Live(sessions) => {
+            Ok(answer) => match PlatformAnswer::of(&answer, target.platform) {
+                PlatformAnswer::Live(sessions) => {
                     state.sessions = sessions;
                     self.push(now, LegKey { record: key, leg });
                 }
@@ -350,7 +350,7 @@ impl Delivery {
 }
 
 /// The mailbox's answer for one platform.
-enum Answered {
+enum PlatformAnswer {
     /// The sessions, newest first.
     Live(Vec<SessionEntry>),
     Stored,
@@ -358,10 +358,10 @@ enum Answered {
     Nobody,
 }
 
-impl Answered {
-    fn of(answer: &RouteAnswer, platform: Platform) -> Answered {
+impl PlatformAnswer {
+    fn of(answer: &RouteAnswer, platform: Platform) -> PlatformAnswer {
         if answer.acknowledged.contains(&platform) {
-            return Answered::Acknowledged;
+            return PlatformAnswer::Acknowledged;
         }
         let live = answer.live.iter();
         let mut sessions: Vec<SessionEntry> = live
@@ -370,12 +370,12 @@ impl Answered {
             .collect();
         if !sessions.is_empty() {
             sessions.sort_by_key(|entry| std::cmp::Reverse((entry.login, entry.session)));
-            return Answered::Live(sessions);
+            return PlatformAnswer::Live(sessions);
         }
         if answer.stored.contains(&platform) {
-            Answered::Stored
+            PlatformAnswer::Stored
         } else {
-            Answered::Nobody
+            PlatformAnswer::Nobody
         }
     }
 }

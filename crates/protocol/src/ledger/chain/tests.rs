@@ -38,7 +38,7 @@ fn chain(count: u64) -> (ChainHead, Vec<MinuteRow>) {
             epoch: 1,
             stretches: Vec::new(),
         };
-        let closed = Closed::after(head.link(), reading, MinuteFigures::default());
+        let closed = ClosedMinute::after(head.link(), reading, MinuteFigures::default());
         let amendment = Amendment::of(&closed, at, &MinuteVerdict::default());
         head.last = Some(closed.clone());
         head.until = at + MINUTE;
@@ -61,7 +61,7 @@ fn whole(head: &ChainHead, rows: &[MinuteRow]) -> Vec<ChainFlaw> {
     flaws(ChainWalk::whole(head), rows)
 }
 
-fn closed(row: &mut MinuteRow) -> &mut Closed {
+fn closed(row: &mut MinuteRow) -> &mut ClosedMinute {
     row.closed.as_mut().expect("a row")
 }
 

@@ -7,7 +7,7 @@ fn id(n: u64) -> MessageId {
     MessageId::floor_of(EPOCH + Duration::from_millis(1 + n))
 }
 
-fn closed(accepted: u64) -> Closed {
+fn closed(accepted: u64) -> ClosedMinute {
     let minute = minute_of(EPOCH + MINUTE * 10);
     let reading = MinuteReading {
         minute,
@@ -21,7 +21,7 @@ fn closed(accepted: u64) -> Closed {
             to: 9,
         }],
     };
-    Closed::after(
+    ClosedMinute::after(
         ChainLink::beginning(minute),
         reading,
         MinuteFigures::default(),

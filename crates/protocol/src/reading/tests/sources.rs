@@ -10,7 +10,7 @@ use crate::history::RowStatus;
 use crate::message_row::{MessageRow, Owner};
 use crate::reading::{
     self, Fact, Fill, LatestMessages, LatestNeed, Need, PageNeed, ReadFacts, ReadOutcome,
-    ReadQuestion, ReadRules, Slice, Unanswered, from_timeline,
+    ReadQuestion, ReadRules, Slice, NoAnswer, from_timeline,
 };
 use crate::writer::tests::NOON;
 use crate::writer::tests::store::Store;
@@ -80,13 +80,13 @@ impl Sources {
                     }
                     return Ok(answer);
                 }
-                Err(Unanswered::Refused(refusal)) => return Err(refusal),
-                Err(Unanswered::Stale) => {
+                Err(NoAnswer::Refused(refusal)) => return Err(refusal),
+                Err(NoAnswer::Stale) => {
                     facts = ReadFacts::without_user_entry(user);
                     tokens.remove(&CacheKey::User(user));
                     known.clear();
                 }
-                Err(Unanswered::Missing(needs)) => {
+                Err(NoAnswer::Missing(needs)) => {
                     assert!(!needs.is_empty());
                     for need in needs {
                         assert!(!known.contains(&need), "asked again: {need:?}");

@@ -16,7 +16,7 @@ use crate::message_row::{MessageRow, Owner};
 use crate::record::TaskRecord;
 use crate::unread::Tally;
 use crate::writer::{
-    Batch, Effect, Facts, ListOpKind, Missing, Parts, Plan, ROUNDS_MAX, Rules, Stage, Undecided,
+    Batch, Effect, Facts, ListOpKind, Missing, Parts, Plan, ROUNDS_MAX, Rules, Stage, NoPlan,
     decide,
 };
 use crate::{ConversationId, GroupId, MessageId, Platform, Seq, Timestamp, UserId};
@@ -140,7 +140,7 @@ impl Store {
     pub(crate) fn rounds(&self, records: &[TaskRecord<'_>]) -> usize {
         let batch = Batch { epoch: 1, records };
         let (mut facts, mut rounds) = (Facts::default(), 0);
-        while let Err(Undecided::Missing(missing)) = decide(&batch, &facts, &rules(), NOON) {
+        while let Err(NoPlan::Missing(missing)) = decide(&batch, &facts, &rules(), NOON) {
             self.answer(&missing, &mut facts);
             rounds += 1;
         }
@@ -154,12 +154,12 @@ impl Store {
         for _ in 0..=ROUNDS_MAX {
             match decide(batch, &facts, &rules, now) {
                 Ok(plan) => return (plan, facts),
-                Err(Undecided::Missing(missing)) => {
+                Err(NoPlan::Missing(missing)) => {
                     assert!(!missing.is_empty());
                     assert_absent(&missing, &facts);
                     self.answer(&missing, &mut facts);
                 }
-                Err(Undecided::Overtaken(conversation)) => panic!("overtaken in {conversation}"),
+                Err(NoPlan::Overtaken(conversation)) => panic!("overtaken in {conversation}"),
             }
         }
         panic!("not decided after {ROUNDS_MAX} rounds");

@@ -29,7 +29,7 @@ pub(super) enum Dialect {
 
 /// Parsed frame of a server, as far as a load generator cares.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum BenchFrame {
     Welcome,
     Accepted(u64),
     Message {
@@ -137,13 +137,13 @@ impl Dialect {
         frames
     }
 
-    pub(super) fn hear(&self, bytes: Bytes) -> Result<Heard> {
+    pub(super) fn hear(&self, bytes: Bytes) -> Result<BenchFrame> {
         match self {
             Dialect::Packetboat { run, .. } => hear_packetboat(bytes, *run),
             Dialect::Floor => match floor::parse(&bytes) {
-                Some((floor::HELLO, ..)) => Ok(Heard::Welcome),
-                Some((floor::ACCEPTED, n, _)) => Ok(Heard::Accepted(n)),
-                Some((floor::MESSAGE, n, body)) => Ok(Heard::Message {
+                Some((floor::HELLO, ..)) => Ok(BenchFrame::Welcome),
+                Some((floor::ACCEPTED, n, _)) => Ok(BenchFrame::Accepted(n)),
+                Some((floor::MESSAGE, n, body)) => Ok(BenchFrame::Message {
                     n: Some(n),
                     body,
                     ack: AckOf::Number(n),
@@ -154,11 +154,11 @@ impl Dialect {
     }
 }
 
-fn hear_packetboat(bytes: Bytes, run: u64) -> Result<Heard> {
+fn hear_packetboat(bytes: Bytes, run: u64) -> Result<BenchFrame> {
     Ok(match api::codec::decode_server(bytes, usize::MAX)? {
-        ServerFrame::Welcome(_) => Heard::Welcome,
-        ServerFrame::Accepted(accepted) => Heard::Accepted(number(accepted.send_id)),
-        ServerFrame::Message(placed) => Heard::Message {
+        ServerFrame::Welcome(_) => BenchFrame::Welcome,
+        ServerFrame::Accepted(accepted) => BenchFrame::Accepted(number(accepted.send_id)),
+        ServerFrame::Message(placed) => BenchFrame::Message {
             n: number_in(run, &placed.message),
             ack: AckOf::Item(AckItem {
                 conversation: placed.conversation,
@@ -169,7 +169,7 @@ fn hear_packetboat(bytes: Bytes, run: u64) -> Result<Heard> {
         },
         ServerFrame::Refused { refusal, .. }
         | ServerFrame::Error { refusal, .. }
-        | ServerFrame::Closing { refusal, .. } => Heard::Refused(refusal.to_string()),
+        | ServerFrame::Closing { refusal, .. } => BenchFrame::Refused(refusal.to_string()),
         ServerFrame::Placed(_)
         | ServerFrame::Changed { .. }
         | ServerFrame::Listed(_)
@@ -178,7 +178,7 @@ fn hear_packetboat(bytes: Bytes, run: u64) -> Result<Heard> {
         | ServerFrame::Pong { .. }
         | ServerFrame::Page(_)
         | ServerFrame::Refreshed { .. }
-        | ServerFrame::Resync => Heard::Other,
+        | ServerFrame::Resync => BenchFrame::Other,
     })
 }
 

@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout};
 use tokio_tungstenite::tungstenite::Message;
 
 use super::Place;
-use super::dialect::{Dialect, Heard};
+use super::dialect::{Dialect, BenchFrame};
 use super::groups::create_group;
 use super::installation::{Also, Installation, cpu_beside};
 use super::load::LATENCY_MAX_US;
@@ -176,7 +176,7 @@ impl Group {
                 // Answers are fewer than arrivals, which may always be ready.
                 frame = fan.sender.next() => {
                     let Some(frame) = binary(frame)? else { continue };
-                    if let Heard::Refused(text) = fan.dialect.hear(frame)? {
+                    if let BenchFrame::Refused(text) = fan.dialect.hear(frame)? {
                         anyhow::bail!("refused: {text}");
                     }
                 }
@@ -232,7 +232,7 @@ async fn listen(mut socket: Socket, dialect: Dialect, heard: mpsc::UnboundedSend
             let Some(frame) = binary(socket.next().await)? else {
                 return Ok(None);
             };
-            let Heard::Message { n, ack, .. } = dialect.hear(frame)? else {
+            let BenchFrame::Message { n, ack, .. } = dialect.hear(frame)? else {
                 return Ok(None);
             };
             for frame in dialect.acknowledge(vec![ack]) {

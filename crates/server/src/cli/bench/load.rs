@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_tungstenite::tungstenite::Message;
 
-use super::dialect::{AckOf, Dialect, Heard};
+use super::dialect::{AckOf, Dialect, BenchFrame};
 use super::installation::{Also, Cpu, Installation, between, cpu_beside};
 use super::sign_in::{Socket, binary, sign_in_all};
 
@@ -299,17 +299,17 @@ impl LoadPair {
             return Ok(());
         };
         match self.run.dialect.hear(frame)? {
-            Heard::Accepted(n) => {
+            BenchFrame::Accepted(n) => {
                 self.sum.accepted += 1;
                 if n > self.last_arrived {
                     self.accepted.insert(n);
                 }
             }
-            Heard::Refused(text) => {
+            BenchFrame::Refused(text) => {
                 self.sum.refused += 1;
                 tracing::warn!(text, "refused");
             }
-            Heard::Welcome | Heard::Message { .. } | Heard::Other => {}
+            BenchFrame::Welcome | BenchFrame::Message { .. } | BenchFrame::Other => {}
         }
         Ok(())
     }
@@ -324,7 +324,7 @@ impl LoadPair {
         let mut next = Some(message);
         while let Some(message) = next {
             if let Some(frame) = binary(message)?
-                && let Heard::Message { n, body, ack } = self.run.dialect.hear(frame)?
+                && let BenchFrame::Message { n, body, ack } = self.run.dialect.hear(frame)?
             {
                 if let Some(n) = n {
                     self.arrive(n, &body);

@@ -14,7 +14,7 @@ use tokio_tungstenite::tungstenite::http::HeaderValue;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
 use super::SIGN_INS;
-use super::dialect::{Dialect, Heard};
+use super::dialect::{Dialect, BenchFrame};
 
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -65,9 +65,9 @@ pub(super) async fn sign_in(url: &str, dialect: &Dialect, user: u64) -> Result<S
         loop {
             if let Some(frame) = binary(socket.next().await)? {
                 match dialect.hear(frame)? {
-                    Heard::Welcome => return anyhow::Ok(socket),
-                    Heard::Refused(text) => bail!("refused at sign-in: {text}"),
-                    Heard::Accepted(_) | Heard::Message { .. } | Heard::Other => {}
+                    BenchFrame::Welcome => return anyhow::Ok(socket),
+                    BenchFrame::Refused(text) => bail!("refused at sign-in: {text}"),
+                    BenchFrame::Accepted(_) | BenchFrame::Message { .. } | BenchFrame::Other => {}
                 }
             }
         }
@@ -85,9 +85,9 @@ pub(super) async fn say(socket: &mut Socket, dialect: &Dialect, frame: Bytes) ->
             continue;
         };
         match dialect.hear(frame)? {
-            Heard::Accepted(_) => return Ok(()),
-            Heard::Refused(text) => bail!("a message was refused: {text}"),
-            Heard::Welcome | Heard::Message { .. } | Heard::Other => {}
+            BenchFrame::Accepted(_) => return Ok(()),
+            BenchFrame::Refused(text) => bail!("a message was refused: {text}"),
+            BenchFrame::Welcome | BenchFrame::Message { .. } | BenchFrame::Other => {}
         }
     }
 }

@@ -73,7 +73,7 @@ impl Filters {
 
 /// Letters by id, or by filters.
 #[derive(Clone, Debug, Args)]
-pub(super) struct Chosen {
+pub(super) struct SelectionArgs {
     /// Letters, by id.
     #[arg(
         required_unless_present_any = ["reason", "cause", "text", "conversation", "user", "all"],
@@ -92,7 +92,7 @@ pub(super) struct Chosen {
     limit: usize,
 }
 
-impl Chosen {
+impl SelectionArgs {
     pub(super) fn is_by_name(&self) -> bool {
         !self.ids.is_empty()
     }

@@ -12,21 +12,21 @@ use scylla::response::PagingState;
 
 use super::key::{Group, Member};
 use crate::Result;
-use crate::scylla::messages::{Entries, Key, Keyed, PositionEntries, Positions};
+use crate::scylla::messages::{Entries, Key, KeyedValues, PositionEntries, Positions};
 use crate::scylla::{SeamCql, Statement};
 
 /// Entries per answer.
 const PAGE: usize = 1_000;
 
-pub(super) struct Own {
+pub(super) struct OwnMessages {
     entries: Entries<Member>,
     blocks: Statement,
     within: Statement,
 }
 
-impl Own {
-    pub(super) fn new() -> Own {
-        Own {
+impl OwnMessages {
+    pub(super) fn new() -> OwnMessages {
+        OwnMessages {
             entries: Entries::new(),
             blocks: Statement::new(
                 "SELECT block FROM gchat_own_block WHERE gid = ? AND uid = ? AND block >= ? AND block <= ?",
@@ -55,13 +55,13 @@ impl Own {
     ) -> Result<u64> {
         let (first, last) = (*range.start(), *range.end());
         let group = Group { gid: member.gid };
-        let asked = Keyed(member, (Member::block_of(first), Member::block_of(last)));
+        let asked = KeyedValues(member, (Member::block_of(first), Member::block_of(last)));
         let blocks: Vec<(i64,)> = cql.rows(&self.blocks, asked).await?;
         let mut count = 0;
         for (block,) in blocks {
             let mut from = Some(PagingState::start());
             while let Some(start) = from.take() {
-                let asked = Keyed(member, (block, first, last));
+                let asked = KeyedValues(member, (block, first, last));
                 let page = cql.page(&self.within, asked, start, PAGE);
                 let (own, next): (Vec<(i64, i64)>, _) = page.await?;
                 let places: Vec<_> = own

@@ -17,7 +17,7 @@ use crate::Result;
 use crate::messages::SEAM;
 use crate::messages::owners::GroupMessage;
 use crate::scylla::messages::columns::{self, NewContent, number, optional_id, seq};
-use crate::scylla::messages::{PositionEntry, Stored, windows};
+use crate::scylla::messages::{PositionEntry, ScyllaRow, windows};
 use crate::scylla::write_time;
 
 /// `ct`: 0 normal, 1 broadcast. Messages of members are normal.
@@ -116,7 +116,7 @@ pub(super) struct StoredRow {
     sub: Option<i32>,
 }
 
-impl Stored for StoredRow {
+impl ScyllaRow for StoredRow {
     type Owner = GroupId;
 
     const COLUMNS: &'static str = "id, uid, tm, draf, pr, ref, seq, prev, send_id, ver, dev, opt, kind, \

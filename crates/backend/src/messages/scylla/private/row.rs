@@ -17,7 +17,7 @@ use crate::Result;
 use crate::messages::SEAM;
 use crate::messages::owners::UserCopy;
 use crate::scylla::messages::columns::{self, NewContent, number, optional_id, seq};
-use crate::scylla::messages::{PositionEntry, Stored, windows};
+use crate::scylla::messages::{PositionEntry, ScyllaRow, windows};
 use crate::scylla::write_time;
 
 /// `ct`: 0 plain, 2 encrypted. System messages (1) are no private rows.
@@ -117,7 +117,7 @@ pub(super) struct StoredRow {
     sub: Option<i32>,
 }
 
-impl Stored for StoredRow {
+impl ScyllaRow for StoredRow {
     type Owner = UserId;
 
     const COLUMNS: &'static str = "id, uid2, tm, io, draf, pr, ref, seq, prev, incoming, send_id, ver, dev, opt, kind, \

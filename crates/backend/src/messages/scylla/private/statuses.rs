@@ -29,7 +29,7 @@ const TOGETHER: usize = 48;
 type Values = Vec<CqlValue>;
 
 #[derive(DeserializeRow)]
-struct Stored {
+struct StatusColumns {
     id: i64,
     tm1: Option<i64>,
     tm2: Option<i64>,
@@ -67,7 +67,7 @@ impl Statuses {
         cql: &SeamCql,
         keys: &[Key],
     ) -> Result<Vec<RowStatus>> {
-        let status = |_, row: Stored| {
+        let status = |_, row: StatusColumns| {
             let status = RowStatus {
                 delivered_at: row.tm1.map(Timestamp::from_millis),
                 read_at: row.tm2.map(Timestamp::from_millis),

@@ -33,7 +33,7 @@ const REBALANCE_PAUSE: Duration = Duration::from_millis(20);
 
 /// A partition whose next record is not in the log.
 #[derive(Debug)]
-pub(super) struct Misplaced {
+pub(super) struct OffsetGap {
     pub(super) partition: Partition,
     next: u64,
     first: u64,
@@ -42,10 +42,10 @@ pub(super) struct Misplaced {
     pub(super) truncated: bool,
 }
 
-impl fmt::Display for Misplaced {
+impl fmt::Display for OffsetGap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Partition { topic, number } = self.partition;
-        let Misplaced {
+        let OffsetGap {
             next, first, end, ..
         } = self;
         write!(
@@ -248,7 +248,7 @@ pub(super) struct Truncations {
 /// Findings of a search.
 #[derive(Debug, Default)]
 pub(super) struct Search {
-    pub(super) misplaced: Vec<Misplaced>,
+    pub(super) misplaced: Vec<OffsetGap>,
     /// Partitions that librdkafka no longer reads although their next record exists.
     pub(super) stopped: Vec<Partition>,
 }
@@ -282,7 +282,7 @@ pub(super) fn misplaced(
                 .add_partition_offset(topic, number, Offset::Offset(next.cast_signed()))
                 .map_err(|error| failed("seeking", error))?;
         } else {
-            found.misplaced.push(Misplaced {
+            found.misplaced.push(OffsetGap {
                 partition,
                 next,
                 first,

@@ -41,7 +41,7 @@ struct Publish {
 }
 
 /// Publishes that go together.
-pub(super) struct Gathered {
+pub(super) struct LaneBatch {
     pub(super) records: Vec<NewRecord>,
     /// Record count of each publish, and the channel of its answers.
     publishes: Vec<(usize, oneshot::Sender<Answers>)>,
@@ -54,7 +54,7 @@ impl Lane {
         self: &Arc<Lane>,
         records: Vec<NewRecord>,
         bytes: usize,
-    ) -> (oneshot::Receiver<Answers>, Option<Carrying>) {
+    ) -> (oneshot::Receiver<Answers>, Option<LaneGuard>) {
         let (answered, answers) = oneshot::channel();
         let mut state = self.state.lock();
         // The caller of such a publish gave up; only publishes with a waiter take up memory.
@@ -72,7 +72,7 @@ impl Lane {
             answered,
         });
         let is_free = !std::mem::replace(&mut state.is_carried, true);
-        let carrying = is_free.then(|| Carrying {
+        let carrying = is_free.then(|| LaneGuard {
             lane: self.clone(),
             has_ended: false,
         });
@@ -81,17 +81,17 @@ impl Lane {
 }
 
 /// The right to carry a lane, held by one task at a time.
-pub(super) struct Carrying {
+pub(super) struct LaneGuard {
     lane: Arc<Lane>,
     has_ended: bool,
 }
 
-impl Carrying {
+impl LaneGuard {
     /// Takes the next batch, of up to `bytes_max` bytes unless a single publish has more; `None`
     /// ends the carrying. Skips publishes that were dropped or waited longer than `patience`.
-    pub(super) fn next(&mut self, bytes_max: usize, patience: Duration) -> Option<Gathered> {
+    pub(super) fn next(&mut self, bytes_max: usize, patience: Duration) -> Option<LaneBatch> {
         let mut state = self.lane.state.lock();
-        let mut gathered = Gathered {
+        let mut gathered = LaneBatch {
             records: Vec::new(),
             publishes: Vec::new(),
         };
@@ -119,7 +119,7 @@ impl Carrying {
     }
 }
 
-impl Drop for Carrying {
+impl Drop for LaneGuard {
     /// Frees the lane of a carrier that ended midway, so that the next one can start.
     fn drop(&mut self) {
         if !self.has_ended {
@@ -128,7 +128,7 @@ impl Drop for Carrying {
     }
 }
 
-impl Gathered {
+impl LaneBatch {
     /// Positions of records whose publish was dropped.
     pub(super) fn dropped(&self) -> impl Iterator<Item = usize> {
         let mut end = 0;
@@ -172,7 +172,7 @@ mod tests {
         values.map(record).collect()
     }
 
-    fn values(gathered: &Gathered) -> Vec<u8> {
+    fn values(gathered: &LaneBatch) -> Vec<u8> {
         gathered.records.iter().map(|r| r.value[0]).collect()
     }
 

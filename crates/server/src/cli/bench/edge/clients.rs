@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::link::{ConnectTarget, Link, Lost};
+use super::link::{ConnectTarget, Link, LinkLoss};
 use super::orders::{Answer, Kind, Order};
 use crate::cli::bench::dialect::Dialect;
 use crate::settings::Settings;
@@ -42,7 +42,7 @@ struct Clients {
     cut: CancellationToken,
     /// Held connections. Each ends with its user, and with the reason of the loss unless it was
     /// cut.
-    held: JoinSet<(u64, Option<Lost>)>,
+    held: JoinSet<(u64, Option<LinkLoss>)>,
     /// Connections that nobody reads.
     slow: JoinSet<()>,
 }
@@ -177,7 +177,7 @@ impl Clients {
                 Some(ended) = lost.join_next() => {
                     let (user, lost) = ended?;
                     let hello = self.dialect.hello(user)?;
-                    let hint = lost.as_ref().and_then(Lost::hint);
+                    let hint = lost.as_ref().and_then(LinkLoss::hint);
                     let target = self.targets.clone();
                     coming.spawn(come_back(user, target, hello.to_vec(), hint, self.limits.clone()));
                 }

@@ -44,41 +44,41 @@ pub(super) struct Link {
 
 /// Reason why a client was not admitted, or lost its connection.
 #[derive(Debug)]
-pub(super) enum Lost {
+pub(super) enum LinkLoss {
     /// The server refused it.
     Refused(Refusal),
     Failed(anyhow::Error),
 }
 
-impl<E: Into<anyhow::Error>> From<E> for Lost {
-    fn from(error: E) -> Lost {
-        Lost::Failed(error.into())
+impl<E: Into<anyhow::Error>> From<E> for LinkLoss {
+    fn from(error: E) -> LinkLoss {
+        LinkLoss::Failed(error.into())
     }
 }
 
-impl Lost {
+impl LinkLoss {
     /// Time over which the server spreads clients that it sends away.
     pub(super) fn hint(&self) -> Option<Duration> {
         match self {
-            Lost::Refused(refusal) => refusal.retry_after,
-            Lost::Failed(_) => None,
+            LinkLoss::Refused(refusal) => refusal.retry_after,
+            LinkLoss::Failed(_) => None,
         }
     }
 
     /// Name of the kind of loss: the code of a refusal, or the step that failed.
     pub(super) fn kind(&self) -> String {
         match self {
-            Lost::Refused(refusal) => refusal.code.name().to_owned(),
-            Lost::Failed(error) => error.to_string(),
+            LinkLoss::Refused(refusal) => refusal.code.name().to_owned(),
+            LinkLoss::Failed(error) => error.to_string(),
         }
     }
 }
 
-impl std::fmt::Display for Lost {
+impl std::fmt::Display for LinkLoss {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Lost::Refused(refusal) => refusal.fmt(f),
-            Lost::Failed(error) => write!(f, "{error:#}"),
+            LinkLoss::Refused(refusal) => refusal.fmt(f),
+            LinkLoss::Failed(error) => write!(f, "{error:#}"),
         }
     }
 }
@@ -103,7 +103,7 @@ impl ConnectTarget {
 
     /// Signs in, up to the welcome. `is_slow` gives the socket a small kernel buffer, for a client
     /// that is not going to read.
-    pub(super) async fn sign_in(&self, hello: &[u8], is_slow: bool) -> Result<Link, Lost> {
+    pub(super) async fn sign_in(&self, hello: &[u8], is_slow: bool) -> Result<Link, LinkLoss> {
         let signing_in = async {
             let mut link = self.connect(is_slow).await?;
             link.send(hello).await?;
@@ -111,7 +111,7 @@ impl ConnectTarget {
                 match link.next().await? {
                     ServerFrame::Welcome(_) => return Ok(link),
                     ServerFrame::Closing { refusal, .. } | ServerFrame::Error { refusal, .. } => {
-                        return Err(Lost::Refused(refusal));
+                        return Err(LinkLoss::Refused(refusal));
                     }
                     _ => {}
                 }
@@ -216,16 +216,16 @@ impl Link {
     }
 
     /// Stays connected, reads, and sends heartbeats.
-    pub(super) async fn hold(mut self) -> Lost {
+    pub(super) async fn hold(mut self) -> LinkLoss {
         let ping = api::codec::encode_client(&ClientFrame::Ping { nonce: 1 });
         loop {
             match timeout(PING_EVERY, self.next()).await {
-                Ok(Ok(ServerFrame::Closing { refusal, .. })) => return Lost::Refused(refusal),
+                Ok(Ok(ServerFrame::Closing { refusal, .. })) => return LinkLoss::Refused(refusal),
                 Ok(Ok(_)) => {}
-                Ok(Err(error)) => return Lost::Failed(error),
+                Ok(Err(error)) => return LinkLoss::Failed(error),
                 Err(_) => {
                     if let Err(error) = self.send(&ping).await {
-                        return Lost::Failed(error);
+                        return LinkLoss::Failed(error);
                     }
                 }
             }

@@ -15,14 +15,14 @@ use crate::compose::System;
 use crate::compose::process::ServiceProcess;
 
 /// Service that runs until it is asked to end.
-pub(super) trait Serving {
+pub(super) trait Daemon {
     /// Waits until a part ends without being asked to, and names it.
     async fn failed(&mut self) -> &'static str;
 
     async fn drain(self);
 }
 
-impl Serving for System {
+impl Daemon for System {
     async fn failed(&mut self) -> &'static str {
         System::failed(self).await
     }
@@ -33,7 +33,7 @@ impl Serving for System {
 }
 
 #[cfg(feature = "cluster")]
-impl Serving for ServiceProcess {
+impl Daemon for ServiceProcess {
     async fn failed(&mut self) -> &'static str {
         ServiceProcess::failed(self).await
     }
@@ -49,7 +49,7 @@ impl Serving for ServiceProcess {
 /// A part that ended by itself: accepted messages are no longer carried here, so the process should
 /// end and be restarted.
 pub(super) async fn serve_to_the_end(
-    mut serving: impl Serving,
+    mut serving: impl Daemon,
     phases: &Phases,
 ) -> Result<ExitCode> {
     tokio::select! {

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 const WRITES_MAX: u32 = 3;
 
 /// A client's list version may have passed a stamp whose write took long: the effect is stamped and written again.
-pub(super) struct Stamping {
+pub(super) struct StampRetry {
     clock: Arc<dyn Clock>,
     list_margin: Duration,
     until: Instant,
@@ -21,10 +21,10 @@ pub(super) struct Stamping {
     writes: u32,
 }
 
-impl Stamping {
+impl StampRetry {
     /// Nothing is stamped again after `until`.
-    pub(super) fn new(clock: Arc<dyn Clock>, list_margin: Duration, until: Instant) -> Stamping {
-        Stamping {
+    pub(super) fn new(clock: Arc<dyn Clock>, list_margin: Duration, until: Instant) -> StampRetry {
+        StampRetry {
             clock,
             list_margin,
             until,
