@@ -19,7 +19,7 @@ use protocol::{ConversationId, GroupId, MessageId, Platform, Recipient};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use tests::app::{App, Said};
+use tests::app::{App, ChatMessage};
 use tests::model::Model;
 use tests::person::{CLOSED, user};
 use tests::screen::Screen;
@@ -43,7 +43,7 @@ const STAYS: usize = 2;
 const DEEDS: usize = 12;
 
 /// Device and its state, whether there or away.
-struct Living {
+struct DeviceLife {
     user: i64,
     platform: Platform,
     name: String,
@@ -57,9 +57,9 @@ struct Living {
     here: Option<Device>,
 }
 
-impl Living {
-    fn new((user, platform, name): (i64, Platform, &str), keeps: PathBuf, seed: u64) -> Living {
-        Living {
+impl DeviceLife {
+    fn new((user, platform, name): (i64, Platform, &str), keeps: PathBuf, seed: u64) -> DeviceLife {
+        DeviceLife {
             user,
             platform,
             name: name.to_owned(),
@@ -218,7 +218,7 @@ impl Living {
     }
 
     /// Picks one of the newest few messages of any conversation.
-    fn any_shown(&mut self) -> Option<(Recipient, Said)> {
+    fn any_shown(&mut self) -> Option<(Recipient, ChatMessage)> {
         let shown: Vec<_> = self.app.conversations().collect();
         let of = *shown.choose(&mut self.chance)?;
         let said = self.app.said(of);
@@ -288,7 +288,7 @@ impl Living {
                 if !row.is_some_and(Summary::is_on_list) {
                     let hidden = talk.hidden(me);
                     let of_it = pins.iter_mut().filter(|said| hidden.contains(&said.seq));
-                    of_it.for_each(Said::hide);
+                    of_it.for_each(ChatMessage::hide);
                 }
                 let expected = talk.pins_of(*conversation, me);
                 if Some(&pins) != expected.as_ref() {
@@ -303,14 +303,14 @@ impl Living {
     }
 }
 
-async fn pins(client: &Client, of: ConversationId) -> Result<Vec<Said>, String> {
+async fn pins(client: &Client, of: ConversationId) -> Result<Vec<ChatMessage>, String> {
     let (mut pins, mut before) = (Vec::new(), None);
     loop {
         let page = client.pins(of, before).await;
         let mut page = page.map_err(|error| error.to_string())?;
         for placed in &page.messages {
             let marks = page.marks.remove(&placed.position.seq);
-            pins.push(Said::of(placed, marks));
+            pins.push(ChatMessage::of(placed, marks));
         }
         before = page.next;
         if before.is_none() {
@@ -319,7 +319,7 @@ async fn pins(client: &Client, of: ConversationId) -> Result<Vec<Said>, String> 
     }
 }
 
-async fn check(cluster: &Cluster, all: &[Living]) -> Result<(), String> {
+async fn check(cluster: &Cluster, all: &[DeviceLife]) -> Result<(), String> {
     let model = Model::of(&cluster.accepted().await);
     for living in all {
         living.check(cluster, &model).await?;
@@ -338,12 +338,12 @@ async fn everybody_shows_what_the_log_comes_to(seed: u64) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut cluster = Cluster::seeded(seed).await;
     let group = group_of(&cluster).await;
-    let mut all: Vec<Living> = DEVICES
+    let mut all: Vec<DeviceLife> = DEVICES
         .into_iter()
         .enumerate()
         .map(|(index, device)| {
             let keeps = folder.path().join(device.2);
-            Living::new(device, keeps, seed * 100 + index as u64)
+            DeviceLife::new(device, keeps, seed * 100 + index as u64)
         })
         .collect();
     for round in 0..ROUNDS {
@@ -360,13 +360,13 @@ async fn everybody_shows_what_the_log_comes_to(seed: u64) {
         let name = format!("new-{number}");
         let keeps = folder.path().join(&name);
         let new = (number, Platform::Mini, name.as_str());
-        all.push(Living::new(new, keeps, seed));
+        all.push(DeviceLife::new(new, keeps, seed));
     }
     join_all(all.iter_mut().map(|living| living.come(&cluster))).await;
     let begun = Instant::now();
     loop {
         for _ in 0..5 {
-            join_all(all.iter_mut().map(Living::listen)).await;
+            join_all(all.iter_mut().map(DeviceLife::listen)).await;
         }
         match check(&cluster, &all).await {
             Ok(()) => break,

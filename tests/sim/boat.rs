@@ -29,13 +29,13 @@ pub(crate) struct Boat {
     /// Counts its starts; doubles as the incarnation.
     pub(crate) life: u64,
     pub(crate) up: bool,
-    sessions: BTreeMap<SessionId, Held>,
+    sessions: BTreeMap<SessionId, BoatSession>,
     limits: Arc<SessionLimits>,
     /// End of the time in which pushes to the boat are lost.
     silent_until: Timestamp,
 }
 
-struct Held {
+struct BoatSession {
     session: Session,
     timer: Option<Timestamp>,
     /// True if the last reassertion got no answer.
@@ -213,7 +213,7 @@ impl World {
         let machine = Session::new(session, here.limits.clone(), now);
         here.sessions.insert(
             session,
-            Held {
+            BoatSession {
                 session: machine,
                 timer: None,
                 in_doubt: false,

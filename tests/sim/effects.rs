@@ -25,7 +25,7 @@ use protocol::unread::Tally;
 use protocol::writer::{ListOp, ListOpKind};
 use protocol::{ConversationId, GroupId, MessageId, Platform, Seq, Timestamp, UserId};
 
-use crate::groups::Kept;
+use crate::groups::StoredGroup;
 use crate::letters::Letter;
 
 /// Topic and partition.
@@ -262,7 +262,7 @@ pub(crate) struct Stores {
     pub(crate) log: BTreeMap<Place, Vec<Record>>,
     pub(crate) committed: BTreeMap<Place, u64>,
     pub(crate) rows: BTreeMap<(Owner, MessageId), MessageRow>,
-    pub(crate) groups: BTreeMap<GroupId, Kept>,
+    pub(crate) groups: BTreeMap<GroupId, StoredGroup>,
     pub(crate) heads: BTreeMap<ConversationId, Head>,
     pub(crate) conversations: BTreeMap<(UserId, ConversationId), ConversationRow>,
     pub(crate) statuses: BTreeMap<(UserId, MessageId), RowStatus>,

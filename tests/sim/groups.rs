@@ -10,12 +10,12 @@ use crate::world::World;
 
 /// Stored state of a group. A new group exists once its settings do, which are written last.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct StoredGroup {
     pub(crate) settings: Option<(GroupSettings, Version)>,
     pub(crate) members: BTreeMap<UserId, Member>,
 }
 
-impl Kept {
+impl StoredGroup {
     pub(crate) fn save_member(&mut self, user: UserId, member: Member) {
         let newer = |old: &Member| old.version <= member.version;
         if self.members.get(&user).is_none_or(newer) {

@@ -11,7 +11,7 @@
 )]
 
 mod boat;
-mod cached;
+mod cache;
 mod carrier;
 mod changes;
 mod clocks;

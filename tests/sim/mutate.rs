@@ -11,7 +11,7 @@ use protocol::group::{Group, Member, Role};
 use protocol::history::Version;
 use protocol::record::{TaskRecord, Work};
 use protocol::unread::Tally;
-use protocol::writer::{Effect, EffectKind, Facts, HeadMove, ListOpKind, Plan, Stage, NoPlan};
+use protocol::writer::{Effect, EffectKind, Facts, HeadMove, ListOpKind, NoPlan, Plan, Stage};
 use protocol::{ConversationId, Seq};
 
 use crate::plan::Sabotage;

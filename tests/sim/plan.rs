@@ -8,7 +8,7 @@ use protocol::group::GroupSettings;
 use protocol::{ConversationId, GroupId, SendId, UserId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tests::actions::{On, TROUBLE, To, UserAction, UserActions, Wished, moment};
+use tests::actions::{GroupWish, On, TROUBLE, To, UserAction, UserActions, moment};
 
 use crate::clocks::Host;
 use crate::mutate::Mutation;
@@ -357,7 +357,7 @@ impl Plan {
             open_door: false,
         };
         let millis = Duration::from_millis;
-        let create = Wished::Create(settings, (1 << DEVICES) - 1);
+        let create = GroupWish::Create(settings, (1 << DEVICES) - 1);
         let mut done = vec![(millis(1_000), owner, UserAction::Wish(group, create))];
         let mut faults = Vec::new();
         for round in 0..4 {
@@ -370,13 +370,13 @@ impl Plan {
                 (
                     sent_away,
                     owner,
-                    UserAction::Wish(group, Wished::Remove(sender)),
+                    UserAction::Wish(group, GroupWish::Remove(sender)),
                 ),
                 (says, sender, UserAction::Say(group)),
                 (
                     fails + millis(100),
                     owner,
-                    UserAction::Wish(group, Wished::Add(sender)),
+                    UserAction::Wish(group, GroupWish::Add(sender)),
                 ),
             ]);
             let again = fails + millis(rng.random_range(600..1_600));

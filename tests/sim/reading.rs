@@ -5,16 +5,16 @@ use protocol::cache::CacheKey;
 use protocol::frame::{ServerFrame, SyncAnswer, SyncQuery};
 use protocol::mailbox::MailCursor;
 use protocol::reading::{
-    self, Fact, Fill, LatestMessages, Need, ReadFacts, ReadOutcome, ReadQuestion, ReadRules,
-    NoAnswer,
+    self, Fact, Fill, LatestMessages, Need, NoAnswer, ReadFacts, ReadOutcome, ReadQuestion,
+    ReadRules,
 };
 use protocol::session::{Page, PageItem};
 use protocol::{Placed, Refusal, Timestamp, UserId};
 use rand::Rng;
 
-use crate::cached::FillTokens;
+use crate::cache::FillTokens;
 use crate::plan::Sabotage;
-use crate::station::{MARGIN, Open};
+use crate::station::{MARGIN, StationCall};
 use crate::world::World;
 
 const RULES: ReadRules = ReadRules {
@@ -25,7 +25,7 @@ const RULES: ReadRules = ReadRules {
 
 /// A question on its way to an answer.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct OpenQuestion {
     began: Timestamp,
     facts: ReadFacts,
     tokens: FillTokens,
@@ -34,9 +34,9 @@ pub(crate) struct Asked {
     fills: Vec<Fill>,
 }
 
-impl Asked {
-    pub(crate) fn new(began: Timestamp) -> Asked {
-        Asked {
+impl OpenQuestion {
+    pub(crate) fn new(began: Timestamp) -> OpenQuestion {
+        OpenQuestion {
             began,
             facts: ReadFacts::default(),
             tokens: FillTokens::new(),
@@ -53,7 +53,7 @@ impl Asked {
 
 impl World {
     /// Reads one fact for a question.
-    pub(crate) fn read_fact(&mut self, user: UserId, query: &SyncQuery, asked: &mut Asked) {
+    pub(crate) fn read_fact(&mut self, user: UserId, query: &SyncQuery, asked: &mut OpenQuestion) {
         if asked.answer.is_some() {
             return;
         }
@@ -85,7 +85,7 @@ impl World {
         &mut self,
         user: UserId,
         query: &SyncQuery,
-        asked: &mut Asked,
+        asked: &mut OpenQuestion,
     ) -> Result<SyncAnswer, Refusal> {
         loop {
             match asked.answer.take() {
@@ -101,13 +101,18 @@ impl World {
         }
     }
 
-    pub(crate) fn fill_asked(&mut self, user: UserId, asked: Asked) {
+    pub(crate) fn fill_asked(&mut self, user: UserId, asked: OpenQuestion) {
         self.fill(user, asked.fills, &asked.tokens);
     }
 
     /// Page of waiting mail, each message with its changes: a device without the conversation
     /// cannot ask for them.
-    pub(crate) fn mail_page(&mut self, open: &Open, after: Option<MailCursor>, limit: u32) -> Page {
+    pub(crate) fn mail_page(
+        &mut self,
+        open: &StationCall,
+        after: Option<MailCursor>,
+        limit: u32,
+    ) -> Page {
         let Some(user) = open.user else {
             return Page::default();
         };
@@ -138,7 +143,7 @@ impl World {
         let ServerFrame::Message(placed) = frame.expect("our own encoding") else {
             return mail;
         };
-        let (mut messages, mut asked) = ([placed], Asked::new(self.now));
+        let (mut messages, mut asked) = ([placed], OpenQuestion::new(self.now));
         loop {
             let (began, facts) = (asked.began, &asked.facts);
             let run = reading::apply_changes(&mut messages, user, began, facts, &RULES);

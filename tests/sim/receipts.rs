@@ -10,11 +10,11 @@ use protocol::{ConversationId, SessionId, UserId};
 
 use crate::boat::Notice;
 use crate::effects::Effect;
-use crate::station::{Open, Reply};
+use crate::station::{Reply, StationCall};
 use crate::world::World;
 
 impl World {
-    pub(crate) fn receipts_step(&mut self, open: &mut Open, step: u8, ack: &Ack) -> bool {
+    pub(crate) fn receipts_step(&mut self, open: &mut StationCall, step: u8, ack: &Ack) -> bool {
         let Some(by) = open.user else { return false };
         let now = self.station_wall(open.station);
         match step {

@@ -30,10 +30,10 @@ use protocol::{
 use rand::Rng;
 
 use crate::boat::{BoatEvent, Notice};
-use crate::cached::Moved;
+use crate::cache::RegisterMove;
 use crate::effects::{Answer, Effect};
 use crate::plan::Sabotage;
-use crate::reading::Asked;
+use crate::reading::OpenQuestion;
 use crate::world::{Event, World};
 
 /// Time a boat waits for an answer.
@@ -85,18 +85,18 @@ pub(crate) enum Reply {
 }
 
 /// A call under way.
-pub(crate) struct Open {
+pub(crate) struct StationCall {
     boat: usize,
     boat_life: u64,
     life: BoatLife,
     session: SessionId,
     pub(crate) user: Option<UserId>,
     /// The question that is being answered.
-    asked: Option<Asked>,
+    asked: Option<OpenQuestion>,
     /// Moves of registers by receipts, whether each status is new, and the answer to them.
     pub(crate) moves: Option<(ReceiptMoves, Vec<bool>, Acked)>,
     /// Cache entry from before registers moved; `None` once the reads are in the cache.
-    pub(crate) moved: Option<Moved>,
+    pub(crate) moved: Option<RegisterMove>,
     device: Option<DeviceId>,
     pub(crate) platform: Platform,
     pub(crate) station: usize,
@@ -108,7 +108,7 @@ pub(crate) struct Open {
     done: bool,
     step: u8,
     /// Results of earlier steps, from here to the end.
-    sends: Vec<Prepared>,
+    sends: Vec<SendRecord>,
     mark: usize,
     waits: Option<bool>,
     displaced: Vec<SessionKey>,
@@ -117,7 +117,7 @@ pub(crate) struct Open {
 }
 
 /// A send on its way into the log.
-struct Prepared {
+struct SendRecord {
     send_id: SendId,
     conversation: Option<ConversationId>,
     /// True if the writer may still refuse the send after its acceptance.
@@ -129,7 +129,7 @@ struct Prepared {
 
 #[derive(Default)]
 pub(crate) struct Calls {
-    open: BTreeMap<i64, Open>,
+    open: BTreeMap<i64, StationCall>,
 }
 
 #[derive(Debug)]
@@ -181,7 +181,7 @@ impl World {
             return;
         };
         let station = session.get() as usize % self.stations.len();
-        let open = Open {
+        let open = StationCall {
             boat,
             boat_life: here.life,
             life: here.life(),
@@ -288,7 +288,7 @@ impl World {
     }
 
     /// Answers for the station: the boat waited long enough, or the station is gone.
-    fn give_up(&mut self, open: &mut Open) {
+    fn give_up(&mut self, open: &mut StationCall) {
         let refusal = || {
             Refusal::new(
                 Code::DeadlineExceeded,
@@ -322,7 +322,7 @@ impl World {
     }
 
     /// Gives the boat its answer, once.
-    fn reply(&mut self, open: &mut Open, reply: Reply) {
+    fn reply(&mut self, open: &mut StationCall, reply: Reply) {
         if std::mem::replace(&mut open.answered, true)
             || self.boats[open.boat].life != open.boat_life
         {
@@ -360,14 +360,14 @@ impl World {
     }
 
     /// An answer on its way may be lost like any other call.
-    pub(crate) fn reply_if_it_arrives(&mut self, open: &mut Open, reply: Reply) {
+    pub(crate) fn reply_if_it_arrives(&mut self, open: &mut StationCall, reply: Reply) {
         if !self.rng.random_bool(self.plan.call_loss / 2.0) {
             self.reply(open, reply);
         }
     }
 
     /// Runs one step of a call. Returns true if another follows.
-    fn step(&mut self, open: &mut Open) -> bool {
+    fn step(&mut self, open: &mut StationCall) -> bool {
         let step = open.step;
         open.step += 1;
         match open.call.clone() {
@@ -385,7 +385,7 @@ impl World {
                 false
             }
             Call::Sync(request) if step == 0 => {
-                let mut asked = Asked::new(self.station_wall(open.station));
+                let mut asked = OpenQuestion::new(self.station_wall(open.station));
                 let user = open.user.expect("admitted");
                 self.read_fact(user, &request.query, &mut asked);
                 open.asked = Some(asked);
@@ -402,7 +402,7 @@ impl World {
                 let user = open.user.expect("admitted");
                 let mut asked = open.asked.take().expect("begun");
                 let answer = self.read_rest(user, &request.query, &mut asked);
-                open.asked = Some(asked).filter(Asked::has_fills);
+                open.asked = Some(asked).filter(OpenQuestion::has_fills);
                 let frame = answer.map(|answer| {
                     let page = SyncPage {
                         request: request.request,
@@ -426,7 +426,12 @@ impl World {
         }
     }
 
-    fn admit_step(&mut self, open: &mut Open, step: u8, hello: &protocol::frame::Hello) -> bool {
+    fn admit_step(
+        &mut self,
+        open: &mut StationCall,
+        step: u8,
+        hello: &protocol::frame::Hello,
+    ) -> bool {
         let user: UserId = hello
             .token
             .parse()
@@ -499,7 +504,7 @@ impl World {
         }
     }
 
-    fn submit_step(&mut self, open: &mut Open, step: u8, sends: &[Send]) -> bool {
+    fn submit_step(&mut self, open: &mut StationCall, step: u8, sends: &[Send]) -> bool {
         match step {
             0 => {
                 open.sends = sends.iter().map(|send| self.prepare(open, send)).collect();
@@ -547,12 +552,12 @@ impl World {
         }
     }
 
-    fn prepare(&mut self, open: &Open, send: &Send) -> Prepared {
+    fn prepare(&mut self, open: &StationCall, send: &Send) -> SendRecord {
         let from = open.user.expect("admitted");
         let limits = SendLimits {
             body_bytes_max: 60 * 1024,
         };
-        let mut prepared = Prepared {
+        let mut prepared = SendRecord {
             send_id: send.send_id,
             conversation: None,
             may_be_refused: may_be_refused(send),
@@ -643,7 +648,7 @@ impl World {
     }
 
     /// Publishes the whole batch, in the order of the session.
-    fn publish(&mut self, open: &mut Open) {
+    fn publish(&mut self, open: &mut StationCall) {
         let mut order = SendOrder::default();
         for index in 0..open.sends.len() {
             let Some(conversation) = open.sends[index].conversation else {
@@ -673,7 +678,7 @@ impl World {
         open.mark = self.disk.mark();
     }
 
-    fn judge_accepted(&mut self, open: &Open) {
+    fn judge_accepted(&mut self, open: &StationCall) {
         for send in &open.sends {
             if let Ok((id, _)) = send.outcome {
                 self.judge.accepted(send.send_id, id, send.may_be_refused);
@@ -704,7 +709,7 @@ impl World {
         }
     }
 
-    fn remove_mail(&mut self, open: &Open, ids: Vec<MessageId>) {
+    fn remove_mail(&mut self, open: &StationCall, ids: Vec<MessageId>) {
         let Some(user) = open.user else { return };
         let target = Target {
             user,
@@ -731,7 +736,7 @@ impl World {
         self.apply(Effect::Ledger(waited.into_iter().map(fetched).collect()));
     }
 
-    fn reassert(&mut self, open: &mut Open) {
+    fn reassert(&mut self, open: &mut StationCall) {
         let (Some(user), Some(device)) = (open.user, open.device.clone()) else {
             return;
         };
@@ -751,7 +756,7 @@ impl World {
     }
 }
 
-fn key(open: &Open, user: UserId) -> SessionKey {
+fn key(open: &StationCall, user: UserId) -> SessionKey {
     SessionKey {
         user,
         session: open.session,

@@ -14,7 +14,7 @@ use rand::{Rng, SeedableRng};
 use tests::actions::{START, TROUBLE, user};
 
 use crate::boat::{Boat, BoatEvent};
-use crate::cached::Copies;
+use crate::cache::Copies;
 use crate::carrier::{Carrier, CarrierEvent};
 use crate::clocks::Host;
 use crate::device::{Device, DeviceEvent};

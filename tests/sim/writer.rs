@@ -21,13 +21,13 @@ use protocol::message_row::{MessageRow, Owner};
 use protocol::record::{Task, TaskRecord, Work};
 use protocol::writer::{
     self, ChangedPlaces, DeadRecord, Effect, Facts, Handover, HeadMove, ListOp, ListOpKind,
-    Missing, Parts, Plan, ROUNDS_MAX, RecordOutcome, Rules, Stage, NoPlan,
+    Missing, NoPlan, Parts, Plan, ROUNDS_MAX, RecordOutcome, Rules, Stage,
 };
 use protocol::{ConversationId, GroupId, Recipient, UserId};
 use rand::Rng;
 
 use crate::boat;
-use crate::cached::Permits;
+use crate::cache::Permits;
 use crate::carrier::CarrierEvent;
 use crate::effects;
 use crate::plan::{Sabotage, StoreKey};
@@ -67,12 +67,12 @@ pub(crate) struct Batch {
     permits: Permits,
     moved: Vec<ConversationId>,
     /// Work of all parts so far.
-    done: Done,
+    done: PollOutcome,
 }
 
 /// Work that follows once a poll is written.
 #[derive(Debug, Default)]
-struct Done {
+struct PollOutcome {
     deliver: Vec<(Source, DeliveryTask)>,
     notices: Vec<Notice>,
     settled: Vec<(Source, Vec<LedgerEntry>)>,
@@ -119,7 +119,7 @@ impl Batch {
             handover: Handover::default(),
             permits: Permits::new(),
             moved: Vec::new(),
-            done: Done::default(),
+            done: PollOutcome::default(),
         }
     }
 }
@@ -538,7 +538,7 @@ impl World {
         if self.is_older {
             return;
         }
-        let Done {
+        let PollOutcome {
             deliver,
             notices,
             settled,
@@ -611,7 +611,7 @@ impl Batch {
     }
 }
 
-impl Done {
+impl PollOutcome {
     fn add(&mut self, records: &[(Source, Arc<Task>)], handover: Handover) {
         let Handover {
             deliver,

@@ -38,12 +38,12 @@ pub enum UserAction {
     Read(u8, u8),
     /// Says something in a group.
     Say(GroupId),
-    Wish(GroupId, Wished),
+    Wish(GroupId, GroupWish),
 }
 
 /// Command about a group; users by number.
 #[derive(Clone, Copy, Debug)]
-pub enum Wished {
+pub enum GroupWish {
     /// Creates a group with these members, one bit each.
     Create(GroupSettings, u8),
     Join,
@@ -120,7 +120,7 @@ fn in_groups(seed: u64, devices: usize, users: usize) -> Vec<(Duration, usize, U
     for number in 1..=groups {
         let group = GroupId::new(1000 + number).expect("positive");
         let members = rng.random_range(0..1 << users) as u8 | 1 << rng.random_range(0..users);
-        let create = UserAction::Wish(group, Wished::Create(settings(&mut rng), members));
+        let create = UserAction::Wish(group, GroupWish::Create(settings(&mut rng), members));
         let begin = Duration::from_millis(rng.random_range(0..10_000));
         actions.push((begin, rng.random_range(0..devices), create));
         for _ in 0..rng.random_range(2..16) {
@@ -173,36 +173,36 @@ fn settings(rng: &mut StdRng) -> GroupSettings {
     }
 }
 
-fn wished(rng: &mut StdRng, users: usize) -> Wished {
+fn wished(rng: &mut StdRng, users: usize) -> GroupWish {
     let user = rng.random_range(0..users);
     match rng.random_range(0..16) {
-        0..=3 => Wished::Join,
-        4 | 5 => Wished::Leave,
-        6..=8 => Wished::Add(user),
-        9..=11 => Wished::Remove(user),
-        12 => Wished::SetRole(user, Role::Admin),
-        13 => Wished::SetRole(user, Role::Member),
-        14 => Wished::HandOver(user),
-        _ => Wished::Set(settings(rng)),
+        0..=3 => GroupWish::Join,
+        4 | 5 => GroupWish::Leave,
+        6..=8 => GroupWish::Add(user),
+        9..=11 => GroupWish::Remove(user),
+        12 => GroupWish::SetRole(user, Role::Admin),
+        13 => GroupWish::SetRole(user, Role::Member),
+        14 => GroupWish::HandOver(user),
+        _ => GroupWish::Set(settings(rng)),
     }
 }
 
-fn wish_of(wished: Wished, me: UserId) -> GroupCommand {
+fn wish_of(wished: GroupWish, me: UserId) -> GroupCommand {
     match wished {
-        Wished::Create(settings, members) => {
+        GroupWish::Create(settings, members) => {
             let members = (0..8).filter(|index| members & 1 << index != 0).map(user);
             GroupCommand::Create {
                 settings,
                 members: members.filter(|user| *user != me).collect(),
             }
         }
-        Wished::Join => GroupCommand::Join,
-        Wished::Leave => GroupCommand::Leave,
-        Wished::Add(index) => GroupCommand::Add(vec![user(index)]),
-        Wished::Remove(index) => GroupCommand::Remove(user(index)),
-        Wished::SetRole(index, role) => GroupCommand::SetRole(user(index), role),
-        Wished::HandOver(index) => GroupCommand::HandOver(user(index)),
-        Wished::Set(settings) => GroupCommand::Set(settings),
+        GroupWish::Join => GroupCommand::Join,
+        GroupWish::Leave => GroupCommand::Leave,
+        GroupWish::Add(index) => GroupCommand::Add(vec![user(index)]),
+        GroupWish::Remove(index) => GroupCommand::Remove(user(index)),
+        GroupWish::SetRole(index, role) => GroupCommand::SetRole(user(index), role),
+        GroupWish::HandOver(index) => GroupCommand::HandOver(user(index)),
+        GroupWish::Set(settings) => GroupCommand::Set(settings),
     }
 }
 

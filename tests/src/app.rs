@@ -16,7 +16,7 @@ pub struct App {
 #[derive(Debug, Default)]
 struct Talk {
     /// Messages in the order of arrival.
-    said: Vec<Said>,
+    said: Vec<ChatMessage>,
     changes: Vec<OrderedChange>,
     hidden: BTreeSet<Seq>,
     /// Position up to which nothing more comes.
@@ -25,7 +25,7 @@ struct Talk {
 
 /// Message as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct ChatMessage {
     pub seq: Seq,
     pub id: MessageId,
     pub from: UserId,
@@ -34,10 +34,10 @@ pub struct Said {
     pub marks: MessageMarks,
 }
 
-impl Said {
-    pub fn of(placed: &Placed, marks: Option<MessageMarks>) -> Said {
+impl ChatMessage {
+    pub fn of(placed: &Placed, marks: Option<MessageMarks>) -> ChatMessage {
         let message = &placed.message;
-        Said {
+        ChatMessage {
             seq: placed.position.seq,
             id: message.id,
             from: message.from,
@@ -72,7 +72,7 @@ impl App {
     pub fn show(&mut self, shown: ShownMessage) -> Option<String> {
         let talk = self.talks.entry(shown.placed.conversation).or_default();
         let expected = talk.up_to.next();
-        let said = Said::of(&shown.placed, shown.marks);
+        let said = ChatMessage::of(&shown.placed, shown.marks);
         let seq = said.seq;
         let is_leak = talk.hidden.contains(&seq) && !said.content.data.is_empty();
         talk.said.push(said);
@@ -147,12 +147,12 @@ impl App {
     }
 
     /// Messages as sent.
-    pub fn said(&self, conversation: ConversationId) -> &[Said] {
+    pub fn said(&self, conversation: ConversationId) -> &[ChatMessage] {
         self.talks.get(&conversation).map_or(&[], |talk| &talk.said)
     }
 
     /// Messages as shown now.
-    pub fn view(&self, conversation: ConversationId) -> Vec<Said> {
+    pub fn view(&self, conversation: ConversationId) -> Vec<ChatMessage> {
         let Some(talk) = self.talks.get(&conversation) else {
             return Vec::new();
         };
@@ -164,7 +164,7 @@ impl App {
         let hidden = view
             .iter_mut()
             .filter(|said| talk.hidden.contains(&said.seq));
-        hidden.for_each(Said::hide);
+        hidden.for_each(ChatMessage::hide);
         view
     }
 }

@@ -9,7 +9,7 @@ use protocol::ledger::trace::MessageLife;
 use protocol::message_row::Owner;
 use protocol::{ConversationId, MessageId, Seq, UserId};
 
-use crate::app::Said;
+use crate::app::ChatMessage;
 use crate::evidence::Evidence;
 use crate::model::{Fate, Model, Talk};
 
@@ -143,7 +143,7 @@ impl Evidence<'_> {
                 let mut placed = placed.clone();
                 let overlay = overlays.and_then(|all| all.get(&placed.position.seq));
                 let marks = overlay.and_then(|overlay| Overlay::show(overlay, &mut placed));
-                let got = Said::of(&placed, marks);
+                let got = ChatMessage::of(&placed, marks);
                 if got != expected {
                     return Err(format!("history says {got:?}, the log {expected:?}"));
                 }

@@ -8,7 +8,7 @@ use protocol::message::Content;
 use protocol::record::Work;
 use protocol::{ConversationId, Message, MessageId, SendId, Seq, UserId};
 
-use crate::app::{Said, nothing_of};
+use crate::app::{ChatMessage, nothing_of};
 use crate::crowd::Crowd;
 
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub struct Model {
 /// One conversation.
 #[derive(Debug, Default)]
 pub struct Talk {
-    said: Vec<Told>,
+    said: Vec<ModelMessage>,
     sends: BTreeSet<(UserId, SendId)>,
     /// Changes that had an effect, in order.
     pub changes: Vec<MessageId>,
@@ -32,8 +32,8 @@ pub struct Talk {
 }
 
 #[derive(Debug)]
-struct Told {
-    said: Said,
+struct ModelMessage {
+    said: ChatMessage,
     reactions: BTreeMap<Reaction, BTreeSet<UserId>>,
 }
 
@@ -105,7 +105,7 @@ impl Talk {
         if !self.sends.insert((message.from, message.send_id)) {
             return Fate::Nothing;
         }
-        let said = Said {
+        let said = ChatMessage {
             seq: Seq(self.said.len() as u64 + 1),
             id: message.id,
             from: message.from,
@@ -113,7 +113,7 @@ impl Talk {
             content: message.content.clone(),
             marks: MessageMarks::default(),
         };
-        self.said.push(Told {
+        self.said.push(ModelMessage {
             said,
             reactions: BTreeMap::new(),
         });
@@ -227,21 +227,21 @@ impl Talk {
     }
 
     /// View of any user who hid nothing.
-    pub fn view(&self) -> Vec<Said> {
-        self.said.iter().map(Told::now).collect()
+    pub fn view(&self) -> Vec<ChatMessage> {
+        self.said.iter().map(ModelMessage::now).collect()
     }
 
     /// View of this user.
-    pub fn view_of(&self, user: UserId) -> Vec<Said> {
+    pub fn view_of(&self, user: UserId) -> Vec<ChatMessage> {
         let hidden = self.hidden(user);
         let mut view = self.view();
         let of_it = view.iter_mut().filter(|said| hidden.contains(&said.seq));
-        of_it.for_each(Said::hide);
+        of_it.for_each(ChatMessage::hide);
         view
     }
 
     /// Pinned messages that this user may read, newest first; `None` for a user who may read nothing.
-    pub fn pins_of(&self, conversation: ConversationId, user: UserId) -> Option<Vec<Said>> {
+    pub fn pins_of(&self, conversation: ConversationId, user: UserId) -> Option<Vec<ChatMessage>> {
         let floor = match conversation {
             ConversationId::Group(_) => self.group.as_ref()?.readable_after(user)?,
             _ => conversation.peer_of(user).map(|_| Seq::ZERO)?,
@@ -267,9 +267,9 @@ impl Talk {
     }
 }
 
-impl Told {
+impl ModelMessage {
     fn change(&mut self, message: &Message, kind: &ChangeKind, administers: bool) -> Fate {
-        let Told { said, reactions } = self;
+        let ModelMessage { said, reactions } = self;
         let is_recalled = said.marks.recalled.is_some();
         let done = Some(Authorship {
             by: message.from,
@@ -322,7 +322,7 @@ impl Told {
         }
     }
 
-    fn now(&self) -> Said {
+    fn now(&self) -> ChatMessage {
         let reactions = self.reactions.iter().filter(|(_, users)| !users.is_empty());
         let reactions = reactions.map(|(reaction, users)| {
             let users = users.iter().copied().collect();

@@ -3,7 +3,7 @@
 use protocol::frame::Summary;
 use protocol::{ConversationId, Seq, UserId};
 
-use crate::app::{App, Said};
+use crate::app::{App, ChatMessage};
 use crate::crowd::Crowd;
 use crate::model::Talk;
 
@@ -47,10 +47,10 @@ impl Screen<'_> {
             return Ok(());
         }
         let since = crowd.since(self.user);
-        let behind = |said: &Said| said.seq > since;
-        let got: Vec<Said> = view.into_iter().filter(behind).collect();
+        let behind = |said: &ChatMessage| said.seq > since;
+        let got: Vec<ChatMessage> = view.into_iter().filter(behind).collect();
         let expected = talk.view_of(self.user);
-        let expected: Vec<Said> = expected.into_iter().filter(behind).collect();
+        let expected: Vec<ChatMessage> = expected.into_iter().filter(behind).collect();
         let is_cleared = talk.cleared(self.user) >= talk.end();
         let is_part = is_cleared && got.len() < expected.len();
         self.compare(conversation, &got, &expected, is_part)
@@ -60,7 +60,7 @@ impl Screen<'_> {
         &self,
         conversation: ConversationId,
         crowd: &Crowd,
-        view: &[Said],
+        view: &[ChatMessage],
     ) -> Result<(), String> {
         let name = self.name;
         let mut last = Seq::ZERO;
@@ -106,7 +106,7 @@ impl Screen<'_> {
         let last = talk.view_of(user).pop();
         let newest = (last.clone()).filter(|_| floor.is_none_or(|floor| end > floor));
         let shown = row.newest.as_ref().map(|newest| {
-            let mut shown = Said::of(newest, row.marks.clone());
+            let mut shown = ChatMessage::of(newest, row.marks.clone());
             // The row is stored as it came, and shown with hidden content removed.
             if talk.hidden(user).contains(&shown.seq) {
                 shown.hide();
@@ -139,8 +139,8 @@ impl Screen<'_> {
     fn compare(
         &self,
         conversation: ConversationId,
-        got: &[Said],
-        expected: &[Said],
+        got: &[ChatMessage],
+        expected: &[ChatMessage],
         is_part: bool,
     ) -> Result<(), String> {
         let name = self.name;
@@ -153,6 +153,6 @@ impl Screen<'_> {
     }
 }
 
-fn ids(said: &[Said]) -> Vec<(Seq, protocol::MessageId)> {
+fn ids(said: &[ChatMessage]) -> Vec<(Seq, protocol::MessageId)> {
     said.iter().map(|said| (said.seq, said.id)).collect()
 }

@@ -12,7 +12,7 @@ use backend::queue::Partition;
 use client::ByteStream;
 use operator::admin::log::Log;
 use operator::admin::{audit, trace};
-use operator::dead_letters::{DeadLetters, LetterOutcome, TaskRefusal, Selection};
+use operator::dead_letters::{DeadLetters, LetterOutcome, Selection, TaskRefusal};
 use protocol::keys::Topic;
 use protocol::record::Work;
 use protocol::{MessageId, Platform, Timestamp};

@@ -60,7 +60,7 @@ struct Wire {
     _tasks: DropGuard,
 }
 
-pub(crate) struct Living {
+pub(crate) struct LivingDevice {
     number: usize,
     device: Arc<Mutex<CoreDevice>>,
     name: String,
@@ -76,17 +76,17 @@ pub(crate) struct Living {
     disk: Option<Timestamp>,
 }
 
-impl Living {
+impl LivingDevice {
     pub(crate) fn new(
         number: usize,
         device: Arc<Mutex<CoreDevice>>,
         world: Arc<World>,
         orders: mpsc::UnboundedReceiver<Order>,
-    ) -> Living {
+    ) -> LivingDevice {
         let (begin, begun) = mpsc::unbounded_channel();
         let seed = !world.plan.seed ^ ((number as u64 + 1) << 32);
         let name = device.lock().name.to_string();
-        Living {
+        LivingDevice {
             number,
             device,
             name,
@@ -168,7 +168,7 @@ async fn next_frame(wire: &mut Option<Wire>) -> Option<ServerFrame> {
 
 const TOKEN_LIFE: Duration = Duration::from_secs(3600);
 
-impl Living {
+impl LivingDevice {
     fn handle(&mut self, event: Event) {
         let now = self.now();
         if let Event::Connected(wire) = &event {

@@ -21,21 +21,21 @@ const SESSION: Duration = Duration::from_secs(10);
 /// Longest pause before a dead host restarts.
 const PAUSE: Duration = Duration::from_secs(5);
 
-enum Running {
+enum ServiceHandle {
     Boat(boat::BoatHandle),
     Station(station::StationHandle),
     Carrier(carrier::CarrierHandle),
     Horn(horn::HornHandle),
 }
 
-impl Running {
+impl ServiceHandle {
     /// Waits until the service has left, asked or not.
     async fn left(&self) {
         match self {
-            Running::Boat(boat) => boat.left().await,
-            Running::Station(station) => station.drained().await,
-            Running::Carrier(carrier) => carrier.drained().await,
-            Running::Horn(horn) => horn.drained().await,
+            ServiceHandle::Boat(boat) => boat.left().await,
+            ServiceHandle::Station(station) => station.drained().await,
+            ServiceHandle::Carrier(carrier) => carrier.drained().await,
+            ServiceHandle::Horn(horn) => horn.drained().await,
         }
     }
 }
@@ -117,7 +117,7 @@ impl Host {
         };
         life.note(format_args!("runs"));
         life.chance.started();
-        if let Running::Boat(boat) = &running {
+        if let ServiceHandle::Boat(boat) = &running {
             let harbour = Harbour {
                 pipes: boat.pipes(),
                 dead: life.dead().clone(),
@@ -171,7 +171,7 @@ impl Host {
         &self,
         life: &Arc<Life>,
         stop: CancellationToken,
-    ) -> Result<Running, Box<dyn std::error::Error>> {
+    ) -> Result<ServiceHandle, Box<dyn std::error::Error>> {
         let (world, settings) = (&self.world, &self.settings);
         let hook: Arc<dyn Hook> = life.clone();
         let mut backends: Backends = world.backends.clone().hooked(&hook);
@@ -194,18 +194,18 @@ impl Host {
                     connections: Handle::current(),
                 };
                 let boat = boat::start(settings.boat.clone(), parts, stop).await?;
-                Running::Boat(boat)
+                ServiceHandle::Boat(boat)
             }
             Service::Station => {
                 listed(self.name.clone());
                 let connector = calling_as(access::Role::Station);
                 let config = settings.station.clone();
-                Running::Station(station::start(config, backends, connector, stop).await?)
+                ServiceHandle::Station(station::start(config, backends, connector, stop).await?)
             }
             Service::Carrier => {
                 let connector = calling_as(access::Role::Carrier);
                 let config = settings.carrier.clone();
-                Running::Carrier(carrier::start(config, backends, connector, stop).await?)
+                ServiceHandle::Carrier(carrier::start(config, backends, connector, stop).await?)
             }
             Service::Horn => {
                 let parts = horn::Parts {
@@ -215,7 +215,7 @@ impl Host {
                     clock: backends.clock,
                     entropy: backends.entropy,
                 };
-                Running::Horn(horn::start(settings.horn.clone(), parts, stop).await?)
+                ServiceHandle::Horn(horn::start(settings.horn.clone(), parts, stop).await?)
             }
         })
     }

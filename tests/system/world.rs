@@ -32,7 +32,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::device::{Living, Order};
+use crate::device::{LivingDevice, Order};
 use crate::host::{self, Harbour, Host, role};
 use crate::plan::{Fault, Plan, Service};
 
@@ -254,8 +254,9 @@ impl World {
         }
         let mut devices = world.devices.iter().cloned().zip(orders).enumerate();
         let count = world.plan.devices.len();
-        let living =
-            |(number, (device, orders))| Living::new(number, device, Arc::clone(&world), orders);
+        let living = |(number, (device, orders))| {
+            LivingDevice::new(number, device, Arc::clone(&world), orders)
+        };
         for (number, device) in devices.by_ref().take(count) {
             let late = world.plan.actions.late.get(number).copied();
             let wait = Duration::from_millis(rng.random_range(0..5_000));

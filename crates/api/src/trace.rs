@@ -131,9 +131,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Kept(Mutex<Vec<Span>>);
+    struct SpanLog(Mutex<Vec<Span>>);
 
-    impl Sink for Kept {
+    impl Sink for SpanLog {
         fn record(&self, span: Span) {
             self.0.lock().push(span);
         }
@@ -142,7 +142,7 @@ mod tests {
     // Also under a filter, and however many layers are around it.
     #[test]
     fn the_collector_beside_the_log_is_found() {
-        let (kept, root) = (Arc::<Kept>::default(), TraceContext::root(1, 2, 3));
+        let (kept, root) = (Arc::<SpanLog>::default(), TraceContext::root(1, 2, 3));
         let log = tracing_subscriber::registry()
             .with(LevelFilter::ERROR)
             .with(Some(Collector::new(kept.clone())))

@@ -340,10 +340,10 @@ pub(crate) mod tests {
     use super::*;
 
     /// Hook that passes every call after a yield, at which a caller may drop it.
-    struct Passing;
+    struct YieldHook;
 
     #[async_trait]
-    impl Hook for Passing {
+    impl Hook for YieldHook {
         async fn before(&self, _: &Op) -> Result<()> {
             yield_now().await;
             Ok(())
@@ -356,6 +356,6 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn passing() -> Arc<dyn Hook> {
-        Arc::new(Passing)
+        Arc::new(YieldHook)
     }
 }

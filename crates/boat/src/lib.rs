@@ -31,8 +31,8 @@ mod start;
 mod station_pool;
 mod station_queues;
 mod timer_wheel;
-mod traces;
 mod tracer;
+mod traces;
 mod urgent;
 
 #[cfg(test)]
@@ -40,4 +40,4 @@ mod tests;
 
 pub use config::{ACCEPTS_PER_CORE, Config};
 pub use listener::PipeListener;
-pub use start::{BoatParts, BoatHandle, StartError, start};
+pub use start::{BoatHandle, BoatParts, StartError, start};

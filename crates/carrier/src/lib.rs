@@ -40,7 +40,7 @@ mod start;
 mod writer;
 
 pub use config::Config;
-pub use start::{GROUP, CarrierHandle, StartError, start};
+pub use start::{CarrierHandle, GROUP, StartError, start};
 
 #[cfg(test)]
 mod tests;

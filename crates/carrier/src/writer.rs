@@ -25,8 +25,8 @@ use protocol::ledger::{DeadReason, dead_entries};
 use protocol::record::TaskRecord;
 use protocol::trace::{Span, Step};
 use protocol::writer::{
-    self, Batch, DeadRecord, Facts, Handover, Missing, Parts, Plan, ROUNDS_MAX, RecordOutcome,
-    Rules, NoPlan,
+    self, Batch, DeadRecord, Facts, Handover, Missing, NoPlan, Parts, Plan, ROUNDS_MAX,
+    RecordOutcome, Rules,
 };
 use protocol::{ConversationId, MessageId, Timestamp};
 use tokio::time::Instant;

@@ -18,7 +18,7 @@ mod start;
 
 pub use config::{Config, ProviderKind};
 pub use provider::{Provider, ProviderError, ProviderPush, Recorder, Webhook};
-pub use start::{Parts, HornHandle, StartError, start, start_with};
+pub use start::{HornHandle, Parts, StartError, start, start_with};
 
 /// The consumer group of every horn.
 pub const GROUP: &str = protocol::keys::HORNS;

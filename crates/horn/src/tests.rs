@@ -24,7 +24,7 @@ use protocol::notify::Notification;
 use protocol::{ConversationId, MessageId, Platform, UserId};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Config, GROUP, Parts, Provider, HornHandle, start_with};
+use crate::{Config, GROUP, HornHandle, Parts, Provider, start_with};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -34,7 +34,7 @@ pub use self::edit::{EditResult, Envelope, LetterChange};
 pub use self::log::LogPage;
 use self::log_view::View;
 pub use self::plan::{Forecast, Plan, PlanLetters, Share};
-pub use self::tasks::{TaskRefusal, Request};
+pub use self::tasks::{Request, TaskRefusal};
 pub use self::transfer::{HeaderValue, ImportResult, LetterPackage, PACKAGE_MAX, Package};
 pub use self::types::{
     CauseSummary, Filter, Kind, Letter, LetterCursor, LetterDetail, LetterEdit, LetterHeader,

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::ruling::{ChangeRuling, RulingFacts, Requester, rule};
+pub use self::ruling::{ChangeRuling, Requester, RulingFacts, rule};
 
 use crate::conversation::Head;
 use crate::frame::SMALL;

@@ -94,11 +94,11 @@ mod tests {
 
     /// Every message by itself: its writer, its state with each side, and its recall.
     #[derive(Default)]
-    struct Counted {
+    struct MessageStates {
         messages: Vec<(usize, [bool; 2], bool)>,
     }
 
-    impl Counted {
+    impl MessageStates {
         fn of(&self, side: usize) -> u64 {
             let unread = |(writer, done, recalled): &&(usize, [bool; 2], bool)| {
                 *writer != side && !done[side] && !recalled
@@ -109,7 +109,7 @@ mod tests {
 
     /// The server's state.
     #[derive(Default)]
-    struct Kept {
+    struct SideCounts {
         /// Incoming count at each position, for each side.
         incoming: Vec<[u64; 2]>,
         writers: Vec<usize>,
@@ -118,7 +118,7 @@ mod tests {
         recalled: BTreeSet<Seq>,
     }
 
-    impl Kept {
+    impl SideCounts {
         fn tally(&self, seq: u64, side: usize) -> Tally {
             let incoming = seq
                 .checked_sub(1)
@@ -150,7 +150,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_difference_is_what_counting_finds(deeds in vec(deed(), 0..120)) {
-            let (mut counted, mut kept) = (Counted::default(), Kept::default());
+            let (mut counted, mut kept) = (MessageStates::default(), SideCounts::default());
             for deed in deeds {
                 let end = kept.end();
                 match deed {

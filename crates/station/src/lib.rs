@@ -36,7 +36,7 @@ pub mod tickets;
 mod workers;
 
 pub use config::Config;
-pub use start::{StationHandle, StartError, start};
+pub use start::{StartError, StationHandle, start};
 
 #[cfg(test)]
 mod tests;

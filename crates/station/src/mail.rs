@@ -258,7 +258,11 @@ impl MailReader {
     /// group: it does not name the group, and looking for its id in each group of the user would
     /// cost more than the page. It is not lost: the device compares the group's places with its
     /// own, and reads it there.
-    async fn reread(&self, target: Target, bodiless: &[MessageId]) -> Result<RereadEntries, Refusal> {
+    async fn reread(
+        &self,
+        target: Target,
+        bodiless: &[MessageId],
+    ) -> Result<RereadEntries, Refusal> {
         let owner = Owner::User(target.user);
         let keys: Vec<_> = bodiless.iter().map(|&id| (owner, id)).collect();
         let messages = &self.messages;

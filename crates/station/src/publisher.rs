@@ -92,10 +92,15 @@ impl Publisher {
     /// Publishes records; returns one answer per record, in order, at `until` at the latest, or
     /// after a quarter of the deadline, the time that the log has in any case. A partition that
     /// does not answer while others do is not waited for.
-    pub(crate) async fn publish(&self, records: Vec<NewRecord>, until: Instant) -> Vec<PublishAnswer> {
+    pub(crate) async fn publish(
+        &self,
+        records: Vec<NewRecord>,
+        until: Instant,
+    ) -> Vec<PublishAnswer> {
         let left = until.saturating_duration_since(Instant::now());
         let deadline = left.max(self.deadline / 4);
-        let mut answers: Vec<PublishAnswer> = records.iter().map(|_| PublishAnswer::Silent).collect();
+        let mut answers: Vec<PublishAnswer> =
+            records.iter().map(|_| PublishAnswer::Silent).collect();
         let mut calls = FuturesUnordered::new();
         let mut open: BTreeMap<Partition, usize> = BTreeMap::new();
         let began = self.now();

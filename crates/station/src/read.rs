@@ -19,7 +19,7 @@ use futures_util::stream::{self, StreamExt};
 use parking_lot::Mutex;
 use protocol::cache::CacheKey;
 use protocol::frame::{SyncPage, SyncQuery};
-use protocol::reading::{self, Fill, ReadFacts, ReadOutcome, ReadQuestion, ReadRules, NoAnswer};
+use protocol::reading::{self, Fill, NoAnswer, ReadFacts, ReadOutcome, ReadQuestion, ReadRules};
 use protocol::{Code, ConversationId, Placed, Refusal, Seq, UserId};
 
 pub(crate) use self::group_timeline::GroupTimeline;

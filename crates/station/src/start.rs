@@ -194,7 +194,12 @@ const REGISTER_PAUSE: Duration = Duration::from_secs(1);
 impl Life {
     /// Leaves discovery → answers calls in flight → closes the door → finishes the work that they
     /// left.
-    async fn live(self, registration: Registration, served: ServiceGuard, shutdown: CancellationToken) {
+    async fn live(
+        self,
+        registration: Registration,
+        served: ServiceGuard,
+        shutdown: CancellationToken,
+    ) {
         tracing::info!(name = %self.config.name, address = %self.address, "station ready");
         let registered = self.stay_registered(registration);
         shutdown.run_until_cancelled(registered).await;

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use protocol::UserId;
 use protocol::frame::{SyncAnswer, SyncQuery};
-use tests::app::Said;
+use tests::app::ChatMessage;
 use tests::model::Model;
 
-use crate::reading::Asked;
+use crate::reading::OpenQuestion;
 use crate::world::World;
 
 impl World {
@@ -29,15 +29,15 @@ impl World {
                     before: None,
                     limit: 0,
                 };
-                let answer = self.read_rest(user, &query, &mut Asked::new(self.now));
+                let answer = self.read_rest(user, &query, &mut OpenQuestion::new(self.now));
                 let Ok(SyncAnswer::Pins(page)) = answer else {
                     return Err(format!("{user} is told of pins: {answer:?}"));
                 };
                 let pins = page.messages.iter().map(|placed| {
                     let marks = page.marks.get(&placed.position.seq).cloned();
-                    Said::of(placed, marks)
+                    ChatMessage::of(placed, marks)
                 });
-                let pins: Vec<Said> = pins.collect();
+                let pins: Vec<ChatMessage> = pins.collect();
                 if pins != expected {
                     return Err(format!(
                         "{user} is told of pins {pins:?} of {conversation}, the log says {expected:?}"

@@ -5,10 +5,10 @@ use std::panic;
 use std::sync::Once;
 
 thread_local! {
-    static COLLECTED: RefCell<Option<Collected>> = const { RefCell::new(None) };
+    static COLLECTED: RefCell<Option<PanicTexts>> = const { RefCell::new(None) };
 }
 
-struct Collected {
+struct PanicTexts {
     texts: Vec<String>,
     is_shown: bool,
 }
@@ -38,7 +38,7 @@ impl Panics {
             }));
         });
         let texts = Vec::new();
-        COLLECTED.set(Some(Collected { texts, is_shown }));
+        COLLECTED.set(Some(PanicTexts { texts, is_shown }));
         Panics(())
     }
 

@@ -149,10 +149,10 @@ impl BoatService for Obedient {
 struct Pair {
     channel: Channel,
     boat: Obedient,
-    server: Running,
+    server: TestServer,
 }
 
-enum Running {
+enum TestServer {
     Near {
         _guard: InProcess,
     },
@@ -178,7 +178,7 @@ impl Pair {
         Pair {
             channel: connector.channel(Role::Boat, "inproc:boat"),
             boat,
-            server: Running::Near { _guard: guard },
+            server: TestServer::Near { _guard: guard },
         }
     }
 
@@ -196,7 +196,7 @@ impl Pair {
         Pair {
             channel: Connector::new(config()).channel(Role::Boat, &format!("http://{address}")),
             boat,
-            server: Running::Far { task, address },
+            server: TestServer::Far { task, address },
         }
     }
 
@@ -222,11 +222,11 @@ impl Pair {
     }
 }
 
-impl Running {
+impl TestServer {
     async fn end(self) {
         match self {
-            Running::Near { _guard } => drop(_guard),
-            Running::Far { task, .. } => {
+            TestServer::Near { _guard } => drop(_guard),
+            TestServer::Far { task, .. } => {
                 task.abort();
                 assert!(task.await.expect_err("aborted").is_cancelled());
             }

@@ -316,7 +316,11 @@ impl ScyllaChanges {
         let (kind, low, high) = key(conversation);
         let values = (kind, low, high, rev >> CHANGE_BITS, rev);
         let found: Vec<ChangeColumns> = self.cql.rows(&self.one, values).await?;
-        found.into_iter().next().map(ChangeColumns::changed).transpose()
+        found
+            .into_iter()
+            .next()
+            .map(ChangeColumns::changed)
+            .transpose()
     }
 
     /// Reads the effects of one kind between two positions of one partition.

@@ -100,7 +100,11 @@ impl EmbeddedConversations {
             .collect()
     }
 
-    fn standing_registers(&self, recent: &mut AgingMap<Key, StoredRegisters>, key: Key) -> Result<StoredRegisters> {
+    fn standing_registers(
+        &self,
+        recent: &mut AgingMap<Key, StoredRegisters>,
+        key: Key,
+    ) -> Result<StoredRegisters> {
         match recent.get(&key) {
             Some(registers) => Ok(registers),
             None => Ok(self.moved(&[key])?.pop().unwrap_or_default()),

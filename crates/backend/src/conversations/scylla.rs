@@ -136,7 +136,11 @@ impl ScyllaConversations {
         self.cql.write(&self.touched, values).await
     }
 
-    async fn stored(&self, owner: UserId, of: ConversationId) -> Result<Option<ConversationColumns>> {
+    async fn stored(
+        &self,
+        owner: UserId,
+        of: ConversationId,
+    ) -> Result<Option<ConversationColumns>> {
         let (kind, other) = key(owner, of)?;
         let key = (owner.get(), kind, other);
         let rows: Vec<ConversationColumns> = self.cql.rows(&self.select, key).await?;

@@ -44,11 +44,11 @@ pub(crate) fn capacity() -> SessionCapacity {
     )
 }
 
-type LoseBody = Box<dyn Fn(MessageId, Lost) -> BoxFuture<'static, ()> + Send + Sync>;
+type LoseBody = Box<dyn Fn(MessageId, BodyLoss) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Rows of a body to lose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lost {
+pub(crate) enum BodyLoss {
     Body,
     BodyAndCount,
 }
@@ -222,7 +222,7 @@ impl Scene {
         answers.collect()
     }
 
-    async fn lose(&self, n: i64, lost: Lost) {
+    async fn lose(&self, n: i64, lost: BodyLoss) {
         (self.lose_body)(self.id(n), lost).await;
     }
 }

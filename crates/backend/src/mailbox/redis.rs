@@ -53,7 +53,7 @@ use protocol::presence::{DeniedBoats, SessionEntry, SessionKey};
 use protocol::{MessageId, Platform, Timestamp, UserId};
 
 pub use self::config::{RedisConfig, RedisMode};
-use self::connect::{LoginOutcome, Lives, Login};
+use self::connect::{Lives, Login, LoginOutcome};
 use self::keys::Keys;
 use self::reroutes::Reroutes;
 use self::route::RouteReply;

@@ -31,7 +31,7 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
 use super::client::{Client, message, send_id, user};
-use crate::{BoatParts, Config, BoatHandle, StartError, start};
+use crate::{BoatHandle, BoatParts, Config, StartError, start};
 
 /// Requests the peer received, and answers it is set to give.
 pub(super) struct Peer {

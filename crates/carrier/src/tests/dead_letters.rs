@@ -5,7 +5,7 @@ use backend::Kind;
 use backend::hook::Fault;
 use backend::queue::NewRecord;
 use bytes::Bytes;
-use operator::dead_letters::{Filter, Forecast, Letter, LetterPackage, TaskRefusal, Selection};
+use operator::dead_letters::{Filter, Forecast, Letter, LetterPackage, Selection, TaskRefusal};
 use operator::desk::TaskOutcome;
 use protocol::Platform;
 use protocol::keys::Topic;
@@ -277,7 +277,10 @@ async fn exported_letters_come_back_once_and_only_to_where_they_came_from() {
         ),
     ] {
         let refused = unpack(vec![wrong], cluster).await;
-        assert!(matches!(refused, Err(TaskRefusal::Refusal(_))), "{refused:?}");
+        assert!(
+            matches!(refused, Err(TaskRefusal::Refusal(_))),
+            "{refused:?}"
+        );
     }
     let taken = unpack(packed.letters.clone(), CLUSTER)
         .await

@@ -8,7 +8,7 @@ use backend::queue::NewRecord;
 use bytes::Bytes;
 use operator::DeadLetters;
 use operator::dead_letters::{
-    Filter, Forecast, Kind as LetterKind, Letter, TaskRefusal, Request, Selection, Stats, Summary,
+    Filter, Forecast, Kind as LetterKind, Letter, Request, Selection, Stats, Summary, TaskRefusal,
 };
 use operator::desk::{OperatorTask, OperatorWork, Pace, Progress, TaskId, TaskOutcome};
 use protocol::Platform;

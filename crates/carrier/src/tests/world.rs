@@ -22,7 +22,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use operator::DeadLetters;
-use operator::dead_letters::{LetterOutcome, TaskRefusal, Selection};
+use operator::dead_letters::{LetterOutcome, Selection, TaskRefusal};
 use parking_lot::Mutex;
 use protocol::bounds::Bounds;
 use protocol::delivery::Origin;
@@ -45,7 +45,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::{Config, CarrierHandle, start};
+use crate::{CarrierHandle, Config, start};
 
 pub(super) const BEGIN: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 pub(super) const ALICE: i64 = 1;

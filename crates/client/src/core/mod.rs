@@ -44,7 +44,9 @@ pub use action::{
 };
 pub use limits::Limits;
 pub use link::reconnect_pause;
-pub use snapshot::{Account, Change, Cursor, FollowedRow, ConversationProgress, OutboxRow, Snapshot};
+pub use snapshot::{
+    Account, Change, ConversationProgress, Cursor, FollowedRow, OutboxRow, Snapshot,
+};
 
 use acks::Acks;
 use credentials::Credentials;

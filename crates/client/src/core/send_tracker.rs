@@ -70,7 +70,8 @@ impl SendTracker {
         };
         self.by_send.insert(send_id, order);
         self.by_id.insert(id, order);
-        self.followed.insert(order, TrackedSend { row, message: None });
+        self.followed
+            .insert(order, TrackedSend { row, message: None });
         out.change(Change::Followed(row));
     }
 

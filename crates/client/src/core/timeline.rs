@@ -14,7 +14,7 @@ use protocol::{ConversationId, MessageId, Placed, SendId, Seq, Timestamp, UserId
 use super::changes::ChangeCursors;
 use super::hidden_messages::HiddenMessages;
 use super::queries::QueryQueue;
-use super::snapshot::{Change, Cursor, ConversationProgress};
+use super::snapshot::{Change, ConversationProgress, Cursor};
 use super::{CatchUp, Core, Event, Origin, Reset, ShownMessage};
 
 /// Upper bound of sends remembered to recognise one that was placed twice.
@@ -196,7 +196,11 @@ impl Timeline {
         Some(*kept)
     }
 
-    pub(super) fn read_acked(&mut self, conversation: ConversationId, seq: Seq) -> Option<ConversationProgress> {
+    pub(super) fn read_acked(
+        &mut self,
+        conversation: ConversationId,
+        seq: Seq,
+    ) -> Option<ConversationProgress> {
         let kept = &mut self.tracks.get_mut(&conversation)?.kept;
         kept.read_acked = kept.read_acked.max(seq);
         Some(*kept)

@@ -14,7 +14,9 @@ use protocol::{
 use rusqlite::{Connection, Row, Transaction, params};
 
 use super::StoreError;
-use crate::core::{Account, Change, Cursor, FollowedRow, ConversationProgress, OutboxRow, Snapshot};
+use crate::core::{
+    Account, Change, ConversationProgress, Cursor, FollowedRow, OutboxRow, Snapshot,
+};
 
 pub(super) fn load(connection: &Connection, account: i64) -> Result<Snapshot, StoreError> {
     let mut saved = load_account(connection, account)?;

@@ -8,7 +8,7 @@ use protocol::{
 };
 
 use super::*;
-use crate::core::{Cursor, FollowedRow, ConversationProgress, OutboxRow};
+use crate::core::{ConversationProgress, Cursor, FollowedRow, OutboxRow};
 
 fn user(number: i64) -> UserId {
     UserId::new(number).expect("positive")

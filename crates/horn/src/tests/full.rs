@@ -14,14 +14,14 @@ use crate::{ProviderError, ProviderPush};
 const PAUSE: Duration = Duration::from_secs(300);
 
 /// Provider that throttles for five minutes, and takes everything after that.
-struct Throttling {
+struct ThrottlingProvider {
     begin: Instant,
     attempts: Mutex<BTreeMap<MessageId, Vec<u32>>>,
     sent: Mutex<Vec<MessageId>>,
 }
 
 #[async_trait]
-impl Provider for Throttling {
+impl Provider for ThrottlingProvider {
     fn name(&self) -> &'static str {
         "throttling"
     }
@@ -49,10 +49,10 @@ async fn crowd(desk: &Desk, count: usize) {
 
 /// Runs a throttled provider against `count` notifications, more than the horn has room for, and
 /// returns its record.
-async fn throttled(config: Config, count: usize) -> Arc<Throttling> {
+async fn throttled(config: Config, count: usize) -> Arc<ThrottlingProvider> {
     let desk = Desk::new();
     crowd(&desk, count).await;
-    let provider = Arc::new(Throttling {
+    let provider = Arc::new(ThrottlingProvider {
         begin: Instant::now(),
         attempts: Mutex::default(),
         sent: Mutex::default(),

@@ -14,18 +14,18 @@ use super::*;
 use crate::{ProviderError, ProviderPush, Recorder};
 
 /// Provider with a scripted answer; holds calls while it has no permits.
-struct Scripted {
+struct ScriptedProvider {
     answer: fn(&ProviderPush) -> Result<(), ProviderError>,
     calls: AtomicU64,
     gate: Semaphore,
 }
 
-impl Scripted {
+impl ScriptedProvider {
     fn new(
         permits: usize,
         answer: fn(&ProviderPush) -> Result<(), ProviderError>,
-    ) -> Arc<Scripted> {
-        Arc::new(Scripted {
+    ) -> Arc<ScriptedProvider> {
+        Arc::new(ScriptedProvider {
             answer,
             calls: AtomicU64::new(0),
             gate: Semaphore::new(permits),
@@ -48,7 +48,7 @@ impl Scripted {
 }
 
 #[async_trait]
-impl Provider for Scripted {
+impl Provider for ScriptedProvider {
     fn name(&self) -> &'static str {
         "scripted"
     }
@@ -175,7 +175,7 @@ fn mail_of(n: i64) -> Notification {
 #[tokio::test]
 async fn a_commit_waits_for_the_oldest() {
     let desk = Desk::new();
-    let slow_first = Scripted::new(1, |push| match push.notification.message.get() {
+    let slow_first = ScriptedProvider::new(1, |push| match push.notification.message.get() {
         1 if push.attempt < 3 => Err(ProviderError::new(NotifyFailure::Unavailable, "later")),
         _ => Ok(()),
     });
@@ -201,7 +201,7 @@ async fn a_commit_waits_for_the_oldest() {
 #[tokio::test]
 async fn a_restart_goes_on_where_nothing_was_committed() {
     let desk = Desk::new();
-    let failing = Scripted::new(9, |_| {
+    let failing = ScriptedProvider::new(9, |_| {
         Err(ProviderError::new(NotifyFailure::Unavailable, "down"))
     });
     let config = Config {
@@ -276,7 +276,7 @@ async fn what_is_no_news_is_not_told() {
 #[tokio::test]
 async fn a_provider_that_panics_costs_one_notification() {
     let desk = Desk::new();
-    let fragile = Scripted::new(9, |push| {
+    let fragile = ScriptedProvider::new(9, |push| {
         assert_ne!(push.notification.message.get(), 1, "a bug");
         Ok(())
     });
@@ -294,7 +294,8 @@ async fn a_provider_that_panics_costs_one_notification() {
 #[tokio::test]
 async fn what_was_given_up_is_told_when_it_is_sent_on_its_way_again() {
     let desk = Desk::new();
-    let refusing = Scripted::new(9, |_| Err(ProviderError::new(NotifyFailure::Refused, "no")));
+    let refusing =
+        ScriptedProvider::new(9, |_| Err(ProviderError::new(NotifyFailure::Refused, "no")));
     let horn = desk.horn(quick(), refusing.clone()).await;
     let notification = mail(1);
     for times in 1..=2 {
@@ -317,7 +318,7 @@ async fn what_was_given_up_is_told_when_it_is_sent_on_its_way_again() {
 #[tokio::test]
 async fn calls_and_memory_are_bounded() {
     let desk = Desk::new();
-    let held = Scripted::new(0, |_| Ok(()));
+    let held = ScriptedProvider::new(0, |_| Ok(()));
     let config = Config {
         concurrency: 2,
         pending_max: 3,

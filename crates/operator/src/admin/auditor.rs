@@ -27,8 +27,8 @@ use backend::clock::Clock;
 use backend::ledger::LedgerStore;
 use protocol::ledger::chain::{ChainHead, ChainPlace};
 use protocol::ledger::minute::{
-    Amendment, ChainLink, ClosedMinute, MINUTE, MinuteFigures, MinuteReading, MinuteRow, MinuteVerdict,
-    OffsetRange, minute_of,
+    Amendment, ChainLink, ClosedMinute, MINUTE, MinuteFigures, MinuteReading, MinuteRow,
+    MinuteVerdict, OffsetRange, minute_of,
 };
 use protocol::{MessageId, Timestamp};
 use tokio::time::sleep;
@@ -39,7 +39,7 @@ use self::gauges::Gauges;
 use self::lease::LeaseLoss;
 pub(super) use self::lease::Term;
 use super::audit::MESSAGES_MAX;
-use super::log::{MinuteRest, Log, PAGES};
+use super::log::{Log, MinuteRest, PAGES};
 use super::minute_rows::MinuteRows;
 use super::open_messages::{Finding, Seeker, find};
 use crate::answer::utc;
@@ -534,7 +534,11 @@ impl Auditor {
     }
 
     /// Ids that a minute counted, from the log; `None` if the log has dropped some of the records.
-    async fn ids_of(&self, duty: &mut Duty, closed: &ClosedMinute) -> Result<Option<Vec<MessageId>>> {
+    async fn ids_of(
+        &self,
+        duty: &mut Duty,
+        closed: &ClosedMinute,
+    ) -> Result<Option<Vec<MessageId>>> {
         let turn = duty.term.turn_at(&self.log).await?;
         let ids = turn.ids_of(closed).await?;
         Ok(ids.map(|ids| ids.into_iter().collect()))

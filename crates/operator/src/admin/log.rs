@@ -147,7 +147,10 @@ impl Turn<'_> {
     }
 
     /// Ids that a closed minute counted; `None` if the log has not kept all of its records.
-    pub(super) async fn ids_of(&self, closed: &ClosedMinute) -> Result<Option<BTreeSet<MessageId>>> {
+    pub(super) async fn ids_of(
+        &self,
+        closed: &ClosedMinute,
+    ) -> Result<Option<BTreeSet<MessageId>>> {
         if closed.epoch != self.queue.epoch() || closed.stretches.len() != self.partitions() {
             return Ok(None);
         }

@@ -12,7 +12,7 @@ use tokio::task::yield_now;
 
 use super::audit::{LOOKS, PAGE};
 use super::auditor::Term;
-use super::log::{CarriedScan, MinuteRest, Log, Reader};
+use super::log::{CarriedScan, Log, MinuteRest, Reader};
 
 /// Result of a look at the messages of several minutes.
 #[derive(Debug, Default)]

@@ -19,7 +19,7 @@ use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;
 
 use super::Config;
-use super::assertion::{AssertionOutcome, Assertion, Provers};
+use super::assertion::{Assertion, AssertionOutcome, Provers};
 use super::refusal::DeskRefusal;
 use super::sign_ins::SignIns;
 

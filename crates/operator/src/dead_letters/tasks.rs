@@ -152,7 +152,12 @@ impl DeadLetters {
         Ok(self.view.now().await?.tasks().cloned().collect())
     }
 
-    pub async fn pause(&self, by: &str, id: &TaskId, why: &str) -> Result<OperatorTask, TaskRefusal> {
+    pub async fn pause(
+        &self,
+        by: &str,
+        id: &TaskId,
+        why: &str,
+    ) -> Result<OperatorTask, TaskRefusal> {
         let why = why.to_owned();
         let task = id.clone();
         let paused = OperatorAction::Paused {

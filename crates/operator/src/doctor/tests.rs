@@ -348,7 +348,10 @@ fn a_letter_that_waits_is_a_warning() {
         let waiting = Inspection::Saw(waiting);
         Letters { now: NOW, waiting }.finding()
     };
-    assert_eq!(verdict(letters(WaitingLetters::default())), CheckVerdict::Ok);
+    assert_eq!(
+        verdict(letters(WaitingLetters::default())),
+        CheckVerdict::Ok
+    );
     let two = letters(WaitingLetters {
         letters: 2,
         oldest: Some(NOW - MINUTE * 180),

@@ -13,7 +13,7 @@ use crate::{MessageId, Seq};
 
 /// A message as stations make it: its time of acceptance, and an id of that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Made {
+struct MadeMessage {
     at: u64,
     id: MessageId,
 }
@@ -21,7 +21,7 @@ struct Made {
 #[derive(Clone, Copy, Debug)]
 struct Row {
     seq: Seq,
-    made: Made,
+    made: MadeMessage,
 }
 
 /// A conversation, in the order in which its writer gets the messages.
@@ -32,7 +32,7 @@ struct Conversation {
 }
 
 impl Conversation {
-    fn place(&mut self, made: Made) {
+    fn place(&mut self, made: MadeMessage) {
         let version = Version {
             epoch: 1,
             offset: self.rows.len() as u64 + 1,
@@ -54,9 +54,9 @@ impl Conversation {
     }
 }
 
-fn made(at: u64, node: u64) -> Made {
+fn made(at: u64, node: u64) -> MadeMessage {
     let id = MessageId::new((at * 10 + node) as i64).expect("positive");
-    Made { at, id }
+    MadeMessage { at, id }
 }
 
 fn by_seq(row: &Row) -> Seq {
@@ -72,7 +72,7 @@ fn by_time(row: &Row) -> u64 {
 }
 
 /// Reads after each arrival; true if every message was read exactly once.
-fn reads_all<C: Ord + Copy>(arrivals: &[Made], of: fn(&Row) -> C) -> bool {
+fn reads_all<C: Ord + Copy>(arrivals: &[MadeMessage], of: fn(&Row) -> C) -> bool {
     let (mut conversation, mut cursor, mut read) = (Conversation::default(), None, Vec::new());
     for &made in arrivals {
         conversation.place(made);
@@ -109,7 +109,7 @@ proptest! {
     #[test]
     fn positions_pass_over_nothing(
         arrivals in vec((1..40_u64, 0..10_u64), 1..40).prop_map(|made_at| {
-            let all: BTreeSet<Made> = made_at.into_iter().map(|(at, node)| made(at, node)).collect();
+            let all: BTreeSet<MadeMessage> = made_at.into_iter().map(|(at, node)| made(at, node)).collect();
             all.into_iter().collect::<Vec<_>>()
         }).prop_shuffle(),
     ) {

@@ -225,12 +225,21 @@ fn kids_that_were_not_found_are_1024_at_most() {
 fn a_long_kid_causes_nothing_and_is_not_remembered() {
     let (longest, longer) = ("k".repeat(256), "k".repeat(257));
     let mut refresh = settled();
-    assert_eq!(refresh.missing(Some(&longer), at(40_000)), MissingKey::Refuse);
+    assert_eq!(
+        refresh.missing(Some(&longer), at(40_000)),
+        MissingKey::Refuse
+    );
     refresh.remember_unknown(&longer, at(40_000));
     assert_eq!(refresh.names.len(), 0);
-    assert_eq!(refresh.missing(Some(&longest), at(40_000)), MissingKey::Wait);
+    assert_eq!(
+        refresh.missing(Some(&longest), at(40_000)),
+        MissingKey::Wait
+    );
     refresh.remember_unknown(&longest, at(40_000));
-    assert_eq!(refresh.missing(Some(&longest), at(40_000)), MissingKey::Refuse);
+    assert_eq!(
+        refresh.missing(Some(&longest), at(40_000)),
+        MissingKey::Refuse
+    );
 }
 
 #[test]

@@ -135,7 +135,7 @@ impl MessageLife {
         let mut entries: Vec<&LedgerEntry> =
             entries.iter().filter(|e| e.message == message).collect();
         entries.sort_by_key(|entry| entry.at);
-        let letters = DeadLetters::among(&entries);
+        let letters = MessageLetters::among(&entries);
 
         let mut life = MessageLife {
             message,
@@ -170,7 +170,7 @@ impl MessageLife {
     fn read(
         &mut self,
         entry: &LedgerEntry,
-        letters: &DeadLetters<'_>,
+        letters: &MessageLetters<'_>,
         stored: &mut BTreeMap<Target, Timestamp>,
     ) {
         let at = entry.at;
@@ -360,15 +360,15 @@ impl MessageLife {
 }
 
 /// Dead letters of one message, by name.
-struct DeadLetters<'a> {
+struct MessageLetters<'a> {
     /// Letters, each with a target that was redriven. A target left out keeps its end.
     redriven: BTreeSet<(&'a str, Option<Target>)>,
     /// Letters of the whole message, redriven or not.
     whole: BTreeSet<&'a str>,
 }
 
-impl<'a> DeadLetters<'a> {
-    fn among(entries: &[&'a LedgerEntry]) -> DeadLetters<'a> {
+impl<'a> MessageLetters<'a> {
+    fn among(entries: &[&'a LedgerEntry]) -> MessageLetters<'a> {
         let mut redriven = BTreeSet::new();
         let (mut whole, mut partial) = (BTreeSet::new(), BTreeSet::new());
         for entry in entries {
@@ -388,7 +388,7 @@ impl<'a> DeadLetters<'a> {
         let has_place = entries.iter().any(|entry| is_of_place(&entry.event));
         let is_of_live = |letter: &str| has_place && Source::is_of_retry(letter);
         whole.retain(|&letter| !partial.contains(letter) && !is_of_live(letter));
-        DeadLetters { redriven, whole }
+        MessageLetters { redriven, whole }
     }
 
     fn is_redriven(&self, letter: &str, target: Option<Target>) -> bool {
@@ -440,7 +440,7 @@ impl Obligation {
         &mut self,
         (at, target): (Timestamp, Target),
         event: &LedgerEvent,
-        letters: &DeadLetters<'_>,
+        letters: &MessageLetters<'_>,
         stored: Option<Timestamp>,
     ) {
         match event {

@@ -1,6 +1,6 @@
 //! Access of a user to a conversation, and the end of it.
 
-use super::{Fill, NeedResult, Reading, NoAnswer, may_read, readable_after};
+use super::{Fill, NeedResult, NoAnswer, Reading, may_read, readable_after};
 use crate::cache::{self, GroupEntry};
 use crate::conversation::Head;
 use crate::group::{GroupSettings, Member};

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use super::{
-    Fill, GroupListEntry, LatestMessages, LatestNeed, ListSlice, NeedResult, OwnRange, Reading,
-    RecallRange, Slice, NoAnswer, fitting, list_from, may_go_on, may_read, readable_after,
+    Fill, GroupListEntry, LatestMessages, LatestNeed, ListSlice, NeedResult, NoAnswer, OwnRange,
+    Reading, RecallRange, Slice, fitting, list_from, may_go_on, may_read, readable_after,
 };
 use crate::cache::{self, GroupEntry, MemberEntry, UserEntry};
 use crate::change::{MessageMarks, Overlay};
@@ -259,7 +259,10 @@ impl<'a> Reading<'a> {
         }
     }
 
-    fn with_registers(&self, groups: &[(GroupId, Member)]) -> NeedResult<Vec<(GroupId, MemberEntry)>> {
+    fn with_registers(
+        &self,
+        groups: &[(GroupId, Member)],
+    ) -> NeedResult<Vec<(GroupId, MemberEntry)>> {
         let key = |(group, _): &(GroupId, Member)| (self.user, ConversationId::Group(*group));
         let registers = self.ask.registers(groups.iter().map(key).collect())?;
         let groups = groups.iter().zip(registers);

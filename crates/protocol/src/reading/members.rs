@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{NeedResult, Reading, Slice, NoAnswer, page_limit, readable_after};
+use super::{NeedResult, NoAnswer, Reading, Slice, page_limit, readable_after};
 use crate::frame::{CountSince, MemberPage};
 use crate::{Code, ConversationId, GroupId, MessageId, Refusal, Seq, Timestamp, UserId};
 

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{PageKey, RecallRange, NoAnswer};
+use super::{NoAnswer, PageKey, RecallRange};
 use crate::cache::{self, GroupEntry, UserEntry};
 use crate::change::{OrderedChange, Overlay};
 use crate::conversation::{Head, ListEntry, ListRegisters};

@@ -3,8 +3,8 @@
 use super::draft::{ChangeDraft, Draft, DraftStep, HeadAfter, Readers, Subject};
 use super::facts::{ChangeKey, MissingFact};
 use crate::change::{
-    ChangePlacement, ChangeRequest, ChangeRow, ChangeRuling, ChangeSearch, ChangeSubject, RulingFacts,
-    OrderedChange, Overlay, Requester, rule,
+    ChangePlacement, ChangeRequest, ChangeRow, ChangeRuling, ChangeSearch, ChangeSubject,
+    OrderedChange, Overlay, Requester, RulingFacts, rule,
 };
 use crate::group::Audience;
 use crate::history::Version;

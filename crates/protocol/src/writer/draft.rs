@@ -450,7 +450,10 @@ impl<'a> Draft<'a> {
     }
 
     /// The head as the store has it now.
-    pub(super) fn stored_head(&mut self, conversation: ConversationId) -> Result<Head, MissingFact> {
+    pub(super) fn stored_head(
+        &mut self,
+        conversation: ConversationId,
+    ) -> Result<Head, MissingFact> {
         let head = self.facts.stored_heads.get(&conversation);
         let missing = &mut self.missing.stored_heads;
         known(head, || _ = missing.insert(conversation)).copied()

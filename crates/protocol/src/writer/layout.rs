@@ -156,7 +156,12 @@ impl<'a> Layout<'a> {
         RecordLayout::Retry(Box::new(task))
     }
 
-    fn placed(&self, record: &TaskRecord<'_>, task: &MessageTask, placing: MessageDraft) -> RecordLayout {
+    fn placed(
+        &self,
+        record: &TaskRecord<'_>,
+        task: &MessageTask,
+        placing: MessageDraft,
+    ) -> RecordLayout {
         let Some(conversation) = task.message.conversation() else {
             return misplaced();
         };
@@ -205,7 +210,12 @@ impl<'a> Layout<'a> {
         }
     }
 
-    fn changed(&self, record: &TaskRecord<'_>, task: &MessageTask, changing: ChangeDraft<'_>) -> RecordLayout {
+    fn changed(
+        &self,
+        record: &TaskRecord<'_>,
+        task: &MessageTask,
+        changing: ChangeDraft<'_>,
+    ) -> RecordLayout {
         let ChangeDraft {
             row,
             subject,
@@ -283,7 +293,12 @@ impl<'a> Layout<'a> {
     }
 
     /// Goes to all sessions of those whose membership it changed, and of the requester.
-    fn granted(&self, record: &TaskRecord<'_>, task: &MessageTask, granting: GroupDraft) -> RecordLayout {
+    fn granted(
+        &self,
+        record: &TaskRecord<'_>,
+        task: &MessageTask,
+        granting: GroupDraft,
+    ) -> RecordLayout {
         let conversation = ConversationId::Group(granting.group);
         let by = task.message.from;
         let changed = granting.update.members.keys().copied();
@@ -328,7 +343,12 @@ impl<'a> Layout<'a> {
         }
     }
 
-    fn unchanged(&self, task: &MessageTask, subject: MessageId, refusal: Option<Refusal>) -> RecordLayout {
+    fn unchanged(
+        &self,
+        task: &MessageTask,
+        subject: MessageId,
+        refusal: Option<Refusal>,
+    ) -> RecordLayout {
         let Some(conversation) = task.message.conversation() else {
             return misplaced();
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::PANICKED;
 use super::draft::known;
-use super::facts::{Facts, MissingFact, Missing};
+use super::facts::{Facts, Missing, MissingFact};
 use crate::delivery::DeliveryTask;
 use crate::event::{Encode, Event, GroupRoles, is_group_command, own_frames};
 use crate::ledger::DeadReason;
@@ -78,7 +78,11 @@ pub(super) fn refreshed(
     Ok((placed, roles?))
 }
 
-fn roles(retry: &RetryTask, facts: &Facts, missing: &mut Missing) -> Result<GroupRoles, MissingFact> {
+fn roles(
+    retry: &RetryTask,
+    facts: &Facts,
+    missing: &mut Missing,
+) -> Result<GroupRoles, MissingFact> {
     let ConversationId::Group(group) = retry.placed.conversation else {
         return Ok(GroupRoles::new());
     };

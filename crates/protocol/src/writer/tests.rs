@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use self::log::{Act, EncodeDebug, Log, acts, group, message_to, user};
 use self::store::{Store, delivered};
 use super::{
-    Batch, Effect, Facts, Parts, ROUNDS_MAX, RecordOutcome, RetryFailure, Rules, NoPlan, bury,
+    Batch, Effect, Facts, NoPlan, Parts, ROUNDS_MAX, RecordOutcome, RetryFailure, Rules, bury,
     decide, retry,
 };
 use crate::change::ChangeKind;

@@ -17,8 +17,8 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::Output;
-use super::reload::Reload;
 use super::daemon::{client_urls, edges_url, fit_files, runtime, serve_to_the_end};
+use super::reload::Reload;
 use crate::compose::{Around, Environment, StationProvers, System};
 use crate::settings::Settings;
 use crate::telemetry;

@@ -24,7 +24,7 @@ use operator::desk::{OperatorWork, Pace, TaskId};
 use serde::Serialize;
 use serde_json::json;
 
-use self::selection::{SelectionArgs, Filters, letters};
+use self::selection::{Filters, SelectionArgs, letters};
 use super::Output;
 use super::desk::Desk;
 

@@ -7,6 +7,7 @@ mod certs;
 mod chat;
 mod config;
 mod connection;
+mod daemon;
 mod desk;
 mod dlq;
 mod doctor;
@@ -22,7 +23,6 @@ mod schema;
 mod send;
 #[cfg(feature = "cluster")]
 mod serve;
-mod daemon;
 mod token;
 #[cfg(feature = "cluster")]
 mod topics;

@@ -21,7 +21,7 @@ pub struct Chat {
 }
 
 /// Findings of the chat's clients: nothing was missing, repeated or out of order.
-pub struct Found(Value);
+pub struct ChatFindings(Value);
 
 impl Chat {
     /// Starts a chat over both links; messages are flowing when this returns.
@@ -51,7 +51,7 @@ impl Chat {
         }
     }
 
-    pub fn end(mut self) -> Found {
+    pub fn end(mut self) -> ChatFindings {
         // A shorter chat proves nothing.
         thread::sleep(Duration::from_secs(2).saturating_sub(self.since.elapsed()));
         assert!(self.process.is_running(), "the chat ended by itself");
@@ -66,11 +66,11 @@ impl Chat {
         }
         assert_eq!(found["missing"], Value::Array(Vec::new()), "{found}");
         found["lasted"] = lasted.into();
-        Found(found)
+        ChatFindings(found)
     }
 }
 
-impl Found {
+impl ChatFindings {
     /// Asserts that the chat went on without long waits.
     pub fn undisturbed(self) {
         self.went_on();

@@ -33,25 +33,25 @@ pub fn packetboat(arguments: &[&str]) -> Command {
 }
 
 /// Output and exit code of a command.
-pub struct Ended {
+pub struct CommandOutput {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
 
 /// Runs a command to its end.
-pub fn run(command: &mut Command) -> Ended {
+pub fn run(command: &mut Command) -> CommandOutput {
     let output = command.stdin(Stdio::null()).output().expect("it starts");
-    Ended {
+    CommandOutput {
         code: output.status.code(),
         stdout: String::from_utf8(output.stdout).expect("text"),
         stderr: String::from_utf8(output.stderr).expect("text"),
     }
 }
 
-impl Ended {
+impl CommandOutput {
     /// Panics if the command failed.
-    pub fn ok(self) -> Ended {
+    pub fn ok(self) -> CommandOutput {
         assert_eq!(self.code, Some(0), "{}{}", self.stdout, self.stderr);
         self
     }

@@ -9,7 +9,7 @@ use protocol::ticket::{RESUME_LIFE, ResumeTicket};
 use protocol::{Code, Platform, Refusal};
 use tokio::time::sleep;
 
-use super::tickets::{Held, Strict, refresh_of, strict};
+use super::tickets::{HeldTicket, Strict, refresh_of, strict};
 use super::world::*;
 use crate::auth::Claims;
 
@@ -36,12 +36,12 @@ impl Strict {
         admitted.map_err(|refusal| refusal.code)
     }
 
-    async fn ticket_of(&self, held: &Held) -> ResumeTicket {
+    async fn ticket_of(&self, held: &HeldTicket) -> ResumeTicket {
         let tickets = self.resume_tickets("boat-1", &[held]).await;
         tickets.expect("answered")[0].expect("a ticket")
     }
 
-    async fn refresh_as(&self, held: &Held, claims: Claims) -> Result<Held, Code> {
+    async fn refresh_as(&self, held: &HeldTicket, claims: Claims) -> Result<HeldTicket, Code> {
         let refresh = RefreshToken {
             issued_at: Some(BEGIN),
             ..refresh_of(held, Platform::Ios, sign(&claims))
@@ -49,7 +49,7 @@ impl Strict {
         let refreshed = self.refresh("boat-1", &refresh).await.expect("answered");
         let refreshment = refreshed.map_err(|refusal| refusal.code)?;
         assert_eq!(refreshment.expires_at.millis() / 1000, claims.exp);
-        Ok(Held {
+        Ok(HeldTicket {
             ticket: refreshment.ticket,
             ..held.clone()
         })
@@ -112,7 +112,7 @@ async fn a_client_goes_on_at_another_boat_without_a_token() {
     let admission = strict.resume(1, 1, ticket).await.expect("admitted");
     assert_eq!(admission.user, user(1));
     // A session like any other, whose ticket is of its own boat, and ends with the token.
-    let resumed = Held {
+    let resumed = HeldTicket {
         number: 77,
         ticket: admission.ticket,
     };

@@ -62,7 +62,7 @@ pub(super) async fn with_keys(required: bool) -> Strict {
 
 /// A session as its boat knows it.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(super) struct HeldTicket {
     pub(super) number: i64,
     pub(super) ticket: Option<Ticket>,
 }
@@ -106,17 +106,17 @@ impl Strict {
         admitted.expect("admitted")
     }
 
-    pub(super) async fn sign_in(&self, boat: &str, number: i64) -> Held {
+    pub(super) async fn sign_in(&self, boat: &str, number: i64) -> HeldTicket {
         let ticket = self.admit(boat, number).await.ticket;
         assert!(ticket.is_some());
-        Held { number, ticket }
+        HeldTicket { number, ticket }
     }
 
-    fn key(&self, of: &Held) -> SessionKey {
+    fn key(&self, of: &HeldTicket) -> SessionKey {
         self.world.key(of.number, of.number)
     }
 
-    fn item(&self, of: &Held, number: u8) -> v1::SendItem {
+    fn item(&self, of: &HeldTicket, number: u8) -> v1::SendItem {
         let mut item = item(of.number, send(9, number, "a"));
         item.ticket = of.ticket;
         (&item).into()
@@ -139,14 +139,14 @@ impl Strict {
         Ok(answers.answers.into_iter().map(code).collect())
     }
 
-    pub(super) async fn reassert(&self, boat: &str, of: &Held) -> Result<Reasserted, Status> {
+    pub(super) async fn reassert(&self, boat: &str, of: &HeldTicket) -> Result<Reasserted, Status> {
         self.reassert_since(boat, of, None).await
     }
 
     async fn reassert_since(
         &self,
         boat: &str,
-        of: &Held,
+        of: &HeldTicket,
         issued_at: Option<Timestamp>,
     ) -> Result<Reasserted, Status> {
         let answers = self.reassert_all(boat, &[of], issued_at).await?;
@@ -156,10 +156,10 @@ impl Strict {
     async fn reassert_all(
         &self,
         boat: &str,
-        held: &[&Held],
+        held: &[&HeldTicket],
         issued_at: Option<Timestamp>,
     ) -> Result<Vec<Reasserted>, Status> {
-        let session = |of: &&Held| Reassert {
+        let session = |of: &&HeldTicket| Reassert {
             key: self.key(of),
             platform: Platform::Ios,
             device: device(&format!("phone-{}", of.number)),
@@ -180,7 +180,7 @@ impl Strict {
         &self,
         name: &str,
         boat: &str,
-        of: &Held,
+        of: &HeldTicket,
     ) -> Result<Option<Code>, Status> {
         let mut client = self.client(boat);
         let (who, ticket) = (user(of.number), of.ticket);
@@ -275,9 +275,9 @@ impl Strict {
     pub(super) async fn resume_tickets(
         &self,
         boat: &str,
-        held: &[&Held],
+        held: &[&HeldTicket],
     ) -> Result<Vec<Option<ResumeTicket>>, Status> {
-        let session = |of: &&Held| ResumeSession {
+        let session = |of: &&HeldTicket| ResumeSession {
             user: user(of.number),
             session: session(of.number),
             platform: Platform::Ios,
@@ -292,7 +292,7 @@ impl Strict {
         Ok(answer.into_inner().try_into().expect("whole"))
     }
 
-    async fn call_of_one(&self, boat: &str, of: &Held) -> Result<(), Status> {
+    async fn call_of_one(&self, boat: &str, of: &HeldTicket) -> Result<(), Status> {
         let call = SyncCall {
             user: user(of.number),
             session: session(of.number),
@@ -311,7 +311,7 @@ impl Strict {
     }
 }
 
-pub(super) fn refresh_of(of: &Held, platform: Platform, token: String) -> RefreshToken {
+pub(super) fn refresh_of(of: &HeldTicket, platform: Platform, token: String) -> RefreshToken {
     RefreshToken {
         user: user(of.number),
         session: session(of.number),
@@ -365,11 +365,11 @@ async fn a_boat_speaks_for_its_own_clients_alone() {
         let strict = strict().await;
         let own = strict.sign_in("boat-1", 1).await;
         let other = strict.sign_in("boat-2", 2).await;
-        let unproved = Held {
+        let unproved = HeldTicket {
             ticket: None,
             ..other.clone()
         };
-        let borrowed = Held {
+        let borrowed = HeldTicket {
             ticket: own.ticket,
             ..other.clone()
         };
@@ -399,7 +399,7 @@ async fn one_wrong_ticket_costs_nobody_else_anything() {
     let strict = strict().await;
     let own = strict.sign_in("boat-1", 1).await;
     let other = strict.sign_in("boat-2", 2).await;
-    let none = Held {
+    let none = HeldTicket {
         ticket: None,
         ..other.clone()
     };
@@ -455,7 +455,7 @@ async fn a_ticket_that_ended_is_renewed_while_its_session_lives() {
     let renewed = strict.reassert("boat-1", &held).await.expect("answered");
     let known = ReassertAnswer::Known { mail_waits: false };
     assert_eq!(renewed.outcome, ReassertOutcome::Answer(known));
-    let held = Held {
+    let held = HeldTicket {
         ticket: renewed.ticket,
         ..held
     };
@@ -522,7 +522,7 @@ async fn a_ticket_is_renewed_while_the_mailbox_is_away() {
     sleep(LIFE / 2 + SECOND).await;
     let late = strict.reassert("boat-1", &held).await.expect("answered");
     assert_eq!(late, ReassertOutcome::Unavailable.into(), "it may be there");
-    let held = Held {
+    let held = HeldTicket {
         ticket: Some(ticket),
         ..held
     };
@@ -557,7 +557,8 @@ async fn keys_are_rotated_without_a_refusal_and_a_bad_file_changes_nothing() {
     let held = strict.sign_in("boat-1", 1).await;
     let mut keys = KeyFile::new(1, [7; 32]);
     let write = |keys: &KeyFile| std::fs::write(&strict.keys, keys.to_text()).expect("written");
-    let is_good = async |held: &Held| strict.call("Sync", "boat-1", held).await.expect("no lie");
+    let is_good =
+        async |held: &HeldTicket| strict.call("Sync", "boat-1", held).await.expect("no lie");
 
     keys.add([8; 32]).expect("room");
     write(&keys);
@@ -568,7 +569,7 @@ async fn keys_are_rotated_without_a_refusal_and_a_bad_file_changes_nothing() {
     sleep(LOOK).await;
     assert_eq!(is_good(&held).await, None);
     let renewed = strict.reassert("boat-1", &held).await.expect("answered");
-    let renewed = Held {
+    let renewed = HeldTicket {
         ticket: renewed.ticket,
         ..held.clone()
     };
@@ -592,7 +593,7 @@ async fn while_tickets_are_not_required_only_a_lie_is_refused() {
     let strict = with_keys(false).await;
     let own = strict.sign_in("boat-1", 1).await;
     let other = strict.sign_in("boat-2", 2).await;
-    let unproved = Held {
+    let unproved = HeldTicket {
         ticket: None,
         ..own.clone()
     };
@@ -624,7 +625,7 @@ fn a_ticket_of_any_bytes_is_refused() {
     ];
     let any_call = (proptest::sample::select(&CALLS[..]), bytes);
     proptest!(ProptestConfig::with_cases(256), |((call, bytes) in any_call)| {
-        let forged = Held { ticket: Some(Ticket::from_bytes(bytes)), ..other.clone() };
+        let forged = HeldTicket { ticket: Some(Ticket::from_bytes(bytes)), ..other.clone() };
         let answer = runtime.block_on(strict.call(call, "boat-1", &forged));
         let is_silent = ["Disconnect", "MailAck"].contains(&call);
         match answer {

@@ -57,7 +57,7 @@ pub(super) struct World {
     pub(super) connector: Connector,
     pub(super) faults: Arc<Faults>,
     lost_mailboxes: Mutex<Vec<i64>>,
-    pub(super) boat: Arc<Noting>,
+    pub(super) boat: Arc<NoticeBoat>,
     pub(super) life: BoatLife,
     pub(super) running: StationHandle,
     pub(super) shutdown: CancellationToken,
@@ -104,7 +104,7 @@ pub(super) async fn world_through(
     } = parts.expect("good settings");
     let faults = Arc::new(Faults::default());
     let backends = backends.hooked(&faults.hook());
-    let boat = Arc::new(Noting::default());
+    let boat = Arc::new(NoticeBoat::default());
     let routes = Routes::new(BoatServiceServer::new(Peer(boat.clone())));
     let served = connector.serve_in_process("boat-1", routes);
     let registered = registry.register(Role::Boat, "boat-1", "inproc:boat-1");
@@ -200,7 +200,7 @@ pub(super) fn item(from: i64, send: Send) -> Submit {
 }
 
 /// Part of an answer that tests compare: the id, or the code.
-pub(super) type Told = Result<MessageId, Code>;
+pub(super) type SendReply = Result<MessageId, Code>;
 
 /// Calls to a mailbox server that is away; dedupe keys on it get no answer.
 const AWAY: [Calls; 4] = [
@@ -239,7 +239,7 @@ impl World {
         self.door = Some(self.connector.serve_in_process("boat-1", routes));
     }
 
-    pub(super) async fn submit(&self, items: Vec<Submit>) -> Vec<Told> {
+    pub(super) async fn submit(&self, items: Vec<Submit>) -> Vec<SendReply> {
         let wire = items.iter().map(v1::SendItem::from).collect();
         let answers = self.submit_wire(wire).await;
         assert_eq!(answers.len(), items.len());
@@ -261,7 +261,7 @@ impl World {
             .collect()
     }
 
-    pub(super) async fn submit_one(&self, item: Submit) -> Told {
+    pub(super) async fn submit_one(&self, item: Submit) -> SendReply {
         self.submit(vec![item]).await.remove(0)
     }
 
@@ -342,8 +342,8 @@ impl World {
     }
 
     /// One more boat, with its lease and its door.
-    pub(super) async fn add_boat(&self, name: &str) -> (Arc<Noting>, Registration, InProcess) {
-        let boat = Arc::new(Noting::default());
+    pub(super) async fn add_boat(&self, name: &str) -> (Arc<NoticeBoat>, Registration, InProcess) {
+        let boat = Arc::new(NoticeBoat::default());
         let routes = Routes::new(BoatServiceServer::new(Peer(boat.clone())));
         let door = self.connector.serve_in_process(name, routes);
         let address = format!("inproc:{name}");
@@ -454,7 +454,7 @@ fn one_less(count: &AtomicUsize) -> bool {
 
 /// A boat that notes what it gets.
 #[derive(Default)]
-pub(super) struct Noting {
+pub(super) struct NoticeBoat {
     pub(super) notices: Mutex<Vec<v1::NoticeRequest>>,
     /// Number of next notices that it fails to take.
     pub(super) failing: AtomicUsize,
@@ -462,7 +462,7 @@ pub(super) struct Noting {
     pub(super) hangs: AtomicBool,
 }
 
-impl Noting {
+impl NoticeBoat {
     /// Frames that each session got, in order.
     pub(super) fn frames(&self) -> Vec<(i64, ServerFrame)> {
         let notices = self.notices.lock();
@@ -480,7 +480,7 @@ impl Noting {
     }
 }
 
-struct Peer(Arc<Noting>);
+struct Peer(Arc<NoticeBoat>);
 
 #[async_trait]
 impl BoatService for Peer {

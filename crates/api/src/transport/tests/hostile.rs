@@ -28,7 +28,7 @@ fn call_and_reset(stream: u32) -> Vec<u8> {
 }
 
 fn address(pair: &Pair) -> SocketAddr {
-    let Running::Far { address, .. } = &pair.server else {
+    let TestServer::Far { address, .. } = &pair.server else {
         panic!("far");
     };
     *address

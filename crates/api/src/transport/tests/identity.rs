@@ -354,7 +354,7 @@ async fn a_connection_ends_whose_root_was_retired() {
 #[tokio::test]
 async fn connections_that_are_old_are_left_without_haste() {
     let root = Root::new();
-    let proof = Counted {
+    let proof = ConnectionCounter {
         proof: root.service(Role::Boat, HOUR),
         handshakes: Arc::default(),
     };
@@ -393,12 +393,12 @@ async fn connections_that_are_old_are_left_without_haste() {
 }
 
 /// Counts accepted connections.
-struct Counted {
+struct ConnectionCounter {
     proof: Arc<Proof>,
     handshakes: Arc<AtomicUsize>,
 }
 
-impl Identity for Counted {
+impl Identity for ConnectionCounter {
     fn accepting(&self) -> Arc<ServerConfig> {
         self.handshakes.fetch_add(1, Ordering::SeqCst);
         self.proof.accepting()
@@ -488,7 +488,7 @@ impl Pair {
         Pair {
             channel: caller.channel(Role::Boat, &url),
             boat,
-            server: Running::Far { task, address },
+            server: TestServer::Far { task, address },
         }
     }
 }

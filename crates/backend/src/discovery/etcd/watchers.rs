@@ -48,7 +48,11 @@ impl Watchers {
     }
 
     /// Starts a watcher from `known`, unless another one started meanwhile.
-    pub(super) fn begin(self: &Arc<Self>, role: Role, known: DirectorySnapshot) -> watch::Receiver<Directory> {
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        role: Role,
+        known: DirectorySnapshot,
+    ) -> watch::Receiver<Directory> {
         let mut told = self.told.lock();
         if let Some(sender) = told.get(&role) {
             return sender.subscribe();

@@ -11,7 +11,7 @@ use fjall::config::{BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use parking_lot::{Condvar, Mutex};
 
-use super::commit::{CommitFailure, CommitGroup, CommitFuture, Waiter, refused};
+use super::commit::{CommitFailure, CommitFuture, CommitGroup, Waiter, refused};
 use super::journal::Journal;
 use super::{
     Bounds, EngineOptions, KeyValue, MAX_PENDING_BYTES, OnDurable, SEAM, ScanOrder, Table,
@@ -112,7 +112,11 @@ impl Disk {
         }
     }
 
-    pub(super) fn commit(&self, batch: WriteBatch, then: Option<OnDurable>) -> Result<CommitFuture> {
+    pub(super) fn commit(
+        &self,
+        batch: WriteBatch,
+        then: Option<OnDurable>,
+    ) -> Result<CommitFuture> {
         self.join(batch, then)
     }
 

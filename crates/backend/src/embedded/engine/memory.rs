@@ -67,7 +67,11 @@ impl Memory {
         committed
     }
 
-    pub(super) fn commit(&self, batch: WriteBatch, then: Option<OnDurable>) -> Result<CommitFuture> {
+    pub(super) fn commit(
+        &self,
+        batch: WriteBatch,
+        then: Option<OnDurable>,
+    ) -> Result<CommitFuture> {
         let mut state = self.0.write();
         state.apply(batch)?;
         let (waiter, committed) = Waiter::new(then);

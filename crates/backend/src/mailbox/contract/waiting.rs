@@ -212,7 +212,7 @@ pub(crate) async fn each_is_found_where_it_is(scene: &Scene) {
     }
     scene.put(desk, 1, seconds(5)).await;
     scene.put(phone, 3, EXPIRE - seconds(60)).await;
-    scene.lose(2, Lost::BodyAndCount).await;
+    scene.lose(2, BodyLoss::BodyAndCount).await;
     scene.acknowledge(phone, scene.ids([1])).await;
     let asked = [(phone, 1), (desk, 1), (phone, 2), (phone, 3), (desk, 3)];
     let asked = asked.map(|(target, n)| (target, scene.id(n)));
@@ -246,9 +246,9 @@ pub(crate) async fn missing_bodies_never_stop_a_page(scene: &Scene) {
         scene.put(target, n, seconds(100 - n as u64)).await;
     }
     for n in [1, 2] {
-        scene.lose(n, Lost::BodyAndCount).await;
+        scene.lose(n, BodyLoss::BodyAndCount).await;
     }
-    scene.lose(3, Lost::Body).await;
+    scene.lose(3, BodyLoss::Body).await;
     let first = scene.page(target, None, 3).await;
     assert_eq!(first.mails, []);
     assert_eq!(first.bodiless, scene.ids(1..=3));
@@ -266,7 +266,7 @@ pub(crate) async fn missing_bodies_never_stop_a_page(scene: &Scene) {
 pub(crate) async fn an_append_repairs_a_lost_body(scene: &Scene) {
     let (one, other) = (scene.ios(1), scene.on(1, Platform::Desktop));
     scene.put(one, 1, seconds(1)).await;
-    scene.lose(1, Lost::Body).await;
+    scene.lose(1, BodyLoss::Body).await;
     scene.put(other, 1, seconds(1)).await;
     assert_eq!(scene.waiting(one).await, scene.ids([1]));
     scene.acknowledge(one, scene.ids([1])).await;

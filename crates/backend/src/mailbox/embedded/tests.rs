@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::clock::SeededEntropy;
 use crate::embedded::EngineOptions;
-use crate::mailbox::contract::{self, Lost, Scene};
+use crate::mailbox::contract::{self, BodyLoss, Scene};
 
 const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 
@@ -35,10 +35,10 @@ fn open(engine: Engine) -> EmbeddedMailbox {
     mailbox.expect("opened").with_sessions(contract::capacity())
 }
 
-fn lose(engine: &Engine, id: MessageId, lost: Lost) {
+fn lose(engine: &Engine, id: MessageId, lost: BodyLoss) {
     let mut batch = WriteBatch::new();
     batch.remove(Table::MailBody, rows::body_key(id));
-    if lost == Lost::BodyAndCount {
+    if lost == BodyLoss::BodyAndCount {
         batch.remove(Table::MailBody, rows::count_key(id));
     }
     engine.write(batch).expect("written");

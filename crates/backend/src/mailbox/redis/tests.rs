@@ -20,7 +20,7 @@ use protocol::{BoatId, DeviceId, Incarnation, Platform, SessionId};
 use super::*;
 use crate::clock::{Clock, SystemClock, SystemEntropy};
 use crate::mailbox::PlatformConfig;
-use crate::mailbox::contract::{self, Lost, Scene};
+use crate::mailbox::contract::{self, BodyLoss, Scene};
 use crate::redis::call::Call;
 
 const MODES: [(RedisMode, &str); 3] = [
@@ -84,11 +84,11 @@ async fn clean(mailbox: &RedisMailbox) {
     }
 }
 
-async fn lose(pool: &Pool, keys: &Keys, id: MessageId, lost: Lost) {
+async fn lose(pool: &Pool, keys: &Keys, id: MessageId, lost: BodyLoss) {
     let mut calls = Vec::new();
     for bucket in 0..BUCKETS {
         calls.push(Call::command(bucket, "DEL").key(keys.body(bucket, id)));
-        if lost == Lost::BodyAndCount {
+        if lost == BodyLoss::BodyAndCount {
             calls.push(Call::command(bucket, "DEL").key(keys.count(bucket, id)));
         }
     }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::super::{Consumer, Partition, Polled, Record};
 use super::group::{GroupNews, MemberId};
-use super::{GroupState, Reader, SEAM, EmbeddedState, log};
+use super::{EmbeddedState, GroupState, Reader, SEAM, log};
 use crate::embedded::{Table, WriteBatch};
 use crate::{Error, Result};
 

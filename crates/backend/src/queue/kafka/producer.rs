@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use self::batch::{PendingAnswers, RecordAnswers};
 use self::generation::{Generation, SendState, failed_before};
-use self::lane::{LaneGuard, LaneBatch, Lane};
+use self::lane::{Lane, LaneBatch, LaneGuard};
 use super::config::KafkaConfig;
 use super::layout::Layout;
 use super::renewal::Renewals;

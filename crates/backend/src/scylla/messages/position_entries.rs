@@ -88,7 +88,8 @@ impl<K: Key> Entries<K> {
 
     async fn open(&self, cql: &SeamCql, key: K, block: i64) -> Result<()> {
         if !self.known.has(&(key, block)) {
-            cql.write(&self.insert_block, KeyedValues(key, (block,))).await?;
+            cql.write(&self.insert_block, KeyedValues(key, (block,)))
+                .await?;
             self.known.add((key, block));
         }
         Ok(())

@@ -59,7 +59,9 @@ impl<K: Key + Display> Positions<K> {
         let questions = by_partition(asked.map(|&(key, seq)| ((key, K::block_of(seq)), seq)))
             .into_iter()
             .map(|((key, block), seqs)| async move {
-                let found = cql.rows(&self.by_seqs, KeyedValues(key, (block, seqs))).await?;
+                let found = cql
+                    .rows(&self.by_seqs, KeyedValues(key, (block, seqs)))
+                    .await?;
                 let found = found.into_iter();
                 Ok(found.map(move |(seq, id): (i64, i64)| ((key, seq), id)))
             });

@@ -164,7 +164,8 @@ async fn applying_at_once_and_again_makes_the_tables_once() {
     assert!(text.contains("packetboat schema apply"), "{text}");
 
     let (one, other) = tokio::join!(apply(&config), apply(&config));
-    let numbers = |applied: &[AppliedMigration]| applied.iter().map(|one| one.number).collect::<Vec<_>>();
+    let numbers =
+        |applied: &[AppliedMigration]| applied.iter().map(|one| one.number).collect::<Vec<_>>();
     let all = MIGRATIONS.map(|migration| migration.number);
     assert_eq!(numbers(&one.expect("applies")), all);
     assert_eq!(numbers(&other.expect("applies")), all);

@@ -192,7 +192,7 @@ fn certificates_that_are_no_services_are_taken_by_nobody() {
         root.sign(&files, "boat", &leaf);
         assert!(load(&files, "boat", Role::Boat).is_err(), "{case}");
         // A peer that does not check its own certificate, as another setup of rustls.
-        let called = Forged::new(&files, "boat");
+        let called = ForgedPeer::new(&files, "boat");
         let by = call_forged(&station, &called);
         let calls = called.call(&station);
         match case {
@@ -213,7 +213,7 @@ fn a_certificate_of_another_root_is_taken_by_nobody() {
         refused.to_string().contains("other services would refuse"),
         "{refused}"
     );
-    let forged = Forged::new(&files, "boat");
+    let forged = ForgedPeer::new(&files, "boat");
     assert!(call_forged(&station, &forged).is_err());
     assert!(forged.call(&station).is_err());
 }
@@ -364,13 +364,13 @@ fn an_identity_has_three_files_and_unlike_roles() {
 }
 
 /// Peer that shows its files whatever they hold, and accepts any certificate.
-struct Forged {
+struct ForgedPeer {
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
 }
 
-impl Forged {
-    fn new(files: &Files, stem: &str) -> Forged {
+impl ForgedPeer {
+    fn new(files: &Files, stem: &str) -> ForgedPeer {
         use rustls::pki_types::pem::PemObject;
         let chain = certificates::read_certificates(&files.pair(stem).cert_file);
         let chain = chain.expect("a certificate");
@@ -388,7 +388,7 @@ impl Forged {
             .with_custom_certificate_verifier(Arc::new(Blind))
             .with_client_auth_cert(chain, key())
             .expect("a certificate");
-        let mut forged = Forged {
+        let mut forged = ForgedPeer {
             server: Arc::new(server),
             client: Arc::new(client),
         };
@@ -407,7 +407,7 @@ impl Forged {
     }
 }
 
-fn call_forged(caller: &Identity, called: &Forged) -> Result<Pair, rustls::Error> {
+fn call_forged(caller: &Identity, called: &ForgedPeer) -> Result<Pair, rustls::Error> {
     Pair::connect(&called.server, &caller.calling(Role::Boat), "any")
 }
 

@@ -17,8 +17,8 @@ use protocol::{
 
 use super::world::START;
 use crate::core::{
-    Action, CatchUp, Change, ConnectionState, Core, Event, Limits, SendStatus, Settings, ShownMessage,
-    Snapshot,
+    Action, CatchUp, Change, ConnectionState, Core, Event, Limits, SendStatus, Settings,
+    ShownMessage, Snapshot,
 };
 
 pub(super) fn user(number: i64) -> UserId {

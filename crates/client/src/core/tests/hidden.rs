@@ -9,7 +9,7 @@ use protocol::{Code, Refusal, Seq};
 
 use super::device::{Device, id, message, send_id, summary, user, with};
 use super::world::START;
-use crate::core::{CatchUp, Cursor, ConversationProgress, Limits, Snapshot};
+use crate::core::{CatchUp, ConversationProgress, Cursor, Limits, Snapshot};
 
 /// Row of a conversation with `seq` messages and hidings up to `hidden`.
 fn row(seq: u64, hidden: u64) -> Summary {

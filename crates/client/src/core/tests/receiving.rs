@@ -15,7 +15,7 @@ use protocol::{Code, Platform, Refusal, Seq};
 use super::device::{Device, id, message, message_of, send_id, summary, user, with};
 use super::world::START;
 use crate::core::{
-    Action, CatchUp, Cursor, Event, ConversationProgress, Limits, Origin, Reset, Settings, Snapshot,
+    Action, CatchUp, ConversationProgress, Cursor, Event, Limits, Origin, Reset, Settings, Snapshot,
 };
 
 fn is_history(query: &SyncQuery) -> bool {

@@ -28,7 +28,7 @@ const LIST_PAGE: usize = 2;
 const LOOK_BACK: Duration = Duration::from_secs(5);
 
 /// Outcome of a send.
-pub(crate) enum Told {
+pub(crate) enum SendResult {
     Placed(Placed),
     Changed(ConversationId, OrderedChange),
     Hidden(UserId, ListEvent),
@@ -101,20 +101,20 @@ impl Server {
         message: &Message,
         conversation: ConversationId,
         now: Timestamp,
-    ) -> Option<Told> {
+    ) -> Option<SendResult> {
         let change = message.content.change.as_deref();
         let change = change.filter(|change| change.kind == ChangeKind::Hide)?;
         let log = self.logs.get(&conversation).into_iter().flatten();
         let mut subject = log.filter(|placed| Some(placed.message.id) == change.subject);
         let Some(subject) = subject.next() else {
-            return Some(Told::Nothing);
+            return Some(SendResult::Nothing);
         };
         let seq = subject.position.seq;
         let hidden = self.hidden.entry((message.from, conversation));
         let (all, at) = hidden.or_default();
         all.push(seq);
         *at = now;
-        Some(Told::Hidden(
+        Some(SendResult::Hidden(
             message.from,
             ListEvent {
                 id: message.id,
@@ -201,7 +201,7 @@ impl Server {
         device: &DeviceId,
         send: &Send,
         now: Timestamp,
-    ) -> (Accepted, Option<Told>) {
+    ) -> (Accepted, Option<SendResult>) {
         if let Some(accepted) = self.accepted.get(&(from, send.send_id)) {
             self.repeats += 1;
             return (*accepted, None);
@@ -229,10 +229,10 @@ impl Server {
         }
         if let Some(asked) = ChangeRequest::of(&message) {
             let Some(changed) = self.change(asked, conversation) else {
-                return (accepted, Some(Told::Nothing));
+                return (accepted, Some(SendResult::Nothing));
             };
             self.versions.insert(conversation, now);
-            return (accepted, Some(Told::Changed(conversation, changed)));
+            return (accepted, Some(SendResult::Changed(conversation, changed)));
         }
         let log = self.logs.entry(conversation).or_default();
         let placed = Placed {
@@ -245,7 +245,7 @@ impl Server {
         };
         log.push(placed.clone());
         self.versions.insert(conversation, now);
-        (accepted, Some(Told::Placed(placed)))
+        (accepted, Some(SendResult::Placed(placed)))
     }
 
     pub(crate) fn answer(

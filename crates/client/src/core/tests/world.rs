@@ -25,9 +25,10 @@ use protocol::{
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::server::{Server, Told};
+use super::server::{SendResult, Server};
 use crate::core::{
-    Action, CatchUp, Change, ConnectionState, Core, Limits, SendStatus, Settings, ShownMessage, Snapshot,
+    Action, CatchUp, Change, ConnectionState, Core, Limits, SendStatus, Settings, ShownMessage,
+    Snapshot,
 };
 
 pub(super) const START: Timestamp = Timestamp::from_millis(1_800_000_000_000);
@@ -64,13 +65,13 @@ struct End {
     /// All sends, in order, that were durable in the outbox at some time.
     sent: Vec<(SendId, Recipient)>,
     storing: Option<(Timestamp, u64, Vec<Change>)>,
-    taking: VecDeque<(Timestamp, Taking)>,
+    taking: VecDeque<(Timestamp, TakenItem)>,
     dialing: Option<Timestamp>,
     wire: Option<usize>,
 }
 
 /// Item the application is about to take.
-enum Taking {
+enum TakenItem {
     Message(ShownMessage),
     Change(u64, ConversationId, OrderedChange),
     Hidden(u64, ConversationId, Vec<Seq>),
@@ -129,7 +130,7 @@ pub(super) struct World {
     server: Server,
     ends: Vec<End>,
     wires: Vec<Wire>,
-    pushes: BTreeMap<(Timestamp, u64), (Told, usize)>,
+    pushes: BTreeMap<(Timestamp, u64), (SendResult, usize)>,
     plan: BTreeMap<(Timestamp, u64), Event>,
     storm_until: Timestamp,
     weather: Weather,
@@ -323,10 +324,10 @@ impl World {
             && key.0 <= self.now
         {
             match self.pushes.remove(&key).expect("it is there") {
-                (Told::Placed(placed), origin) => self.push(&placed, origin),
-                (Told::Changed(conversation, changed), _) => self.tell(conversation, changed),
-                (Told::Hidden(of, word), _) => self.tell_of_list(of, word),
-                (Told::Nothing, _) => {}
+                (SendResult::Placed(placed), origin) => self.push(&placed, origin),
+                (SendResult::Changed(conversation, changed), _) => self.tell(conversation, changed),
+                (SendResult::Hidden(of, word), _) => self.tell_of_list(of, word),
+                (SendResult::Nothing, _) => {}
             }
         }
         for wire in 0..self.wires.len() {

@@ -20,7 +20,7 @@ use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_util::codec::Framed;
 
-use crate::core::tests::server::{Server, Told};
+use crate::core::tests::server::{SendResult, Server};
 
 const FRAME_MAX: usize = 64 * 1024;
 
@@ -263,8 +263,8 @@ impl Boat {
                 }
                 inside.write(number, &ServerFrame::Accepted(accepted));
                 let placed = match told {
-                    Some(Told::Placed(placed)) => placed,
-                    Some(Told::Changed(conversation, changed)) => {
+                    Some(SendResult::Placed(placed)) => placed,
+                    Some(SendResult::Changed(conversation, changed)) => {
                         let frame = ServerFrame::Changed {
                             conversation,
                             changed,
@@ -276,11 +276,11 @@ impl Boat {
                         }
                         return;
                     }
-                    Some(Told::Hidden(of, word)) => {
+                    Some(SendResult::Hidden(of, word)) => {
                         let frame = ServerFrame::Listed(word);
                         return inside.write_to(of, &api::codec::encode_server(&frame));
                     }
-                    Some(Told::Nothing) | None => return,
+                    Some(SendResult::Nothing) | None => return,
                 };
                 let echo = PlacedEcho {
                     send_id: send.send_id,

@@ -20,8 +20,8 @@ use crate::desk::OperatorAction;
 use crate::in_memory::Environment;
 
 /// A message whose first field is this number.
-type Said = Result<u8, Status>;
-type Says = Arc<dyn Fn(&str) -> Said + Send + Sync>;
+type KickReply = Result<u8, Status>;
+type Says = Arc<dyn Fn(&str) -> KickReply + Send + Sync>;
 
 /// A station that answers each method as a test says, once it may.
 #[derive(Clone)]
@@ -32,7 +32,7 @@ struct Fake {
 }
 
 impl Fake {
-    fn new(says: impl Fn(&str) -> Said + Send + Sync + 'static) -> Fake {
+    fn new(says: impl Fn(&str) -> KickReply + Send + Sync + 'static) -> Fake {
         Fake {
             says: Arc::new(says),
             calls: Arc::default(),

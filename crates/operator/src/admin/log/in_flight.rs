@@ -56,7 +56,10 @@ impl<'a> CarriedScan<'a> {
 
     /// Searches topic `message` only within these ranges of several minutes, and retry topics
     /// whole.
-    pub(in crate::admin) fn within(of: &'a [MessageId], left: &[Vec<MinuteRest>]) -> CarriedScan<'a> {
+    pub(in crate::admin) fn within(
+        of: &'a [MessageId],
+        left: &[Vec<MinuteRest>],
+    ) -> CarriedScan<'a> {
         CarriedScan {
             of,
             carried: InFlight::default(),

@@ -144,7 +144,7 @@ enum Bug {
 
 /// A record's id, and the verdict of its conversation's rules on it.
 #[derive(Clone, Copy, Debug)]
-struct Sent {
+struct SentRecord {
     id: MessageId,
     refused: bool,
 }
@@ -180,17 +180,18 @@ fn lives() -> impl Strategy<Value = Vec<Life>> {
 
 /// Records in the order of the log: clocks differ, some ids were published more than once, and some
 /// were refused at one place of the log and accepted at another.
-fn log() -> impl Strategy<Value = Vec<Sent>> {
-    let sent = (1..40i64, proptest::bool::weighted(0.15)).prop_map(|(number, refused)| Sent {
-        id: id(number),
-        refused,
-    });
+fn log() -> impl Strategy<Value = Vec<SentRecord>> {
+    let sent =
+        (1..40i64, proptest::bool::weighted(0.15)).prop_map(|(number, refused)| SentRecord {
+            id: id(number),
+            refused,
+        });
     proptest::collection::vec(sent, 1..40)
 }
 
 impl World {
     /// Runs the writer from the committed offset until the log ends or the life does.
-    fn live(&mut self, log: &[Sent], life: Life, bug: Bug) -> Result<(), String> {
+    fn live(&mut self, log: &[SentRecord], life: Life, bug: Bug) -> Result<(), String> {
         let Life {
             batch,
             mut effects,
@@ -206,7 +207,7 @@ impl World {
         for (n, records) in log[start..].chunks(batch).enumerate() {
             let first = start + n * batch;
             let next = first + records.len();
-            for (offset, &Sent { id, refused }) in (first as u64..).zip(records) {
+            for (offset, &SentRecord { id, refused }) in (first as u64..).zip(records) {
                 let ruling = self.ruling(&head, at(offset), id, bug);
                 // A new id's row is never read.
                 let is_new = matches!(head.place(at(offset), id), Placement::New(_));
@@ -278,7 +279,7 @@ impl World {
 
     /// Every id of the log has exactly one position, in the order of first appearance, and was
     /// never shown at another.
-    fn check(&self, log: &[Sent]) -> Result<(), String> {
+    fn check(&self, log: &[SentRecord]) -> Result<(), String> {
         let mut prev = None;
         let mut seq = Seq::ZERO;
         let welcome: Vec<MessageId> = (log.iter().filter(|sent| !sent.refused))
@@ -318,7 +319,7 @@ fn moved(head: &Head, version: Version, id: MessageId, bug: Bug) -> Head {
 }
 
 /// Lives and dies as given, then lives for good.
-fn history_of(log: &[Sent], lives: &[Life], bug: Bug) -> Result<(), String> {
+fn history_of(log: &[SentRecord], lives: &[Life], bug: Bug) -> Result<(), String> {
     let last = Life {
         batch: 3,
         effects: usize::MAX,
@@ -351,10 +352,11 @@ proptest! {
 /// to the head then, and refused again.
 #[test]
 fn what_is_refused_is_refused_again_where_only_the_row_is_there() {
-    let log = [(1, false), (35, true), (2, false), (35, false)].map(|(number, refused)| Sent {
-        id: id(number),
-        refused,
-    });
+    let log =
+        [(1, false), (35, true), (2, false), (35, false)].map(|(number, refused)| SentRecord {
+            id: id(number),
+            refused,
+        });
     for effects in 0..12 {
         for batch in 1..5 {
             let life = Life {

@@ -8,7 +8,7 @@ use super::record::{Leg, keeping_mail, mail};
 use super::{Delivery, OpenPush, RouteKind};
 use crate::code::{Code, Refusal};
 use crate::delivery::arena::Key;
-use crate::delivery::lanes::{LegKey, LaneEntry};
+use crate::delivery::lanes::{LaneEntry, LegKey};
 use crate::delivery::settle::PartFailure;
 use crate::delivery::{Action, Notice, SessionEvent};
 use crate::ledger::{FailureCause, LedgerEntry, LedgerEvent};

@@ -73,16 +73,16 @@ fn task(group: &Arc<Group>, number: i64, n: i64) -> DeliveryTask {
 }
 
 /// The machine, and its open routes.
-struct Asked {
+struct RouteMachine {
     delivery: Delivery,
     routes: VecDeque<Route>,
     settled: usize,
     ledger: usize,
 }
 
-impl Asked {
-    fn new() -> Asked {
-        Asked {
+impl RouteMachine {
+    fn new() -> RouteMachine {
+        RouteMachine {
             delivery: Delivery::new(DeliveryLimits::default()),
             routes: VecDeque::new(),
             settled: 0,
@@ -129,7 +129,7 @@ impl Asked {
 #[test]
 fn each_member_is_asked_for_once_and_few_at_a_time() {
     const MEMBERS: i64 = 20_000;
-    let (group, mut asked) = (group(MEMBERS), Asked::new());
+    let (group, mut asked) = (group(MEMBERS), RouteMachine::new());
     for n in 1..=3 {
         asked.submit(n as u64, task(&group, 7, n));
     }
@@ -162,7 +162,7 @@ fn each_member_is_asked_for_once_and_few_at_a_time() {
 
 #[test]
 fn a_private_message_waits_behind_one_call_at_most() {
-    let (group, mut asked) = (group(100_000), Asked::new());
+    let (group, mut asked) = (group(100_000), RouteMachine::new());
     for n in 1..=512 {
         asked.submit(n as u64, task(&group, 7, n));
     }
@@ -184,7 +184,7 @@ fn a_private_message_waits_behind_one_call_at_most() {
 
 #[test]
 fn groups_take_turns() {
-    let (large, small, mut asked) = (group(100_000), group(2_000), Asked::new());
+    let (large, small, mut asked) = (group(100_000), group(2_000), RouteMachine::new());
     for n in 1..=16 {
         asked.submit(n as u64, task(&large, 7, n));
     }
@@ -202,7 +202,7 @@ fn groups_take_turns() {
 
 #[test]
 fn pushes_that_are_open_hold_back_further_members() {
-    let (group, mut asked) = (group(50_000), Asked::new());
+    let (group, mut asked) = (group(50_000), RouteMachine::new());
     asked.submit(1, task(&group, 7, 1));
     let live = |user: UserId| {
         vec![SessionEntry {
@@ -230,7 +230,7 @@ fn pushes_that_are_open_hold_back_further_members() {
 
 #[test]
 fn partitions_given_away_take_their_audiences_along() {
-    let (group, mut asked) = (group(5_000), Asked::new());
+    let (group, mut asked) = (group(5_000), RouteMachine::new());
     asked.submit(1, task(&group, 7, 1));
     asked.submit(2, task(&group, 8, 2));
     let partition = (at(1).topic, at(1).partition);

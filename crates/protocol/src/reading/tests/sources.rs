@@ -9,8 +9,8 @@ use crate::group::{GroupSettings, Member};
 use crate::history::RowStatus;
 use crate::message_row::{MessageRow, Owner};
 use crate::reading::{
-    self, Fact, Fill, LatestMessages, LatestNeed, Need, PageNeed, ReadFacts, ReadOutcome,
-    ReadQuestion, ReadRules, Slice, NoAnswer, from_timeline,
+    self, Fact, Fill, LatestMessages, LatestNeed, Need, NoAnswer, PageNeed, ReadFacts, ReadOutcome,
+    ReadQuestion, ReadRules, Slice, from_timeline,
 };
 use crate::writer::tests::NOON;
 use crate::writer::tests::store::Store;

@@ -16,7 +16,7 @@ use crate::message_row::{MessageRow, Owner};
 use crate::record::TaskRecord;
 use crate::unread::Tally;
 use crate::writer::{
-    Batch, Effect, Facts, ListOpKind, Missing, Parts, Plan, ROUNDS_MAX, Rules, Stage, NoPlan,
+    Batch, Effect, Facts, ListOpKind, Missing, NoPlan, Parts, Plan, ROUNDS_MAX, Rules, Stage,
     decide,
 };
 use crate::{ConversationId, GroupId, MessageId, Platform, Seq, Timestamp, UserId};

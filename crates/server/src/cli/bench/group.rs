@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout};
 use tokio_tungstenite::tungstenite::Message;
 
 use super::Place;
-use super::dialect::{Dialect, BenchFrame};
+use super::dialect::{BenchFrame, Dialect};
 use super::groups::create_group;
 use super::installation::{Also, Installation, cpu_beside};
 use super::load::LATENCY_MAX_US;

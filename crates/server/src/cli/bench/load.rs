@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_tungstenite::tungstenite::Message;
 
-use super::dialect::{AckOf, Dialect, BenchFrame};
+use super::dialect::{AckOf, BenchFrame, Dialect};
 use super::installation::{Also, Cpu, Installation, between, cpu_beside};
 use super::sign_in::{Socket, binary, sign_in_all};
 

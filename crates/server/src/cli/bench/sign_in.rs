@@ -14,7 +14,7 @@ use tokio_tungstenite::tungstenite::http::HeaderValue;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
 use super::SIGN_INS;
-use super::dialect::{Dialect, BenchFrame};
+use super::dialect::{BenchFrame, Dialect};
 
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -35,7 +35,7 @@ use super::headers::Headers;
 
 /// Collector that keeps the requests it receives.
 #[derive(Clone, Default)]
-struct Received(Arc<Mutex<Inbox>>);
+struct RequestCollector(Arc<Mutex<Inbox>>);
 
 #[derive(Default)]
 struct Inbox {
@@ -46,7 +46,7 @@ struct Inbox {
     refusals: Vec<Status>,
 }
 
-impl Received {
+impl RequestCollector {
     fn take<T>(&self, request: Request<T>, keep: impl FnOnce(&mut Inbox, T)) -> Result<(), Status> {
         let mut inbox = self.0.lock().expect("no panic");
         if let Some(refusal) = inbox.refusals.pop() {
@@ -71,7 +71,7 @@ impl Received {
 }
 
 #[tonic::async_trait]
-impl TraceService for Received {
+impl TraceService for RequestCollector {
     async fn export(
         &self,
         request: Request<ExportTraceServiceRequest>,
@@ -82,7 +82,7 @@ impl TraceService for Received {
 }
 
 #[tonic::async_trait]
-impl MetricsService for Received {
+impl MetricsService for RequestCollector {
     async fn export(
         &self,
         request: Request<ExportMetricsServiceRequest>,
@@ -92,10 +92,10 @@ impl MetricsService for Received {
     }
 }
 
-async fn listen(address: SocketAddr) -> (Received, SocketAddr) {
+async fn listen(address: SocketAddr) -> (RequestCollector, SocketAddr) {
     let listener = TcpListener::bind(address).await.expect("a port");
     let bound = listener.local_addr().expect("bound");
-    let received = Received::default();
+    let received = RequestCollector::default();
     let server = Server::builder()
         .add_service(TraceServiceServer::new(received.clone()))
         .add_service(MetricsServiceServer::new(received.clone()))
@@ -351,7 +351,7 @@ fn certificate(dir: &Path, name: &str) -> rcgen::CertifiedKey<rcgen::KeyPair> {
 async fn listen_in_tls(
     own: &rcgen::CertifiedKey<rcgen::KeyPair>,
     client: &rcgen::CertifiedKey<rcgen::KeyPair>,
-) -> (Received, u16) {
+) -> (RequestCollector, u16) {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut roots = rustls::RootCertStore::empty();
     roots.add(client.cert.der().clone()).expect("a root");
@@ -370,7 +370,7 @@ async fn listen_in_tls(
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind(any_port()).await.expect("a port");
     let port = listener.local_addr().expect("bound").port();
-    let received = Received::default();
+    let received = RequestCollector::default();
     let service = TraceServiceServer::new(received.clone());
     tokio::spawn(async move {
         loop {

@@ -18,7 +18,7 @@ pub const VARIABLE: &str = "FAILPOINT";
 #[derive(Clone)]
 pub struct Failpoint(Arc<dyn Hook>);
 
-struct Armed {
+struct ArmedPoint {
     /// Name of the effect: `seam.call`, or `seam.call.kind`.
     name: String,
     left: AtomicU32,
@@ -29,7 +29,7 @@ impl Failpoint {
     pub fn armed() -> Failpoint {
         let text = std::env::var(VARIABLE).expect("the failpoint");
         let (name, count) = text.split_once(':').expect("name:count");
-        Failpoint(Arc::new(Armed {
+        Failpoint(Arc::new(ArmedPoint {
             name: name.to_owned(),
             left: AtomicU32::new(count.parse().expect("a count")),
         }))
@@ -37,7 +37,7 @@ impl Failpoint {
 }
 
 #[async_trait]
-impl Hook for Armed {
+impl Hook for ArmedPoint {
     /// Dies like `kill -9`: nothing is unwound, flushed or reported. Each effect of a call counts:
     /// under load a call has several.
     async fn after(&self, op: &Op, done: usize) -> Result<()> {

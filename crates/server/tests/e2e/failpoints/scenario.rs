@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::door::Door;
-use crate::process::{Ended, Process, SOON, run};
+use crate::process::{CommandOutput, Process, SOON, run};
 use crate::webhook::Webhook;
 
 /// Time limit of any step, a restart included.
@@ -230,11 +230,14 @@ fn id_of(line: &str) -> String {
 }
 
 /// Runs a command until it succeeds.
-fn until_done(command: impl Fn() -> Command) -> Ended {
+fn until_done(command: impl Fn() -> Command) -> CommandOutput {
     until(|| run(&mut command()), |ended| ended.code == Some(0))
 }
 
-fn until(command: impl Fn() -> Ended, is_done: impl Fn(&Ended) -> bool) -> Ended {
+fn until(
+    command: impl Fn() -> CommandOutput,
+    is_done: impl Fn(&CommandOutput) -> bool,
+) -> CommandOutput {
     let began = Instant::now();
     loop {
         let ended = command();

@@ -31,10 +31,10 @@ struct Script {
 
 /// A provider that counts its calls.
 #[derive(Clone, Default)]
-struct Scripted(Arc<Mutex<Script>>);
+struct CountingProvider(Arc<Mutex<Script>>);
 
 #[async_trait]
-impl Provider for Scripted {
+impl Provider for CountingProvider {
     async fn fetch(&self) -> Result<Answer, ProviderError> {
         let delay = {
             let mut script = self.0.lock();
@@ -52,9 +52,9 @@ impl Provider for Scripted {
     }
 }
 
-impl Scripted {
-    fn of(pairs: &[&Pair]) -> Scripted {
-        let scripted = Scripted::default();
+impl CountingProvider {
+    fn of(pairs: &[&Pair]) -> CountingProvider {
+        let scripted = CountingProvider::default();
         scripted.publish(pairs);
         scripted
     }
@@ -93,13 +93,17 @@ impl Drop for World {
 }
 
 impl World {
-    fn of(providers: &[(&str, &Scripted)]) -> World {
+    fn of(providers: &[(&str, &CountingProvider)]) -> World {
         World::start(providers, None, NOW)
     }
 
-    fn start(providers: &[(&str, &Scripted)], cache: Option<&Path>, now: Timestamp) -> World {
-        let by_url = |(name, _): &(&str, &Scripted)| Issuer {
-            jwks_url: Some(Scripted::url(name)),
+    fn start(
+        providers: &[(&str, &CountingProvider)],
+        cache: Option<&Path>,
+        now: Timestamp,
+    ) -> World {
+        let by_url = |(name, _): &(&str, &CountingProvider)| Issuer {
+            jwks_url: Some(CountingProvider::url(name)),
             ..issuer(name, &ALL, None, &[])
         };
         let config = Config {
@@ -110,7 +114,7 @@ impl World {
         let tokens = SignedTokens::open_with(&config, &|issuer, _| {
             let provider = providers.iter().find(|(name, _)| *name == issuer.issuer);
             let (_, provider) = provider.expect("one of them");
-            Ok(Box::new(Scripted::clone(provider)))
+            Ok(Box::new(CountingProvider::clone(provider)))
         });
         let tokens = Arc::new(tokens.expect("fair settings"));
         tokens.restore(now);
@@ -160,7 +164,7 @@ fn named(pair: &Pair, kid: &str) -> String {
 #[tokio::test(start_paused = true)]
 async fn a_sign_in_waits_for_the_first_set() {
     let pair = ed("1");
-    let provider = Scripted::of(&[&pair]);
+    let provider = CountingProvider::of(&[&pair]);
     provider.delay(SECOND);
     let world = World::of(&[("id", &provider)]);
     assert_eq!(world.code(&pair.sign(&claims_of("id"))).await, None);
@@ -172,7 +176,7 @@ async fn a_sign_in_waits_for_the_first_set() {
 async fn a_thousand_unknown_kids_are_two_looks_a_minute() {
     let pair = ed("1");
     for differ in [false, true] {
-        let provider = Scripted::of(&[&pair]);
+        let provider = CountingProvider::of(&[&pair]);
         let world = World::of(&[("id", &provider)]);
         assert_eq!(world.code(&pair.sign(&claims_of("id"))).await, None);
         sleep(5 * MINUTE).await;
@@ -195,7 +199,7 @@ async fn a_thousand_unknown_kids_are_two_looks_a_minute() {
 #[tokio::test(start_paused = true)]
 async fn a_new_key_is_looked_for_when_a_token_names_it() {
     let (old, new) = (ed("old"), ed("new"));
-    let provider = Scripted::of(&[&old]);
+    let provider = CountingProvider::of(&[&old]);
     let world = World::of(&[("id", &provider)]);
     let (by_old, by_new) = (old.sign(&claims_of("id")), new.sign(&claims_of("id")));
     assert_eq!(world.code(&by_old).await, None);
@@ -218,7 +222,10 @@ async fn a_new_key_is_looked_for_when_a_token_names_it() {
 #[tokio::test(start_paused = true)]
 async fn a_kid_is_one_issuer_s() {
     let (ours, theirs) = (ed("1"), ed("1"));
-    let (our, their) = (Scripted::of(&[&ours]), Scripted::of(&[&theirs]));
+    let (our, their) = (
+        CountingProvider::of(&[&ours]),
+        CountingProvider::of(&[&theirs]),
+    );
     let world = World::of(&[("id", &our), ("other", &their)]);
     assert_eq!(world.code(&ours.sign(&claims_of("id"))).await, None);
     assert_eq!(world.code(&theirs.sign(&claims_of("other"))).await, None);
@@ -236,7 +243,7 @@ async fn a_kid_is_one_issuer_s() {
 #[tokio::test(start_paused = true)]
 async fn keys_are_believed_for_a_day_while_their_provider_is_away() {
     let pair = ed("1");
-    let provider = Scripted::of(&[&pair]);
+    let provider = CountingProvider::of(&[&pair]);
     let world = World::of(&[("id", &provider)]);
     let token = pair.sign(&claims_of("id"));
     assert_eq!(world.code(&token).await, None);
@@ -259,7 +266,10 @@ async fn keys_are_believed_for_a_day_while_their_provider_is_away() {
 #[tokio::test(start_paused = true)]
 async fn a_provider_that_hangs_holds_its_own_for_two_seconds() {
     let (ours, theirs) = (ed("1"), ed("2"));
-    let (hangs, other) = (Scripted::of(&[&ours]), Scripted::of(&[&theirs]));
+    let (hangs, other) = (
+        CountingProvider::of(&[&ours]),
+        CountingProvider::of(&[&theirs]),
+    );
     let world = World::of(&[("id", &hangs), ("other", &other)]);
     assert_eq!(world.code(&ours.sign(&claims_of("id"))).await, None);
     assert_eq!(world.code(&theirs.sign(&claims_of("other"))).await, None);
@@ -293,7 +303,7 @@ async fn a_provider_that_hangs_holds_its_own_for_two_seconds() {
 #[tokio::test(start_paused = true)]
 async fn a_provider_that_could_not_be_asked_makes_no_key_unknown() {
     let (old, new) = (ed("old"), ed("new"));
-    let provider = Scripted::of(&[&old]);
+    let provider = CountingProvider::of(&[&old]);
     let world = World::of(&[("id", &provider)]);
     let by_new = new.sign(&claims_of("id"));
     assert_eq!(world.code(&old.sign(&claims_of("id"))).await, None);
@@ -321,7 +331,10 @@ async fn a_provider_that_could_not_be_asked_makes_no_key_unknown() {
 #[tokio::test(start_paused = true)]
 async fn a_station_starts_without_keys_and_says_so_to_their_users() {
     let (ours, theirs) = (ed("1"), ed("2"));
-    let (away, other) = (Scripted::default(), Scripted::of(&[&theirs]));
+    let (away, other) = (
+        CountingProvider::default(),
+        CountingProvider::of(&[&theirs]),
+    );
     let world = World::of(&[("id", &away), ("other", &other)]);
     let (our, their) = (
         ours.sign(&claims_of("id")),
@@ -351,7 +364,7 @@ async fn a_provider_that_says_how_long_its_set_is_good_is_asked_then() {
         (Some(2 * MINUTE), 100, 45..=56),
         (Some(DAY), 600, 10..=12),
     ] {
-        let provider = Scripted::of(&[&pair]);
+        let provider = CountingProvider::of(&[&pair]);
         provider.0.lock().fresh_for = fresh_for;
         let _world = World::of(&[("id", &provider)]);
         sleep(minutes * MINUTE).await;
@@ -387,7 +400,7 @@ async fn a_restart_while_the_provider_is_away_has_the_keys_of_before() {
     let dir = tempfile::tempdir().expect("a folder");
     let cache = dir.path().join("keys");
     let pair = ed("1");
-    let provider = Scripted::of(&[&pair]);
+    let provider = CountingProvider::of(&[&pair]);
     let token = pair.sign(&claims_of("id"));
     let world = World::start(&[("id", &provider)], Some(&cache), NOW);
     assert_eq!(world.code(&token).await, None);
@@ -422,7 +435,7 @@ async fn a_restart_while_the_provider_is_away_has_the_keys_of_before() {
 async fn a_copy_follows_the_set_and_nobody_else_reads_it() {
     let dir = tempfile::tempdir().expect("a folder");
     let (old, new) = (ed("old"), ed("new"));
-    let provider = Scripted::of(&[&old]);
+    let provider = CountingProvider::of(&[&old]);
     let _world = World::start(&[("id", &provider)], Some(dir.path()), NOW);
     let content = || {
         let copy = copies(dir.path()).pop();
@@ -453,7 +466,7 @@ async fn a_copy_follows_the_set_and_nobody_else_reads_it() {
 fn a_folder_of_copies_is_a_folder() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     let by_url = Issuer {
-        jwks_url: Some(Scripted::url("id")),
+        jwks_url: Some(CountingProvider::url("id")),
         ..issuer("id", &ALL, None, &[])
     };
     let config = Config {

@@ -308,19 +308,19 @@ fn settings_of_a_service_that_cannot_be_are_refused() {
 }
 
 /// Certificates in files, and the service behind TLS that requires one of them.
-struct Secured {
+struct SecuredService {
     dir: TempDir,
     root: CertifiedIssuer<'static, KeyPair>,
 }
 
-impl Secured {
-    fn new() -> Secured {
+impl SecuredService {
+    fn new() -> SecuredService {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
         let root = CertifiedIssuer::self_signed(params, key).expect("a root");
         let dir = tempfile::tempdir().expect("a directory");
-        Secured { dir, root }
+        SecuredService { dir, root }
     }
 
     fn write(&self, name: &str, content: &str) -> Option<PathBuf> {
@@ -370,7 +370,11 @@ impl Secured {
 
 #[tokio::test]
 async fn both_prove_who_they_are() {
-    let (service, secured, other) = (Platform7::default(), Secured::new(), Secured::new());
+    let (service, secured, other) = (
+        Platform7::default(),
+        SecuredService::new(),
+        SecuredService::new(),
+    );
     let address = secured.serve(service.start().await).await;
     let (leaf, key) = secured.leaf();
     let right = RemoteConfig {

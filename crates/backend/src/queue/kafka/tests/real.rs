@@ -250,9 +250,9 @@ async fn a_member_that_will_be_killed() {
     }
 }
 
-struct Killed(Child);
+struct ChildGuard(Child);
 
-impl Drop for Killed {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -270,7 +270,7 @@ async fn a_killed_member_is_replaced_within_the_session_timeout() {
         .env(CHILD_PREFIX, &queue.config.topic_prefix)
         .stdout(Stdio::null())
         .spawn();
-    let child = Killed(child.unwrap());
+    let child = ChildGuard(child.unwrap());
     let mut consumer = queue.subscribe("carrier", Topic::Message).await.unwrap();
     let mut held: usize = 0;
     let mut shared = false;

@@ -231,13 +231,13 @@ impl World {
             if !fails || (trouble == Trouble::Unknown && is_first) {
                 let (accepted, told) = self.server.accept(me, device, &send, self.now);
                 match told {
-                    Some(Told::Placed(placed)) => self.deliver(index, end, &placed),
-                    Some(changed @ (Told::Changed(..) | Told::Hidden(..))) => {
+                    Some(SendResult::Placed(placed)) => self.deliver(index, end, &placed),
+                    Some(changed @ (SendResult::Changed(..) | SendResult::Hidden(..))) => {
                         self.next += 1;
                         let when = self.soon(200);
                         self.pushes.insert((when, self.next), (changed, end));
                     }
-                    Some(Told::Nothing) | None => {}
+                    Some(SendResult::Nothing) | None => {}
                 }
                 if !fails {
                     answers.push(Ok(accepted));
@@ -267,7 +267,7 @@ impl World {
         }
         self.next += 1;
         let when = self.soon(200);
-        let told = Told::Placed(placed.clone());
+        let told = SendResult::Placed(placed.clone());
         self.pushes.insert((when, self.next), (told, end));
     }
 

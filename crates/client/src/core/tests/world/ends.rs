@@ -190,16 +190,16 @@ impl World {
         while end.taking.front().is_some_and(|(at, _)| due(*at)) {
             let (_, taking) = end.taking.pop_front().expect("it is there");
             let number = match taking {
-                Taking::Message(shown) => {
+                TakenItem::Message(shown) => {
                     let list = end.shown.entry(shown.placed.conversation).or_default();
                     list.push((shown.placed, shown.marks));
                     shown.number
                 }
-                Taking::Hidden(number, conversation, seqs) => {
+                TakenItem::Hidden(number, conversation, seqs) => {
                     end.hidden.entry(conversation).or_default().extend(seqs);
                     number
                 }
-                Taking::Change(number, conversation, changed) => {
+                TakenItem::Change(number, conversation, changed) => {
                     end.changed.entry(conversation).or_default().push(changed);
                     number
                 }
@@ -280,17 +280,17 @@ impl World {
 
     fn hear_event(&mut self, at: usize, event: CoreEvent) {
         match event {
-            CoreEvent::Message(shown) => self.take_soon(at, Taking::Message(shown)),
+            CoreEvent::Message(shown) => self.take_soon(at, TakenItem::Message(shown)),
             CoreEvent::Changed {
                 number,
                 conversation,
                 changed,
-            } => self.take_soon(at, Taking::Change(number, conversation, changed)),
+            } => self.take_soon(at, TakenItem::Change(number, conversation, changed)),
             CoreEvent::Hidden {
                 number,
                 conversation,
                 seqs,
-            } => self.take_soon(at, Taking::Hidden(number, conversation, seqs)),
+            } => self.take_soon(at, TakenItem::Hidden(number, conversation, seqs)),
             CoreEvent::Status { send_id, status } => self.status(at, send_id, status),
             CoreEvent::State(ConnectionState::Closed(why)) => panic!("closed for good: {why}"),
             CoreEvent::Reset(reset) => panic!("there is only one history: {reset:?}"),
@@ -299,7 +299,7 @@ impl World {
         }
     }
 
-    fn take_soon(&mut self, at: usize, taking: Taking) {
+    fn take_soon(&mut self, at: usize, taking: TakenItem) {
         let slow = if self.chance(3) { 4000 } else { 20 };
         let soon = self.soon(slow);
         let end = &mut self.ends[at];

@@ -31,7 +31,7 @@ pub(crate) type Permits = Vec<(GroupId, u64, Option<GroupEntry>)>;
 
 /// A user's entry from before their registers move, and the time of the move.
 #[derive(Clone, Debug)]
-pub(crate) struct Moved {
+pub(crate) struct RegisterMove {
     user: UserId,
     token: u64,
     before: Option<UserEntry>,
@@ -142,9 +142,9 @@ impl World {
     }
 
     /// Takes the user's entry before registers move, at this time of the station's.
-    pub(crate) fn moves(&mut self, user: UserId, at: Timestamp) -> Moved {
+    pub(crate) fn moves(&mut self, user: UserId, at: Timestamp) -> RegisterMove {
         let (token, copy) = self.copies.look_up(CacheKey::User(user));
-        Moved {
+        RegisterMove {
             user,
             token,
             before: copy.and_then(Copy::user).cloned(),
@@ -153,8 +153,8 @@ impl World {
     }
 
     /// Adds the reads to the user's entry, or invalidates it.
-    pub(crate) fn moved(&mut self, moved: Moved, reads: &[(ConversationId, Seq)]) {
-        let Moved {
+    pub(crate) fn moved(&mut self, moved: RegisterMove, reads: &[(ConversationId, Seq)]) {
+        let RegisterMove {
             user,
             token,
             before,
