@@ -111,6 +111,60 @@ fn no_decision_is_made_in_the_worlds_of_the_simulator() {
     assert!(count > 15, "they are there: {count}");
 }
 
+/// Words of seams, of frames and of the log, and nouns of that form.
+const PARTICIPLES: [&str; 17] = [
+    "Accepted",
+    "Acked",
+    "Embedded",
+    "Finding",
+    "Framing",
+    "Hidden",
+    "Holding",
+    "Hooked",
+    "Housekeeping",
+    "Missing",
+    "Need",
+    "Outgoing",
+    "Placed",
+    "Polled",
+    "Reading",
+    "Reasserted",
+    "Setting",
+];
+
+/// Irregular participles, pronouns, and words that stood for many things.
+const VAGUE: &str = "Told Kept Seen Found Known Given Taken Shown Sent Read Written Made Done Said Heard Held Lost Left \
+                     Gone Open Shut Own Meant Laid Built Chosen Born Both What Who Whom Whose That Wish Deed Hush Seat";
+
+// A name says what a thing is (CONTRIBUTING.md, words): a single participle or pronoun says when, or of whom.
+#[test]
+fn no_type_has_a_participle_or_a_pronoun_as_its_name() {
+    let (mut count, mut offenders) = (0, Vec::new());
+    for (path, text) in files("crates", &["rs"])
+        .into_iter()
+        .chain(files("tests", &["rs"]))
+    {
+        for line in text.lines().map(str::trim_start) {
+            let line = without(line, ["pub ", "pub(crate) ", "pub(super) "]).unwrap_or(line);
+            let kinds = ["struct ", "enum ", "trait ", "type "];
+            let Some(rest) = kinds.iter().find_map(|kind| line.strip_prefix(kind)) else {
+                continue;
+            };
+            let end = rest.find(|c: char| !c.is_alphanumeric());
+            let name = &rest[..end.unwrap_or(rest.len())];
+            count += 1;
+            let is_one_word = name.chars().skip(1).all(char::is_lowercase);
+            let is_participle = ["ed", "ing"].iter().any(|ending| name.ends_with(ending));
+            let is_vague = VAGUE.split_whitespace().any(|word| word == name);
+            if is_one_word && (is_participle || is_vague) && !PARTICIPLES.contains(&name) {
+                offenders.push(format!("{}: {name}", path.display()));
+            }
+        }
+    }
+    assert!(offenders.is_empty(), "{offenders:#?}");
+    assert!(count > 1000, "they are there: {count}");
+}
+
 // proves S3-02 in part: no framework of web applications takes the clients' connections.
 #[test]
 fn a_boat_is_no_web_container() {

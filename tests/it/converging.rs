@@ -40,7 +40,7 @@ const USERS: [i64; 3] = [1, 2, 3];
 /// Rounds in which every device comes, acts and goes.
 const ROUNDS: usize = 3;
 const STAYS: usize = 2;
-const DEEDS: usize = 12;
+const ACTIONS: usize = 12;
 
 /// Device and its state, whether there or away.
 struct DeviceLife {
@@ -96,7 +96,7 @@ impl DeviceLife {
     async fn live(&mut self, cluster: &Cluster, group: GroupId) {
         for _ in 0..STAYS {
             self.come(cluster).await;
-            for _ in 0..DEEDS {
+            for _ in 0..ACTIONS {
                 self.act(group).await;
                 self.listen().await;
             }
@@ -194,12 +194,12 @@ impl DeviceLife {
                 client.arrange(to, arranged).await.map(drop)
             }
             _ => {
-                let wish = match self.chance.random_range(0..4) {
+                let command = match self.chance.random_range(0..4) {
                     0 => GroupCommand::Remove(user(3)),
                     1 | 2 => GroupCommand::Add(vec![user(3)]),
                     _ => GroupCommand::SetRole(user(2), Role::Admin),
                 };
-                client.wish(group, wish).await.map(drop)
+                client.group_command(group, command).await.map(drop)
             }
         };
         match told {

@@ -11,19 +11,19 @@ use tests::system::{SOON, eventually};
 use tests::{Cluster, Device, settings};
 use tokio::time::timeout;
 
-async fn wishes(device: &Device, group: GroupId, wish: GroupCommand) {
+async fn commands(device: &Device, group: GroupId, command: GroupCommand) {
     let mut ticket = device
         .client
-        .wish(group, wish)
+        .group_command(group, command)
         .await
         .expect("in the outbox");
     done(&mut ticket).await.expect("it is done");
 }
 
-async fn refused(device: &Device, group: GroupId, wish: GroupCommand) -> Code {
+async fn refused(device: &Device, group: GroupId, command: GroupCommand) -> Code {
     let mut ticket = device
         .client
-        .wish(group, wish)
+        .group_command(group, command)
         .await
         .expect("in the outbox");
     done(&mut ticket).await.expect_err("it is refused").code
@@ -157,7 +157,7 @@ async fn who_comes_later_reads_from_there_on_unless_the_history_is_open() {
     let group = ada.group_of(CLOSED, &[2]).await;
     ada.say_in(group, "before").await;
     assert!(texts_of(&cy.client, group).await.is_err());
-    wishes(&ada, group, GroupCommand::Add(vec![user(3)])).await;
+    commands(&ada, group, GroupCommand::Add(vec![user(3)])).await;
     ada.say_in(group, "after").await;
     // Earlier messages are not theirs to read: they get a gap.
     let heard = async {
@@ -177,7 +177,7 @@ async fn who_comes_later_reads_from_there_on_unless_the_history_is_open() {
         open_history: true,
         ..CLOSED
     };
-    wishes(&ada, group, GroupCommand::Set(open)).await;
+    commands(&ada, group, GroupCommand::Set(open)).await;
     assert_eq!(
         texts_of(&cy.client, group).await.expect("a member"),
         ["before", "after"]
@@ -203,7 +203,7 @@ async fn who_is_sent_away_neither_says_nor_hears_more() {
     );
     ada.say_in(group, "welcome").await;
     assert_eq!(text(&bea.hear().await), "welcome");
-    wishes(&ada, group, GroupCommand::Remove(user(2))).await;
+    commands(&ada, group, GroupCommand::Remove(user(2))).await;
     let mut sent = bea.send(Recipient::Group(group), "but").await;
     reaches(&mut sent, |status| matches!(status, SendStatus::Failed(_))).await;
     cy.say_in(group, "so it goes").await;
@@ -280,8 +280,8 @@ async fn a_device_that_was_away_learns_that_it_is_not_in_any_more() {
     })
     .await;
     bea.close().await;
-    wishes(&ada, group, GroupCommand::SetRole(user(3), Role::Admin)).await;
-    wishes(&ada, group, GroupCommand::Remove(user(2))).await;
+    commands(&ada, group, GroupCommand::SetRole(user(3), Role::Admin)).await;
+    commands(&ada, group, GroupCommand::Remove(user(2))).await;
     let bea = cluster.device(2).keeping(state).connect().await;
     eventually("no member", async || role(&bea).is_none().then_some(())).await;
     cluster.stop().await;

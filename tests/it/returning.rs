@@ -240,7 +240,7 @@ async fn what_a_user_did_is_found_by_their_next_device() {
 
     let mut ticket = ada
         .client
-        .wish(group, GroupCommand::Remove(user(2)))
+        .group_command(group, GroupCommand::Remove(user(2)))
         .await
         .expect("kept");
     done(&mut ticket).await.expect("it is done");

@@ -8,7 +8,7 @@ use protocol::group::GroupSettings;
 use protocol::{ConversationId, GroupId, SendId, UserId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tests::actions::{GroupWish, On, TROUBLE, To, UserAction, UserActions, moment};
+use tests::actions::{GroupAction, On, TROUBLE, To, UserAction, UserActions, moment};
 
 use crate::clocks::Host;
 use crate::mutate::Mutation;
@@ -357,8 +357,8 @@ impl Plan {
             open_door: false,
         };
         let millis = Duration::from_millis;
-        let create = GroupWish::Create(settings, (1 << DEVICES) - 1);
-        let mut done = vec![(millis(1_000), owner, UserAction::Wish(group, create))];
+        let create = GroupAction::Create(settings, (1 << DEVICES) - 1);
+        let mut done = vec![(millis(1_000), owner, UserAction::Group(group, create))];
         let mut faults = Vec::new();
         for round in 0..4 {
             let sent_away = millis(5_000 + round * 8_500);
@@ -370,13 +370,13 @@ impl Plan {
                 (
                     sent_away,
                     owner,
-                    UserAction::Wish(group, GroupWish::Remove(sender)),
+                    UserAction::Group(group, GroupAction::Remove(sender)),
                 ),
                 (says, sender, UserAction::Say(group)),
                 (
                     fails + millis(100),
                     owner,
-                    UserAction::Wish(group, GroupWish::Add(sender)),
+                    UserAction::Group(group, GroupAction::Add(sender)),
                 ),
             ]);
             let again = fails + millis(rng.random_range(600..1_600));

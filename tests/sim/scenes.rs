@@ -7,7 +7,7 @@ use protocol::group::GroupSettings;
 use protocol::{ConversationId, GroupId};
 use rand::Rng;
 use rand::rngs::StdRng;
-use tests::actions::{GroupWish, UserAction, UserActions, user};
+use tests::actions::{GroupAction, UserAction, UserActions, user};
 
 use crate::clocks::Host;
 use crate::device::send_id;
@@ -301,7 +301,7 @@ impl Plan {
         let millis = Duration::from_millis;
         let (mut all, mut faults) = (Vec::new(), Vec::new());
         let group = GroupId::new(1_200).expect("positive");
-        let create = UserAction::Wish(group, GroupWish::Create(CLOSED, 0b111));
+        let create = UserAction::Group(group, GroupAction::Create(CLOSED, 0b111));
         let mut actions = vec![(millis(2_000), 0, create)];
         for round in 0..ROUNDS {
             let at = 6_000 + round * 7_500 + rng.random_range(0..1_000);
@@ -311,13 +311,13 @@ impl Plan {
             faults.push((millis(at - 1_000), Fault::CrashCarrier));
             // Records for the successor, while the older one writes.
             all.extend(sends(rng, 3, at + 800..at + 3_000));
-            let wish = match round {
-                0 => Some(GroupWish::Remove(2)),
-                1 => Some(GroupWish::Add(2)),
+            let command = match round {
+                0 => Some(GroupAction::Remove(2)),
+                1 => Some(GroupAction::Add(2)),
                 _ => None,
             };
-            let wish = wish.map(|wish| UserAction::Wish(group, wish));
-            actions.extend(wish.map(|wish| (within(rng, at..at + 100), 0, wish)));
+            let command = command.map(|command| UserAction::Group(group, command));
+            actions.extend(command.map(|command| (within(rng, at..at + 100), 0, command)));
             for _ in 0..4 {
                 let says = UserAction::Say(group);
                 actions.push((

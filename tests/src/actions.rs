@@ -38,12 +38,12 @@ pub enum UserAction {
     Read(u8, u8),
     /// Says something in a group.
     Say(GroupId),
-    Wish(GroupId, GroupWish),
+    Group(GroupId, GroupAction),
 }
 
 /// Command about a group; users by number.
 #[derive(Clone, Copy, Debug)]
-pub enum GroupWish {
+pub enum GroupAction {
     /// Creates a group with these members, one bit each.
     Create(GroupSettings, u8),
     Join,
@@ -120,7 +120,7 @@ fn in_groups(seed: u64, devices: usize, users: usize) -> Vec<(Duration, usize, U
     for number in 1..=groups {
         let group = GroupId::new(1000 + number).expect("positive");
         let members = rng.random_range(0..1 << users) as u8 | 1 << rng.random_range(0..users);
-        let create = UserAction::Wish(group, GroupWish::Create(settings(&mut rng), members));
+        let create = UserAction::Group(group, GroupAction::Create(settings(&mut rng), members));
         let begin = Duration::from_millis(rng.random_range(0..10_000));
         actions.push((begin, rng.random_range(0..devices), create));
         for _ in 0..rng.random_range(2..16) {
@@ -132,8 +132,8 @@ fn in_groups(seed: u64, devices: usize, users: usize) -> Vec<(Duration, usize, U
             actions.push(say);
         }
         for _ in 0..rng.random_range(0..12) {
-            let wish = UserAction::Wish(group, wished(&mut rng, users));
-            actions.push((moment(&mut rng), rng.random_range(0..devices), wish));
+            let command = UserAction::Group(group, group_action(&mut rng, users));
+            actions.push((moment(&mut rng), rng.random_range(0..devices), command));
         }
     }
     actions
@@ -173,36 +173,36 @@ fn settings(rng: &mut StdRng) -> GroupSettings {
     }
 }
 
-fn wished(rng: &mut StdRng, users: usize) -> GroupWish {
+fn group_action(rng: &mut StdRng, users: usize) -> GroupAction {
     let user = rng.random_range(0..users);
     match rng.random_range(0..16) {
-        0..=3 => GroupWish::Join,
-        4 | 5 => GroupWish::Leave,
-        6..=8 => GroupWish::Add(user),
-        9..=11 => GroupWish::Remove(user),
-        12 => GroupWish::SetRole(user, Role::Admin),
-        13 => GroupWish::SetRole(user, Role::Member),
-        14 => GroupWish::HandOver(user),
-        _ => GroupWish::Set(settings(rng)),
+        0..=3 => GroupAction::Join,
+        4 | 5 => GroupAction::Leave,
+        6..=8 => GroupAction::Add(user),
+        9..=11 => GroupAction::Remove(user),
+        12 => GroupAction::SetRole(user, Role::Admin),
+        13 => GroupAction::SetRole(user, Role::Member),
+        14 => GroupAction::HandOver(user),
+        _ => GroupAction::Set(settings(rng)),
     }
 }
 
-fn wish_of(wished: GroupWish, me: UserId) -> GroupCommand {
-    match wished {
-        GroupWish::Create(settings, members) => {
+fn command_of(action: GroupAction, me: UserId) -> GroupCommand {
+    match action {
+        GroupAction::Create(settings, members) => {
             let members = (0..8).filter(|index| members & 1 << index != 0).map(user);
             GroupCommand::Create {
                 settings,
                 members: members.filter(|user| *user != me).collect(),
             }
         }
-        GroupWish::Join => GroupCommand::Join,
-        GroupWish::Leave => GroupCommand::Leave,
-        GroupWish::Add(index) => GroupCommand::Add(vec![user(index)]),
-        GroupWish::Remove(index) => GroupCommand::Remove(user(index)),
-        GroupWish::SetRole(index, role) => GroupCommand::SetRole(user(index), role),
-        GroupWish::HandOver(index) => GroupCommand::HandOver(user(index)),
-        GroupWish::Set(settings) => GroupCommand::Set(settings),
+        GroupAction::Join => GroupCommand::Join,
+        GroupAction::Leave => GroupCommand::Leave,
+        GroupAction::Add(index) => GroupCommand::Add(vec![user(index)]),
+        GroupAction::Remove(index) => GroupCommand::Remove(user(index)),
+        GroupAction::SetRole(index, role) => GroupCommand::SetRole(user(index), role),
+        GroupAction::HandOver(index) => GroupCommand::HandOver(user(index)),
+        GroupAction::Set(settings) => GroupCommand::Set(settings),
     }
 }
 
@@ -303,10 +303,10 @@ impl CoreDevice {
                     content: Content::text(format!("said {number}")),
                 });
             }
-            UserAction::Wish(group, wished) => {
+            UserAction::Group(group, action) => {
                 let change = ChangeOf {
                     subject: None,
-                    kind: ChangeKind::Wish(wish_of(wished, self.user)),
+                    kind: ChangeKind::Group(command_of(action, self.user)),
                 };
                 return Some(Ask {
                     to: Recipient::Group(group),

@@ -23,9 +23,14 @@ struct Person {
 
 impl Crowd {
     /// Applies a group command; `false` if it is refused.
-    pub fn wish(group: &mut Option<Crowd>, by: UserId, wish: &GroupCommand, end: Seq) -> bool {
+    pub fn command(
+        group: &mut Option<Crowd>,
+        by: UserId,
+        command: &GroupCommand,
+        end: Seq,
+    ) -> bool {
         let Some(crowd) = group else {
-            let GroupCommand::Create { settings, members } = wish else {
+            let GroupCommand::Create { settings, members } = command else {
                 return false;
             };
             let mut crowd = Crowd {
@@ -38,18 +43,18 @@ impl Crowd {
             *group = Some(crowd);
             return true;
         };
-        let may = crowd.may(by, wish);
+        let may = crowd.may(by, command);
         if may {
-            crowd.make(by, wish, end);
+            crowd.make(by, command, end);
         }
         may
     }
 
-    fn may(&self, by: UserId, wish: &GroupCommand) -> bool {
+    fn may(&self, by: UserId, command: &GroupCommand) -> bool {
         let is_over = self.people.values().all(|person| person.role.is_none());
         let mine = self.role(by);
         let (owns, rules) = (mine == Some(Role::Owner), self.administers(by));
-        match wish {
+        match command {
             GroupCommand::Create { .. } => false,
             GroupCommand::Join if mine.is_some() => true,
             _ if is_over => false,
@@ -66,8 +71,8 @@ impl Crowd {
         }
     }
 
-    fn make(&mut self, by: UserId, wish: &GroupCommand, end: Seq) {
-        match wish {
+    fn make(&mut self, by: UserId, command: &GroupCommand, end: Seq) {
+        match command {
             GroupCommand::Create { .. } => {}
             GroupCommand::Join => self.come(by, end),
             GroupCommand::Add(users) => users.iter().for_each(|user| self.come(*user, end)),

@@ -70,7 +70,7 @@ impl Model {
         };
         let subject = || change.subject.expect("of a message");
         let fate = match &change.kind {
-            ChangeKind::Wish(wish) => talk.wish(message.from, wish),
+            ChangeKind::Group(command) => talk.command(message.from, command),
             ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Hide
                 if talk.is_strange(conversation, message) =>
             {
@@ -163,9 +163,9 @@ impl Talk {
         }
     }
 
-    fn wish(&mut self, by: UserId, wish: &GroupCommand) -> Fate {
+    fn command(&mut self, by: UserId, command: &GroupCommand) -> Fate {
         let end = self.end();
-        match Crowd::wish(&mut self.group, by, wish, end) {
+        match Crowd::command(&mut self.group, by, command, end) {
             true => Fate::Done,
             false => Fate::Refused,
         }
@@ -316,9 +316,10 @@ impl ModelMessage {
                 said.marks.pinned = done.filter(|_| *on);
                 Fate::Done
             }
-            ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Hide | ChangeKind::Wish(_) => {
-                Fate::Refused
-            }
+            ChangeKind::Clear
+            | ChangeKind::Arrange(_)
+            | ChangeKind::Hide
+            | ChangeKind::Group(_) => Fate::Refused,
         }
     }
 

@@ -40,7 +40,7 @@ const KICKOUTS: usize = 64;
 
 pub(crate) struct Executor {
     pub(crate) delivery: Delivery,
-    pub(crate) fleet: BoatStreams,
+    pub(crate) boats: BoatStreams,
     pub(crate) roster: BoatDirectory,
     pub(crate) settler: Settler,
     pub(crate) kicker: KickoutSender,
@@ -89,7 +89,7 @@ impl Executor {
                 kickouts.push(self.kicker.clone().kick(read));
             }
             self.act();
-            self.fleet.flush();
+            self.boats.flush();
             self.routes.begin(&self.roster.denied(), self.clock.now());
             self.settler.begin(Instant::now());
             if let Some(crowded) = self.settler.crowded() {
@@ -168,7 +168,7 @@ impl Executor {
         }
         batch.effects.into_iter().for_each(|e| self.settler.add(e));
         for notice in batch.notices {
-            self.fleet.notice(notice);
+            self.boats.notice(notice);
         }
     }
 
@@ -203,11 +203,11 @@ impl Executor {
                     } => {
                         let token = push.token;
                         let wait = deadline.since(now.timer);
-                        if !self.fleet.push(&life, push, wait) {
+                        if !self.boats.push(&life, push, wait) {
                             unreachable.push(token);
                         }
                     }
-                    Action::Notice(notice) => self.fleet.notice(notice),
+                    Action::Notice(notice) => self.boats.notice(notice),
                     Action::Settled(settlement) => {
                         self.gauges.settled(&settlement);
                         record_deliveries(&self.spans, &settlement, now.wall);
@@ -234,7 +234,7 @@ impl Executor {
                 }
             }
             BoatMessage::Lost(life) => {
-                self.fleet.clear(&life);
+                self.boats.clear(&life);
                 self.delivery.handle_boat_lost(now, &life);
             }
         }
@@ -243,7 +243,7 @@ impl Executor {
 
     fn follow(&mut self) {
         let now = self.now();
-        for life in self.fleet.follow(&self.roster.view()) {
+        for life in self.boats.follow(&self.roster.view()) {
             self.delivery.handle_boat_lost(now, &life);
             self.act();
         }

@@ -237,7 +237,7 @@ impl Carrier {
         let streams = TaskTracker::new();
         let executor = Executor {
             delivery: Delivery::new(self.limits),
-            fleet: BoatStreams::new(
+            boats: BoatStreams::new(
                 self.connector.clone(),
                 self.roster.clone(),
                 heard,

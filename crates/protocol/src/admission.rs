@@ -85,7 +85,7 @@ pub fn needs_membership(send: &Send) -> Option<GroupId> {
 
 fn is_group_command(send: &Send) -> bool {
     let change = send.content.change.as_deref();
-    change.is_some_and(|change| matches!(change.kind, ChangeKind::Wish(_)))
+    change.is_some_and(|change| matches!(change.kind, ChangeKind::Group(_)))
 }
 
 /// Options of an admitted send. A change has none: live sessions get it, everybody else finds it by
@@ -402,22 +402,22 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_is_for_a_group_and_says_nothing_else() {
+    fn a_command_is_for_a_group_and_says_nothing_else() {
         let group = GroupId::new(5).expect("positive");
-        let wish = |to, text| {
-            let mut wish = send(to, text);
-            let kind = ChangeKind::Wish(GroupCommand::Join);
+        let command = |to, text| {
+            let mut command = send(to, text);
+            let kind = ChangeKind::Group(GroupCommand::Join);
             let subject = None;
-            wish.content.change = Some(Box::new(ChangeOf { subject, kind }));
-            wish
+            command.content.change = Some(Box::new(ChangeOf { subject, kind }));
+            command
         };
         let admitted = |send: &Send| admit(user(1), send, &LIMITS).map_err(|r| r.code);
-        let join = wish(Recipient::Group(group), "");
+        let join = command(Recipient::Group(group), "");
         assert_eq!(admitted(&join), Ok(ConversationId::Group(group)));
         assert_eq!(needs_membership(&join), None);
-        let talks = wish(Recipient::Group(group), "hello");
+        let talks = command(Recipient::Group(group), "hello");
         assert_eq!(admitted(&talks), Err(Code::InvalidArgument));
-        let nobody = wish(Recipient::User(user(2)), "");
+        let nobody = command(Recipient::User(user(2)), "");
         assert_eq!(admitted(&nobody), Err(Code::InvalidArgument));
         let message = send(Recipient::Group(group), "hello");
         assert_eq!(needs_membership(&message), Some(group));

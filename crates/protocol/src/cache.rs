@@ -288,8 +288,8 @@ mod tests {
             assert_eq!(here(Some(kind), 0), [of_user]);
         }
         assert_eq!(here(arrange(), 0), [of_user]);
-        let wish = Some(ChangeKind::Wish(GroupCommand::Leave));
-        assert_eq!(here(wish, 0), [of_group(None), of_user]);
+        let command = Some(ChangeKind::Group(GroupCommand::Leave));
+        assert_eq!(here(command, 0), [of_group(None), of_user]);
     }
 
     #[test]

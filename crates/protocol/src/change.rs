@@ -115,7 +115,7 @@ pub enum ChangeKind {
     /// Hides the subject from the asker, on all of their devices; nobody else notices.
     Hide,
     /// Command for the group that the send is addressed to.
-    Wish(GroupCommand),
+    Group(GroupCommand),
     /// Pins the subject in its conversation, for everybody, or takes the pin off.
     Pin {
         on: bool,
@@ -131,7 +131,7 @@ impl ChangeKind {
             | ChangeKind::React { .. }
             | ChangeKind::Pin { .. } => ChangeScope::Message,
             ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Hide => ChangeScope::List,
-            ChangeKind::Wish(_) => ChangeScope::Group,
+            ChangeKind::Group(_) => ChangeScope::Group,
         }
     }
 
@@ -149,9 +149,10 @@ impl ChangeKind {
                 on: *on,
             }),
             ChangeKind::Pin { on } => Some(MessageChange::Pin { on: *on }),
-            ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Hide | ChangeKind::Wish(_) => {
-                None
-            }
+            ChangeKind::Clear
+            | ChangeKind::Arrange(_)
+            | ChangeKind::Hide
+            | ChangeKind::Group(_) => None,
         }
     }
 

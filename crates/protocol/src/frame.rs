@@ -261,7 +261,7 @@ pub struct ListEvent {
     pub id: MessageId,
     pub send_id: SendId,
     pub conversation: ConversationId,
-    pub deed: ListEventKind,
+    pub kind: ListEventKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -151,10 +151,10 @@ impl Group {
     pub fn create(
         record: Version,
         by: UserId,
-        wish: &GroupCommand,
+        command: &GroupCommand,
         limits: &GroupLimits,
     ) -> Result<Group, Refusal> {
-        let GroupCommand::Create { settings, members } = wish else {
+        let GroupCommand::Create { settings, members } = command else {
             return refuse(Code::NotFound, "there is no such group");
         };
         if members.len() > limits.added {
@@ -202,12 +202,12 @@ impl Group {
         &self,
         record: Version,
         by: UserId,
-        wish: &GroupCommand,
+        command: &GroupCommand,
         end: Seq,
         limits: &GroupLimits,
     ) -> Result<GroupUpdate, Refusal> {
         let mine = self.role(by);
-        match wish {
+        match command {
             GroupCommand::Create { .. } => {
                 refuse(Code::InvalidArgument, "there is such a group already")
             }

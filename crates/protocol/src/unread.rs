@@ -65,7 +65,7 @@ mod tests {
 
     /// Action in a conversation of two users; `side` is the actor.
     #[derive(Clone, Debug)]
-    enum Deed {
+    enum CountedStep {
         Send {
             side: usize,
         },
@@ -83,12 +83,12 @@ mod tests {
         },
     }
 
-    fn deed() -> impl Strategy<Value = Deed> {
+    fn step() -> impl Strategy<Value = CountedStep> {
         prop_oneof![
-            6 => (0..2_usize).prop_map(|side| Deed::Send { side }),
-            2 => (0..2_usize, any::<u8>()).prop_map(|(side, share)| Deed::Read { side, share }),
-            1 => (0..2_usize).prop_map(|side| Deed::Clear { side }),
-            2 => any::<u8>().prop_map(|share| Deed::Recall { share }),
+            6 => (0..2_usize).prop_map(|side| CountedStep::Send { side }),
+            2 => (0..2_usize, any::<u8>()).prop_map(|(side, share)| CountedStep::Read { side, share }),
+            1 => (0..2_usize).prop_map(|side| CountedStep::Clear { side }),
+            2 => any::<u8>().prop_map(|share| CountedStep::Recall { share }),
         ]
     }
 
@@ -149,29 +149,29 @@ mod tests {
     // is the one that counts every message.
     proptest! {
         #[test]
-        fn the_difference_is_what_counting_finds(deeds in vec(deed(), 0..120)) {
+        fn the_difference_is_what_counting_finds(steps in vec(step(), 0..120)) {
             let (mut counted, mut kept) = (MessageStates::default(), SideCounts::default());
-            for deed in deeds {
+            for step in steps {
                 let end = kept.end();
-                match deed {
-                    Deed::Send { side } => {
+                match step {
+                    CountedStep::Send { side } => {
                         counted.messages.push((side, [false; 2], false));
                         let mut incoming = kept.incoming.last().copied().unwrap_or_default();
                         incoming[1 - side] += 1;
                         kept.incoming.push(incoming);
                         kept.writers.push(side);
                     }
-                    Deed::Read { side, share } => {
+                    CountedStep::Read { side, share } => {
                         let to = place_of(share, end);
                         counted.messages[..to as usize].iter_mut().for_each(|m| m.1[side] = true);
                         // The register only grows: a late device moves nothing back.
                         kept.read[side] = kept.read[side].max(kept.tally(to, side));
                     }
-                    Deed::Clear { side } => {
+                    CountedStep::Clear { side } => {
                         counted.messages.iter_mut().for_each(|m| m.1[side] = true);
                         kept.cleared[side] = kept.cleared[side].max(kept.tally(end, side));
                     }
-                    Deed::Recall { share } => {
+                    CountedStep::Recall { share } => {
                         let at = place_of(share, end);
                         if at > 0 {
                             counted.messages[at as usize - 1].2 = true;
@@ -221,7 +221,7 @@ mod tests {
         },
     }
 
-    fn group_deed() -> impl Strategy<Value = GroupDeed> {
+    fn group_step() -> impl Strategy<Value = GroupDeed> {
         prop_oneof![
             6 => (0..3_usize).prop_map(|who| GroupDeed::Send { who }),
             2 => (0..3_usize, any::<u8>()).prop_map(|(who, share)| GroupDeed::Read { who, share }),
@@ -236,18 +236,18 @@ mod tests {
     proptest! {
         #[test]
         fn the_difference_in_a_group_is_what_counters_would_show(
-            deeds in vec(group_deed(), 0..120),
+            steps in vec(group_step(), 0..120),
         ) {
             // Writer, members done with it, recalled.
             let mut counted: Vec<(usize, [bool; 3], bool)> = Vec::new();
             let (mut read, mut cleared) = ([Seq::ZERO; 3], [Seq::ZERO; 3]);
             let mut since = [Seq::ZERO; 3];
-            for deed in deeds {
+            for step in steps {
                 let end = counted.len() as u64;
                 let mut done_up_to = |to: u64, who: usize| {
                     counted[..to as usize].iter_mut().for_each(|m| m.1[who] = true);
                 };
-                match deed {
+                match step {
                     GroupDeed::Send { who } => counted.push((who, [false; 3], false)),
                     GroupDeed::Read { who, share } => {
                         let to = place_of(share, end);

@@ -31,7 +31,7 @@ const TOGETHER: usize = 16;
 type Key = (GroupId, UserId);
 
 /// Answer of the store; `None` for a user who never was a member.
-type Stored = Option<(GroupSettings, Member)>;
+type MemberAnswer = Option<(GroupSettings, Member)>;
 
 /// Asks for members of groups.
 pub(crate) struct Membership {
@@ -123,7 +123,7 @@ impl Membership {
     /// groups of strangers.
     async fn judge(
         &self,
-        members: Vec<(Key, Result<Stored, Refusal>)>,
+        members: Vec<(Key, Result<MemberAnswer, Refusal>)>,
         until: Instant,
     ) -> BTreeMap<Key, Refusal> {
         let believed_until = Instant::now() + MEMBER_BELIEVED_FOR;

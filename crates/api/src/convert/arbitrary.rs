@@ -195,7 +195,7 @@ fn settings() -> impl Strategy<Value = GroupSettings> {
     })
 }
 
-fn wish() -> impl Strategy<Value = GroupCommand> {
+fn command() -> impl Strategy<Value = GroupCommand> {
     prop_oneof![
         (settings(), vec(user(), 0..3))
             .prop_map(|(settings, members)| GroupCommand::Create { settings, members }),
@@ -217,18 +217,18 @@ fn arranged() -> impl Strategy<Value = ListArrangement> {
 }
 
 fn list_word() -> impl Strategy<Value = ListEvent> {
-    let deed = prop_oneof![
+    let kind = prop_oneof![
         any::<u64>().prop_map(|seq| ListEventKind::Cleared(Seq(seq))),
         arranged().prop_map(ListEventKind::Arranged),
         option::of(role()).prop_map(ListEventKind::Member),
         any::<u64>().prop_map(|seq| ListEventKind::Hidden(Seq(seq))),
     ];
-    (message_id(), send_id(), conversation(), deed).prop_map(|(id, send_id, conversation, deed)| {
+    (message_id(), send_id(), conversation(), kind).prop_map(|(id, send_id, conversation, kind)| {
         ListEvent {
             id,
             send_id,
             conversation,
-            deed,
+            kind,
         }
     })
 }
@@ -244,10 +244,10 @@ fn change_of() -> impl Strategy<Value = ChangeOf> {
         Just(ChangeKind::Clear),
         Just(ChangeKind::Hide),
         arranged().prop_map(ChangeKind::Arrange),
-        wish().prop_map(ChangeKind::Wish),
+        command().prop_map(ChangeKind::Group),
     ];
     (message_id(), prop_oneof![kind, of_list]).prop_map(|(subject, kind)| ChangeOf {
-        subject: (!matches!(kind, ChangeKind::Wish(_))).then_some(subject),
+        subject: (!matches!(kind, ChangeKind::Group(_))).then_some(subject),
         kind,
     })
 }

@@ -42,11 +42,11 @@ impl TryFrom<v1::ChangeOf> for ChangeOf {
             Kind::Clear(v1::Clear {}) => ChangeKind::Clear,
             Kind::Arrange(arrange) => ChangeKind::Arrange(arrange.into()),
             Kind::Hide(v1::Hide {}) => ChangeKind::Hide,
-            Kind::Wish(wish) => ChangeKind::Wish(wish.try_into()?),
+            Kind::Wish(wish) => ChangeKind::Group(wish.try_into()?),
             Kind::Pin(pin) => ChangeKind::Pin { on: !pin.off },
         };
         let subject = optional_message("change.msg_id", wire.msg_id)?;
-        if subject.is_none() && !matches!(kind, ChangeKind::Wish(_)) {
+        if subject.is_none() && !matches!(kind, ChangeKind::Group(_)) {
             return Err(invalid("change.msg_id is 0: say which message is meant"));
         }
         Ok(ChangeOf { subject, kind })
@@ -74,7 +74,7 @@ impl From<&ChangeKind> for Kind {
             ChangeKind::Clear => Kind::Clear(v1::Clear {}),
             ChangeKind::Arrange(arranged) => Kind::Arrange((*arranged).into()),
             ChangeKind::Hide => Kind::Hide(v1::Hide {}),
-            ChangeKind::Wish(wish) => Kind::Wish(wish.into()),
+            ChangeKind::Group(wish) => Kind::Wish(wish.into()),
             ChangeKind::Pin { on } => Kind::Pin(v1::Pin { off: !on }),
         }
     }
@@ -102,7 +102,7 @@ impl TryFrom<v1::ListWord> for ListEvent {
     type Error = Refusal;
 
     fn try_from(wire: v1::ListWord) -> Result<Self, Refusal> {
-        let deed = match present(
+        let kind = match present(
             "listed.deed (cleared_seq, arranged, member, hidden_seq)",
             wire.deed,
         )? {
@@ -115,23 +115,23 @@ impl TryFrom<v1::ListWord> for ListEvent {
             id: field("listed.msg_id", MessageId::new(wire.msg_id))?,
             send_id: field("listed.send_id", wire.send_id.parse())?,
             conversation: conversation(wire.conversation)?,
-            deed,
+            kind,
         })
     }
 }
 
 impl From<&ListEvent> for v1::ListWord {
-    fn from(word: &ListEvent) -> Self {
-        let deed = match word.deed {
+    fn from(event: &ListEvent) -> Self {
+        let deed = match event.kind {
             ListEventKind::Cleared(seq) => Deed::ClearedSeq(seq.0),
             ListEventKind::Arranged(arranged) => Deed::Arranged(arranged.into()),
             ListEventKind::Member(role) => Deed::Member(role_number(role)),
             ListEventKind::Hidden(seq) => Deed::HiddenSeq(seq.0),
         };
         v1::ListWord {
-            msg_id: word.id.get(),
-            send_id: word.send_id.to_string(),
-            conversation: Some(word.conversation.into()),
+            msg_id: event.id.get(),
+            send_id: event.send_id.to_string(),
+            conversation: Some(event.conversation.into()),
             deed: Some(deed),
         }
     }

@@ -140,7 +140,7 @@ fn new_session(target: Target, session: i64, incarnation: u64) -> NewSession {
     }
 }
 
-pub(crate) struct Both<S> {
+pub(crate) struct MailboxComparison<S> {
     subject: S,
     rule: BTreeMap<UserId, Mailbox>,
     bodies: Bodies,
@@ -151,10 +151,10 @@ pub(crate) struct Both<S> {
     marker: Option<u64>,
 }
 
-impl<S: Subject> Both<S> {
-    pub(crate) fn new(subject: S, start: Timestamp) -> Both<S> {
+impl<S: Subject> MailboxComparison<S> {
+    pub(crate) fn new(subject: S, start: Timestamp) -> MailboxComparison<S> {
         assert_eq!(keys::bucket_of(user(1)), keys::bucket_of(user(2)));
-        Both {
+        MailboxComparison {
             subject,
             rule: (1..=USERS)
                 .map(|n| (user(n), Mailbox::new(user(n))))

@@ -42,7 +42,7 @@ async fn a_message_of_two_users_is_two_rows_and_one_of_a_group_is_one() {
     }
     assert_eq!(world.faults.items("timeline", "push"), 0);
 
-    world.wish(ALICE, create(100..140)).await;
+    world.command(ALICE, create(100..140)).await;
     let said = 5;
     for _ in 0..said {
         world.say(ALICE).await;
@@ -97,7 +97,7 @@ async fn bodies_are_stored_twice_for_two_users_and_once_for_a_group() {
     assert!((2 * SIZE..2 * SIZE + SIZE / 20).contains(&private));
     assert_eq!(world.faults.items("timeline", "push"), 0);
 
-    world.wish(ALICE, create([100, 101])).await;
+    world.command(ALICE, create([100, 101])).await;
     let message = world.for_group(ALICE, None);
     world.accept_of(large(message)).await;
     world.until_quiet().await;
@@ -114,7 +114,7 @@ async fn beside_history_lies_the_frame_as_it_is_sent() {
     let world = World::new().await;
     let manner = Manner::Acknowledges;
     world.sign_in(BOB, Platform::Web, 20, manner).await;
-    world.wish(ALICE, create([BOB])).await;
+    world.command(ALICE, create([BOB])).await;
     world.say(ALICE).await;
     world.until_quiet().await;
     let newest = world.backends.timeline.latest(group(), 0, 1).await;

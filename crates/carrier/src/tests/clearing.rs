@@ -75,7 +75,7 @@ async fn a_conversation_goes_from_one_users_list() {
     world.until_quiet().await;
     tokio::time::advance(Duration::from_secs(60)).await;
     let before = world.now();
-    let deed = world.clear(ALICE, BOB, newest).await;
+    let clear = world.clear(ALICE, BOB, newest).await;
     world.until_quiet().await;
     assert_eq!(world.cleared(ALICE).await, (Seq(2), 1));
     assert_eq!(world.cleared(BOB).await, (Seq::ZERO, 0));
@@ -83,14 +83,14 @@ async fn a_conversation_goes_from_one_users_list() {
     let listed = world.backends.conversations.get(&key).await.expect("lists");
     let touched = listed[0].expect("a row").touched;
     assert!(touched >= before, "a list of before finds it");
-    assert!(world.boat.pushed_to(10).contains(&deed.get()));
-    assert!(!world.boat.pushed_to(20).contains(&deed.get()));
-    let is_told = |frame: &ServerFrame| matches!(frame, ServerFrame::Listed(word) if word.id == deed && word.deed == ListEventKind::Cleared(Seq(2)));
+    assert!(world.boat.pushed_to(10).contains(&clear.get()));
+    assert!(!world.boat.pushed_to(20).contains(&clear.get()));
+    let is_told = |frame: &ServerFrame| matches!(frame, ServerFrame::Listed(word) if word.id == clear && word.kind == ListEventKind::Cleared(Seq(2)));
     assert!(world.boat.frames().iter().any(is_told));
     let listed = LedgerEvent::Listed {
         conversation: between(ALICE, BOB),
     };
-    let events = world.events(deed).await;
+    let events = world.events(clear).await;
     assert!(events.contains(&(None, listed)) && events.contains(&(None, LedgerEvent::Settled)));
     assert_eq!(
         world.conversation(ALICE, BOB).await.len(),
@@ -112,13 +112,13 @@ async fn a_message_that_the_device_had_not_seen_keeps_the_conversation() {
     // request is handled.
     world.send(ALICE, BOB).await;
     world.send(BOB, ALICE).await;
-    let wish = world.clear(ALICE, BOB, seen).await;
+    let command = world.clear(ALICE, BOB, seen).await;
     let never = MessageId::new(77).expect("positive");
     world.clear(ALICE, BOB, never).await;
     world.until_quiet().await;
     assert_eq!(world.cleared(ALICE).await, (Seq::ZERO, 0));
     assert_eq!(world.refused(ALICE), [Code::NotFound; 2]);
-    let events = world.events(wish).await;
+    let events = world.events(command).await;
     let is_expired = |event: &LedgerEvent| {
         matches!(
             event,
@@ -199,7 +199,7 @@ async fn a_message_is_hidden_from_one_user() {
     let registers = conversations.registers(&[(user(ALICE), talk)]).await;
     assert_eq!(registers.expect("reads")[0].hidden, of_alice[1].0);
     let is_told = |of: MessageId, seq: u64| {
-        let word = |frame: &ServerFrame| matches!(frame, ServerFrame::Listed(word) if word.id == of && word.deed == ListEventKind::Hidden(Seq(seq)));
+        let word = |frame: &ServerFrame| matches!(frame, ServerFrame::Listed(word) if word.id == of && word.kind == ListEventKind::Hidden(Seq(seq)));
         world.boat.frames().iter().any(word)
     };
     assert!(is_told(again_id, 2));

@@ -57,7 +57,7 @@ impl World {
 #[tokio::test(start_paused = true)]
 async fn what_a_record_made_old_is_not_found_any_more() {
     let world = World::new().await;
-    world.wish(ALICE, create([BOB])).await;
+    world.command(ALICE, create([BOB])).await;
     world.until_quiet().await;
     for who in [ALICE, BOB, CAROL] {
         world.keep_copy(who).await;
@@ -88,7 +88,7 @@ async fn what_a_record_made_old_is_not_found_any_more() {
 
     world.keep_copy(BOB).await;
     world
-        .wish(ALICE, GroupCommand::Add(vec![user(CAROL)]))
+        .command(ALICE, GroupCommand::Add(vec![user(CAROL)]))
         .await;
     world.until_quiet().await;
     assert_eq!(world.copy(user(CAROL)).await, None);
@@ -101,7 +101,7 @@ async fn what_a_record_made_old_is_not_found_any_more() {
 #[tokio::test(start_paused = true)]
 async fn a_late_writer_does_not_put_an_older_copy() {
     let world = World::new().await;
-    world.wish(ALICE, create([BOB])).await;
+    world.command(ALICE, create([BOB])).await;
     world.say(ALICE).await;
     world.until_quiet().await;
     let of = ConversationId::Group(group());
@@ -148,13 +148,13 @@ async fn nobody_is_told_while_a_copy_may_be_found() {
 
 /// A removed member must not find, by a stale cache entry, anything said after the removal.
 #[tokio::test(start_paused = true)]
-async fn nothing_behind_a_wish_is_written_before_copies_are_forgotten() {
+async fn nothing_behind_a_command_is_written_before_copies_are_forgotten() {
     let world = World::new().await;
-    world.wish(ALICE, create([BOB])).await;
+    world.command(ALICE, create([BOB])).await;
     world.until_quiet().await;
     world.keep_copy(BOB).await;
     world.faults.begin(CACHE, Fault::Unavailable);
-    world.wish(ALICE, GroupCommand::Remove(user(BOB))).await;
+    world.command(ALICE, GroupCommand::Remove(user(BOB))).await;
     let behind = world.say(ALICE).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(world.said().await, []);

@@ -83,8 +83,8 @@ impl World {
         self.accept_of(self.for_group(from, None)).await
     }
 
-    pub(super) async fn wish(&self, by: i64, wish: GroupCommand) -> MessageId {
-        let change = Some((None, ChangeKind::Wish(wish)));
+    pub(super) async fn command(&self, by: i64, command: GroupCommand) -> MessageId {
+        let change = Some((None, ChangeKind::Group(command)));
         self.accept_of(self.for_group(by, change)).await
     }
 
@@ -138,7 +138,7 @@ impl World {
         let frames = pushed.into_iter().zip(self.boat.frames());
         let mine = frames.filter(|((session, _), _)| *session == session_of(who));
         mine.filter_map(|(_, frame)| match frame {
-            ServerFrame::Listed(word) => match word.deed {
+            ServerFrame::Listed(word) => match word.kind {
                 ListEventKind::Member(role) => Some(role),
                 _ => None,
             },
@@ -172,15 +172,17 @@ fn numbered(sent: &[MessageId]) -> Vec<(Seq, MessageId)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_is_as_large_as_the_bounds_in_the_wish_allow() {
+async fn a_group_is_as_large_as_the_bounds_in_the_command_allow() {
     let mut world = World::new().await;
     world.bounds.group_members = 2;
-    world.wish(ALICE, create([BOB])).await;
+    world.command(ALICE, create([BOB])).await;
     world
-        .wish(ALICE, GroupCommand::Add(vec![user(CAROL)]))
+        .command(ALICE, GroupCommand::Add(vec![user(CAROL)]))
         .await;
     world.bounds.group_members = 3;
-    world.wish(ALICE, GroupCommand::Add(vec![user(DAVE)])).await;
+    world
+        .command(ALICE, GroupCommand::Add(vec![user(DAVE)]))
+        .await;
     world.until_quiet().await;
     let group = world.group().await;
     let present = [ALICE, BOB, CAROL, DAVE].map(|who| group.role(user(who)).is_some());
@@ -193,10 +195,12 @@ async fn a_group_is_as_large_as_the_bounds_in_the_wish_allow() {
 async fn a_message_refused_first_and_placed_later_stops_nothing_when_it_is_read_again() {
     let mut world = World::without_carrier(Config::default()).await;
     world.live(DAVE).await;
-    world.wish(ALICE, create([BOB])).await;
+    world.command(ALICE, create([BOB])).await;
     let message = world.for_group(DAVE, None);
     let id = world.accept_of(message.clone()).await;
-    world.wish(ALICE, GroupCommand::Add(vec![user(DAVE)])).await;
+    world
+        .command(ALICE, GroupCommand::Add(vec![user(DAVE)]))
+        .await;
     world.accept_of(message).await;
     write_and_die(&world).await;
     write_and_die(&world).await;
@@ -222,10 +226,12 @@ async fn a_message_is_one_row_and_every_member_gets_it() {
     world.know(CAROL, Platform::Ios).await;
     world.know(CAROL, Platform::Web).await;
     world.know(DAVE, Platform::Ios).await;
-    world.wish(ALICE, create([BOB, CAROL])).await;
+    world.command(ALICE, create([BOB, CAROL])).await;
     let small = world.say(ALICE).await;
     world.until_quiet().await;
-    world.wish(ALICE, GroupCommand::Add(vec![user(DAVE)])).await;
+    world
+        .command(ALICE, GroupCommand::Add(vec![user(DAVE)]))
+        .await;
     let wider = world.say(ALICE).await;
     world.until_quiet().await;
     for (who, waits) in [(CAROL, 2), (DAVE, 1)] {
@@ -233,7 +239,7 @@ async fn a_message_is_one_row_and_every_member_gets_it() {
     }
     let grow = async |to: std::ops::Range<i64>| {
         let users = to.map(user).collect();
-        world.wish(ALICE, GroupCommand::Add(users)).await;
+        world.command(ALICE, GroupCommand::Add(users)).await;
     };
     // Together with the four members, sender included: the largest group with messages stored for
     // each.
@@ -294,18 +300,22 @@ async fn a_message_is_one_row_and_every_member_gets_it() {
 /// Records of one batch take effect in order: a member removed in between may not write any more,
 /// and gets nothing.
 #[tokio::test(start_paused = true)]
-async fn a_wish_takes_effect_between_two_messages() {
+async fn a_command_takes_effect_between_two_messages() {
     let mut world = World::without_carrier(Config::default()).await;
     for who in [ALICE, BOB, CAROL] {
         world.live(who).await;
     }
     let early = world.say(ALICE).await;
-    world.wish(ALICE, create([BOB, CAROL])).await;
+    world.command(ALICE, create([BOB, CAROL])).await;
     let first = world.say(CAROL).await;
-    world.wish(ALICE, GroupCommand::Remove(user(CAROL))).await;
+    world
+        .command(ALICE, GroupCommand::Remove(user(CAROL)))
+        .await;
     let refused = world.say(CAROL).await;
     let second = world.say(BOB).await;
-    let nobody = world.wish(CAROL, GroupCommand::Add(vec![user(DAVE)])).await;
+    let nobody = world
+        .command(CAROL, GroupCommand::Add(vec![user(DAVE)]))
+        .await;
     world.carrier = Some(world.start().await);
     world.until_quiet().await;
     assert_eq!(world.said().await, numbered(&[first, second]));
@@ -334,15 +344,17 @@ async fn a_group_is_handed_over_and_each_hears_how_they_stand() {
     for who in [ALICE, BOB, CAROL] {
         world.live(who).await;
     }
-    world.wish(ALICE, create([BOB, CAROL])).await;
+    world.command(ALICE, create([BOB, CAROL])).await;
     world
-        .wish(ALICE, GroupCommand::SetRole(user(CAROL), Role::Admin))
+        .command(ALICE, GroupCommand::SetRole(user(CAROL), Role::Admin))
         .await;
-    world.wish(ALICE, GroupCommand::Leave).await;
-    world.wish(ALICE, GroupCommand::HandOver(user(BOB))).await;
-    world.wish(ALICE, GroupCommand::Leave).await;
-    world.wish(ALICE, GroupCommand::Leave).await;
-    let again = world.wish(BOB, create([])).await;
+    world.command(ALICE, GroupCommand::Leave).await;
+    world
+        .command(ALICE, GroupCommand::HandOver(user(BOB)))
+        .await;
+    world.command(ALICE, GroupCommand::Leave).await;
+    world.command(ALICE, GroupCommand::Leave).await;
+    let again = world.command(BOB, create([])).await;
     world.until_quiet().await;
     assert_eq!(
         world.codes(ALICE),
@@ -366,30 +378,38 @@ async fn a_group_is_handed_over_and_each_hears_how_they_stand() {
 /// sent.
 async fn eventful(world: &World) -> Vec<MessageId> {
     let mut said = vec![world.say(DAVE).await];
-    world.wish(ALICE, create([BOB, CAROL])).await;
+    world.command(ALICE, create([BOB, CAROL])).await;
     for round in 0..4 {
         said.push(world.say(ALICE).await);
         said.push(world.say(DAVE).await);
         let recall = world.ask(DAVE, said[1], ChangeKind::Recall).await;
         said.push(recall);
-        world.wish(BOB, GroupCommand::Add(vec![user(DAVE)])).await;
         world
-            .wish(
+            .command(BOB, GroupCommand::Add(vec![user(DAVE)]))
+            .await;
+        world
+            .command(
                 ALICE,
                 GroupCommand::Add(vec![user(DAVE), user(100 + round)]),
             )
             .await;
         said.push(world.say(DAVE).await);
         said.push(world.say(CAROL).await);
-        world.wish(CAROL, GroupCommand::Leave).await;
+        world.command(CAROL, GroupCommand::Leave).await;
         said.push(world.say(CAROL).await);
-        let wish = GroupCommand::SetRole(user(DAVE), Role::Admin);
-        world.wish(ALICE, wish).await;
-        world.wish(DAVE, GroupCommand::Add(vec![user(CAROL)])).await;
-        world.wish(ALICE, GroupCommand::HandOver(user(BOB))).await;
-        world.wish(BOB, GroupCommand::HandOver(user(ALICE))).await;
+        let command = GroupCommand::SetRole(user(DAVE), Role::Admin);
+        world.command(ALICE, command).await;
+        world
+            .command(DAVE, GroupCommand::Add(vec![user(CAROL)]))
+            .await;
+        world
+            .command(ALICE, GroupCommand::HandOver(user(BOB)))
+            .await;
+        world
+            .command(BOB, GroupCommand::HandOver(user(ALICE)))
+            .await;
         said.push(world.say(BOB).await);
-        world.wish(ALICE, GroupCommand::Remove(user(DAVE))).await;
+        world.command(ALICE, GroupCommand::Remove(user(DAVE))).await;
     }
     said
 }
@@ -475,9 +495,11 @@ async fn an_administrator_recalls_and_another_member_does_not() {
     for who in [ALICE, BOB, CAROL, DAVE] {
         world.live(who).await;
     }
-    world.wish(ALICE, create([BOB, CAROL])).await;
+    world.command(ALICE, create([BOB, CAROL])).await;
     let (first, second) = (world.say(BOB).await, world.say(BOB).await);
-    world.wish(ALICE, GroupCommand::Add(vec![user(DAVE)])).await;
+    world
+        .command(ALICE, GroupCommand::Add(vec![user(DAVE)]))
+        .await;
     let refused = world.ask(CAROL, first, ChangeKind::Recall).await;
     let stranger = world.ask(2000, first, ChangeKind::Recall).await;
     let newcomer = {
@@ -486,7 +508,7 @@ async fn an_administrator_recalls_and_another_member_does_not() {
         world.ask(DAVE, first, react).await
     };
     world
-        .wish(ALICE, GroupCommand::SetRole(user(CAROL), Role::Admin))
+        .command(ALICE, GroupCommand::SetRole(user(CAROL), Role::Admin))
         .await;
     let recalled = world.ask(CAROL, first, ChangeKind::Recall).await;
     world.ask(BOB, second, ChangeKind::Edit).await;
@@ -524,7 +546,7 @@ async fn an_administrator_recalls_and_another_member_does_not() {
 #[tokio::test(start_paused = true)]
 async fn a_redelivered_message_is_cached_as_it_is_now() {
     let world = World::without_carrier(Config::default()).await;
-    world.wish(ALICE, create([BOB])).await;
+    world.command(ALICE, create([BOB])).await;
     let id = world.say(ALICE).await;
     world.ask(ALICE, id, ChangeKind::Recall).await;
     for _ in 0..2 {
@@ -543,11 +565,11 @@ async fn a_redelivered_message_is_cached_as_it_is_now() {
 #[tokio::test(start_paused = true)]
 async fn a_role_that_came_later_grants_nothing_before_it() {
     let mut world = World::without_carrier(Config::default()).await;
-    world.wish(ALICE, create([BOB])).await;
+    world.command(ALICE, create([BOB])).await;
     let id = world.say(ALICE).await;
     let recall = world.ask(BOB, id, ChangeKind::Recall).await;
     world
-        .wish(ALICE, GroupCommand::SetRole(user(BOB), Role::Admin))
+        .command(ALICE, GroupCommand::SetRole(user(BOB), Role::Admin))
         .await;
     for _ in 0..2 {
         write_and_die(&world).await;
@@ -562,7 +584,7 @@ async fn a_role_that_came_later_grants_nothing_before_it() {
 #[tokio::test(start_paused = true)]
 async fn a_copy_of_a_send_is_dropped_in_a_group_too() {
     let world = World::new().await;
-    world.wish(ALICE, create([BOB])).await;
+    world.command(ALICE, create([BOB])).await;
     let first = world.for_group(ALICE, None);
     let mut copy = world.for_group(ALICE, None);
     copy.send_id = first.send_id;
@@ -592,7 +614,7 @@ async fn a_copy_of_a_send_is_dropped_in_a_group_too() {
 async fn a_group_goes_from_one_members_list() {
     let world = World::new().await;
     world.live(BOB).await;
-    world.wish(ALICE, create([BOB])).await;
+    world.command(ALICE, create([BOB])).await;
     let (first, second) = (world.say(ALICE).await, world.say(ALICE).await);
     world.ask(BOB, first, ChangeKind::Clear).await;
     world.ask(2000, second, ChangeKind::Clear).await;
@@ -601,7 +623,7 @@ async fn a_group_goes_from_one_members_list() {
     assert_eq!(world.codes(BOB), [Code::NotFound]);
     let frames = world.boat.frames();
     let word = frames.iter().find_map(|frame| match frame {
-        ServerFrame::Listed(word) if word.id == cleared => Some(word.deed),
+        ServerFrame::Listed(word) if word.id == cleared => Some(word.kind),
         _ => None,
     });
     assert_eq!(word, Some(ListEventKind::Cleared(Seq(2))));
@@ -617,7 +639,7 @@ async fn a_retry_tells_what_is_so_by_then() {
     world
         .sign_in(BOB, Platform::Web, number, Manner::Lost)
         .await;
-    world.wish(ALICE, create([BOB])).await;
+    world.command(ALICE, create([BOB])).await;
     let id = world.say(ALICE).await;
     world
         .until("retries", async || {
@@ -628,7 +650,7 @@ async fn a_retry_tells_what_is_so_by_then() {
     world.boat.drop_frames();
     world.ask(ALICE, id, ChangeKind::Recall).await;
     world
-        .wish(ALICE, GroupCommand::SetRole(user(BOB), Role::Admin))
+        .command(ALICE, GroupCommand::SetRole(user(BOB), Role::Admin))
         .await;
     world.boat.set(number, Manner::Acknowledges);
     world.until_quiet().await;
@@ -655,7 +677,7 @@ async fn stores_that_are_away_lose_nothing() {
     world.live(BOB).await;
     world.faults.begin(TIMELINE, Fault::Unavailable);
     world.faults.begin(GROUPS, Fault::Unavailable);
-    world.wish(ALICE, create([BOB])).await;
+    world.command(ALICE, create([BOB])).await;
     let id = world.say(ALICE).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(world.uncommitted().await, 2);
@@ -666,7 +688,7 @@ async fn stores_that_are_away_lose_nothing() {
     assert_eq!(world.newest().await, []);
     // A group command that is held is not forgotten either.
     world.faults.begin(GROUPS, Fault::Unavailable);
-    world.wish(ALICE, GroupCommand::Remove(user(BOB))).await;
+    world.command(ALICE, GroupCommand::Remove(user(BOB))).await;
     let unread = world.say(ALICE).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     world.faults.end(GROUPS);

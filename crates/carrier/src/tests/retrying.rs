@@ -212,11 +212,11 @@ async fn many() -> World {
     .await;
     for members in 0..MANY / 100 {
         let members = 1000 + 100 * members;
-        let wish = match members {
+        let command = match members {
             1000 => create(members..members + 100),
             _ => GroupCommand::Add((members..members + 100).map(user).collect()),
         };
-        world.wish(ALICE, wish).await;
+        world.command(ALICE, command).await;
     }
     world.until_quiet().await;
     world

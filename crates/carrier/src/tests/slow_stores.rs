@@ -36,8 +36,8 @@ fn group(number: usize) -> GroupId {
 }
 
 impl World {
-    async fn wish_of(&self, number: usize, wish: GroupCommand) {
-        let change = Some((None, ChangeKind::Wish(wish)));
+    async fn command_of(&self, number: usize, command: GroupCommand) {
+        let change = Some((None, ChangeKind::Group(command)));
         let mut message = self.for_group(ALICE, change);
         message.to = Recipient::Group(group(number));
         self.accept_of(message).await;
@@ -52,7 +52,7 @@ impl World {
 async fn messages_of_512_groups_stay_in_the_group_while_a_timeline_takes_150_ms() {
     let mut world = World::without_carrier(Config::default()).await;
     for number in 0..RECORDS {
-        world.wish_of(number, create([BOB])).await;
+        world.command_of(number, create([BOB])).await;
     }
     world.carrier = Some(world.start().await);
     world.until_quiet().await;
@@ -79,7 +79,7 @@ async fn caches_that_hang_cost_a_write_of_100_groups_less_than_a_second() {
     let mut world = World::without_carrier(Config::default()).await;
     (world.sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)).await;
     for number in 0..GROUPS_OF_BOB {
-        world.wish_of(number, create([BOB])).await;
+        world.command_of(number, create([BOB])).await;
     }
     world.carrier = Some(world.start().await);
     world.until_quiet().await;
@@ -109,7 +109,7 @@ async fn caches_that_hang_cost_a_write_of_100_groups_less_than_a_second() {
 async fn recalls_in_512_groups_are_deleted_together() {
     let mut world = World::without_carrier(Config::default()).await;
     for number in 0..RECORDS {
-        world.wish_of(number, create([BOB])).await;
+        world.command_of(number, create([BOB])).await;
     }
     let mut subjects = Vec::new();
     for number in 0..RECORDS {
@@ -140,12 +140,12 @@ async fn recalls_in_512_groups_are_deleted_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wishes_of_one_group_are_each_saved_once_however_long_that_takes() {
+async fn commands_of_one_group_are_each_saved_once_however_long_that_takes() {
     let mut world = World::without_carrier(Config::default()).await;
-    world.wish_of(0, create([BOB])).await;
+    world.command_of(0, create([BOB])).await;
     for number in 1..RECORDS {
         let who = user(10 + number as i64);
-        world.wish_of(0, GroupCommand::Add(vec![who])).await;
+        world.command_of(0, GroupCommand::Add(vec![who])).await;
     }
     world.faults.begin(
         GROUPS.named("save"),
@@ -260,7 +260,7 @@ async fn a_stalled_partition_leaves_half_of_the_time_to_others() {
 
 /// Clearing, arranging and hiding are three writes, each quick enough for its stamp.
 #[tokio::test(start_paused = true)]
-async fn deeds_of_three_kinds_are_each_written_once() {
+async fn operations_of_three_kinds_are_each_written_once() {
     let mut world = World::without_carrier(Config::default()).await;
     (world.sign_in(ALICE, Platform::Ios, 10, Manner::Acknowledges)).await;
     let newest = world.send(BOB, ALICE).await;
@@ -276,8 +276,8 @@ async fn deeds_of_three_kinds_are_each_written_once() {
         ChangeKind::Arrange(pinned),
         ChangeKind::Hide,
     ] {
-        let deed = world.about_list(ALICE, BOB, newest, kind);
-        world.accept(task(deed)).await;
+        let operation = world.about_list(ALICE, BOB, newest, kind);
+        world.accept(task(operation)).await;
     }
     world.faults.writes("conversations");
     world
@@ -306,8 +306,8 @@ async fn a_list_that_is_never_written_in_time_costs_no_membership() {
         }
         world.faults.begin(LISTS, Fault::Delay(latency));
         let id = world.send(ALICE, BOB).await;
-        let wish = create([BOB]);
-        world.wish_of(0, wish).await;
+        let command = create([BOB]);
+        world.command_of(0, command).await;
         tokio::time::sleep(Duration::from_secs(120)).await;
         // Records that need no list, of partitions that do not wait.
         for whom in 100..120 {

@@ -266,12 +266,12 @@ impl Core {
 
     /// Takes a change of the user's list, made on whichever device.
     pub(super) fn list_word(&mut self, word: &ListEvent) {
-        let seq = match word.deed {
+        let seq = match word.kind {
             ListEventKind::Cleared(seq) | ListEventKind::Hidden(seq) => seq,
             ListEventKind::Arranged(_) | ListEventKind::Member(_) => Seq::ZERO,
         };
         (self.outbox).changed(word.send_id, word.id, seq, &mut self.out);
-        match word.deed {
+        match word.kind {
             ListEventKind::Hidden(seq) => self.hidden(word.conversation, seq),
             ListEventKind::Cleared(seq) => {
                 let Some((row, is_open)) = self.list.cleared(word.conversation, seq) else {

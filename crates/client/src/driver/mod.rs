@@ -353,15 +353,15 @@ impl Client {
     }
 
     /// Sends a group command. It is done once the ticket is *placed*; a failed ticket says why not.
-    pub async fn wish(
+    pub async fn group_command(
         &self,
         group: GroupId,
-        wish: GroupCommand,
+        command: GroupCommand,
     ) -> Result<SendTicket, ClientError> {
         let content = Content {
             change: Some(Box::new(ChangeOf {
                 subject: None,
-                kind: ChangeKind::Wish(wish),
+                kind: ChangeKind::Group(command),
             })),
             ..Content::text("")
         };
@@ -376,8 +376,8 @@ impl Client {
         members: Vec<UserId>,
     ) -> Result<(GroupId, SendTicket), ClientError> {
         let group = new_group(&mut self.chance.lock());
-        let wish = GroupCommand::Create { settings, members };
-        Ok((group, self.wish(group, wish).await?))
+        let command = GroupCommand::Create { settings, members };
+        Ok((group, self.group_command(group, command).await?))
     }
 
     /// Members of a group behind `after`, in order of user; as many as the server gives in one

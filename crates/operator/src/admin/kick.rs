@@ -296,9 +296,9 @@ pub(super) fn is_of_another_role(status: &Status) -> bool {
     status.code() == Grpc::PermissionDenied && !carries_refusal(status)
 }
 
-pub(super) fn elsewhere(deed: &str, status: &Status) -> DeskRefusal {
+pub(super) fn elsewhere(action: &str, status: &Status) -> DeskRefusal {
     let text = format!(
-        "this desk's process may not {deed}: ask the desk of a station (--admin or PACKETBOAT_ADMIN names its \
+        "this desk's process may not {action}: ask the desk of a station (--admin or PACKETBOAT_ADMIN names its \
          admin port). Its certificate was refused: {}",
         status.message()
     );

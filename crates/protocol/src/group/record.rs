@@ -35,20 +35,20 @@ pub fn rule(
     group: Option<&Group>,
     record: Version,
     by: UserId,
-    wish: &GroupCommand,
+    command: &GroupCommand,
     end: Seq,
     limits: &GroupLimits,
 ) -> Result<GroupUpdate, Refusal> {
     let Some(group) = group else {
-        let group = Group::create(record, by, wish, limits)?;
+        let group = Group::create(record, by, command, limits)?;
         return Ok(GroupUpdate {
             settings: Some((group.settings, group.version)),
             members: all(&group.members),
         });
     };
     match group.newest().cmp(&record) {
-        Ordering::Less => group.judge(record, by, wish, end, limits),
-        Ordering::Equal => Ok(group.completed(record, by, wish)),
+        Ordering::Less => group.judge(record, by, command, end, limits),
+        Ordering::Equal => Ok(group.completed(record, by, command)),
         Ordering::Greater => Ok(group.made_by(record)),
     }
 }
@@ -111,10 +111,10 @@ impl Group {
 
     /// The same, with the interrupted rest: the command was granted, or nothing would bear its
     /// version.
-    fn completed(&self, record: Version, by: UserId, wish: &GroupCommand) -> GroupUpdate {
+    fn completed(&self, record: Version, by: UserId, command: &GroupCommand) -> GroupUpdate {
         let mut own = self.made_by(record);
         let since = own.members.values().map(|member| member.since).next();
-        let rest: BTreeMap<UserId, Member> = match wish {
+        let rest: BTreeMap<UserId, Member> = match command {
             GroupCommand::Add(users) => {
                 let left = users.iter().filter(|user| self.role(**user).is_none());
                 let member = since.map(|since| Member {

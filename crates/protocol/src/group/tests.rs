@@ -28,22 +28,22 @@ pub(super) fn limits() -> GroupLimits {
 /// A group of user 1, with the administrator 2 and the member 3.
 pub(super) fn group() -> Group {
     let mut group = Group::new(user(1), CLOSED, at(0));
-    for (by, wish) in [
+    for (by, command) in [
         (1, GroupCommand::Add(vec![user(2), user(3)])),
         (1, GroupCommand::SetRole(user(2), Role::Admin)),
     ] {
-        wished(&mut group, 1, by, wish).expect("allowed");
+        apply(&mut group, 1, by, command).expect("allowed");
     }
     group
 }
 
-fn judge(group: &Group, by: i64, wish: &GroupCommand) -> Result<GroupUpdate, Code> {
-    let judged = group.judge(at(9), user(by), wish, Seq(5), &limits());
+fn judge(group: &Group, by: i64, command: &GroupCommand) -> Result<GroupUpdate, Code> {
+    let judged = group.judge(at(9), user(by), command, Seq(5), &limits());
     judged.map_err(|refusal| refusal.code)
 }
 
-fn wished(group: &mut Group, offset: u64, by: i64, wish: GroupCommand) -> Result<(), Code> {
-    let judged = group.judge(at(offset), user(by), &wish, Seq(offset), &limits());
+fn apply(group: &mut Group, offset: u64, by: i64, command: GroupCommand) -> Result<(), Code> {
+    let judged = group.judge(at(offset), user(by), &command, Seq(offset), &limits());
     group.apply(judged.map_err(|refusal| refusal.code)?);
     Ok(())
 }
@@ -52,13 +52,13 @@ fn wished(group: &mut Group, offset: u64, by: i64, wish: GroupCommand) -> Result
 fn who_may_do_what() {
     let group = group();
     let forbidden = Err(Code::Forbidden);
-    for wish in [
+    for command in [
         GroupCommand::Add(vec![user(4)]),
         GroupCommand::Remove(user(2)),
         GroupCommand::Set(CLOSED),
     ] {
-        assert_eq!(judge(&group, 3, &wish), forbidden, "{wish:?}");
-        assert_eq!(judge(&group, 9, &wish), forbidden, "{wish:?}");
+        assert_eq!(judge(&group, 3, &command), forbidden, "{command:?}");
+        assert_eq!(judge(&group, 9, &command), forbidden, "{command:?}");
     }
     for by in [2, 3, 9] {
         let promote = GroupCommand::SetRole(user(3), Role::Admin);
@@ -83,7 +83,7 @@ fn who_may_do_what() {
 #[test]
 fn what_is_so_already_changes_nothing() {
     let group = group();
-    for (by, wish) in [
+    for (by, command) in [
         (3, GroupCommand::Join),
         (9, GroupCommand::Leave),
         (1, GroupCommand::Add(vec![user(3)])),
@@ -92,8 +92,8 @@ fn what_is_so_already_changes_nothing() {
         (1, GroupCommand::HandOver(user(1))),
         (2, GroupCommand::Set(CLOSED)),
     ] {
-        let outcome = judge(&group, by, &wish).expect("allowed");
-        assert!(outcome.is_nothing(), "{wish:?}");
+        let outcome = judge(&group, by, &command).expect("allowed");
+        assert!(outcome.is_nothing(), "{command:?}");
     }
 }
 
@@ -101,15 +101,15 @@ fn what_is_so_already_changes_nothing() {
 #[test]
 fn who_comes_later_reads_from_there_or_everything() {
     let mut group = group();
-    wished(&mut group, 40, 1, GroupCommand::Add(vec![user(4)])).expect("allowed");
+    apply(&mut group, 40, 1, GroupCommand::Add(vec![user(4)])).expect("allowed");
     assert_eq!(group.readable_after(user(4)), Some(Seq(40)));
     let open = GroupSettings {
         open_history: true,
         ..CLOSED
     };
-    wished(&mut group, 41, 1, GroupCommand::Set(open)).expect("allowed");
+    apply(&mut group, 41, 1, GroupCommand::Set(open)).expect("allowed");
     assert_eq!(group.readable_after(user(4)), Some(Seq::ZERO));
-    wished(&mut group, 42, 4, GroupCommand::Leave).expect("allowed");
+    apply(&mut group, 42, 4, GroupCommand::Leave).expect("allowed");
     assert_eq!(group.readable_after(user(4)), None);
     assert_eq!(group.readable_after(user(9)), None);
 }
@@ -119,7 +119,7 @@ fn a_group_has_bounds() {
     let mut group = group();
     let four = GroupCommand::Add((4..8).map(user).collect());
     assert_eq!(judge(&group, 1, &four), Err(Code::InvalidArgument));
-    wished(
+    apply(
         &mut group,
         2,
         1,
@@ -128,17 +128,17 @@ fn a_group_has_bounds() {
     .expect("six");
     let one = GroupCommand::Add(vec![user(7)]);
     assert_eq!(judge(&group, 1, &one), Err(Code::RateLimited));
-    wished(&mut group, 3, 5, GroupCommand::Leave).expect("allowed");
+    apply(&mut group, 3, 5, GroupCommand::Leave).expect("allowed");
     assert!(
         judge(&group, 1, &one).is_ok(),
         "those who left have no place"
     );
 }
 
-pub(super) fn any_wish() -> impl Strategy<Value = (i64, GroupCommand)> {
+pub(super) fn any_command() -> impl Strategy<Value = (i64, GroupCommand)> {
     let anybody = || (1..9_i64).prop_map(user);
     let role = prop_oneof![Just(Role::Member), Just(Role::Admin), Just(Role::Owner)];
-    let wish = prop_oneof![
+    let command = prop_oneof![
         Just(GroupCommand::Join),
         Just(GroupCommand::Leave),
         vec(anybody(), 0..4).prop_map(GroupCommand::Add),
@@ -152,17 +152,17 @@ pub(super) fn any_wish() -> impl Strategy<Value = (i64, GroupCommand)> {
             }
         )),
     ];
-    (1..9_i64, wish)
+    (1..9_i64, command)
 }
 
 proptest! {
     #[test]
-    fn a_group_has_one_owner_or_nobody(wishes in vec(any_wish(), 0..80)) {
+    fn a_group_has_one_owner_or_nobody(commands in vec(any_command(), 0..80)) {
         let mut group = Group::new(user(1), CLOSED, at(0));
-        for (index, (by, wish)) in wishes.into_iter().enumerate() {
+        for (index, (by, command)) in commands.into_iter().enumerate() {
             let before = group.clone();
             let offset = index as u64 + 1;
-            if wished(&mut group, offset, by, wish.clone()).is_err() {
+            if apply(&mut group, offset, by, command.clone()).is_err() {
                 prop_assert_eq!(&group, &before);
             }
             let present = group.present().count();
@@ -171,7 +171,7 @@ proptest! {
             prop_assert!(present <= limits().members);
             // Only a member, or a user who joins through an open door, changes the group.
             if group != before {
-                let came = wish == GroupCommand::Join && before.settings.open_door;
+                let came = command == GroupCommand::Join && before.settings.open_door;
                 prop_assert!(before.role(user(by)).is_some() || came);
             }
         }
@@ -207,8 +207,8 @@ fn a_group_of_a_hundred_thousand_is_never_walked_through_for_a_record() {
         for n in 1..=1000 {
             let last = states.last().expect("the first");
             let record = at(record.offset + n);
-            let wish = GroupCommand::Add(vec![user((1 << 30) + n as i64)]);
-            let ruled = rule(Some(last), record, user(1), &wish, Seq(9), &limits);
+            let command = GroupCommand::Add(vec![user((1 << 30) + n as i64)]);
+            let ruled = rule(Some(last), record, user(1), &command, Seq(9), &limits);
             let mut next = last.clone();
             next.apply(ruled.expect("there is room"));
             assert_eq!(
@@ -219,8 +219,8 @@ fn a_group_of_a_hundred_thousand_is_never_walked_through_for_a_record() {
         }
         assert_eq!(states[0].members.len(), present);
         let full = states.last().expect("the last");
-        let wish = GroupCommand::Add(vec![user(1 << 40)]);
-        let refused = rule(Some(full), at(1 << 31), user(1), &wish, Seq(9), &limits);
+        let command = GroupCommand::Add(vec![user(1 << 40)]);
+        let refused = rule(Some(full), at(1 << 31), user(1), &command, Seq(9), &limits);
         assert_eq!(
             refused.map_err(|refusal| refusal.code),
             Err(Code::RateLimited)

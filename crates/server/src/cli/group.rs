@@ -119,7 +119,7 @@ enum RoleArg {
 
 impl Group {
     pub(super) async fn run(self, config: Option<&Path>) -> Result<ExitCode> {
-        let (here, wish) = match self.what {
+        let (here, command) = match self.what {
             GroupArgs::Create {
                 who,
                 settings,
@@ -137,7 +137,7 @@ impl Group {
             GroupArgs::Set { here, settings } => (here, GroupCommand::Set(settings.settings())),
         };
         let client = here.who.connect(config).await?;
-        let ticket = client.wish(here.group, wish).await?;
+        let ticket = client.group_command(here.group, command).await?;
         report(&client, here.group, ticket, here.who.patience()).await
     }
 }

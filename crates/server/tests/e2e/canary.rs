@@ -339,7 +339,7 @@ impl Suite {
         outputs.push(("a dead letter", show));
         let (code, body) = self.operator(operator, &["dlq", "show", &letter, "--body"]);
         assert_ne!(code, Some(0), "bodies are for others");
-        outputs.push(("a dead letter, with the wish for its body", body));
+        outputs.push(("a dead letter, with the command for its body", body));
         let (_, doctor) = self.operator(operator, &["doctor", "--output", "json"]);
         outputs.push(("the doctor's report", doctor));
         let (code, check) = self.with(&["config", "check"]);

@@ -254,7 +254,7 @@ async fn who_is_in_a_group_may_send_to_it() {
             item(4, to_group(7, 3, "let me in")),
             item(1, to_group(8, 4, "nobody")),
             item(2, to_group(7, 5, "hello")),
-            item(4, asking(7, 6, None, ChangeKind::Wish(GroupCommand::Join))),
+            item(4, asking(7, 6, None, ChangeKind::Group(GroupCommand::Join))),
         ])
         .await;
     let codes: Vec<_> = told.iter().map(|told| told.err()).collect();
@@ -688,13 +688,13 @@ async fn members_and_readers_are_told_to_those_who_are_in() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wish_is_stored_for_nobody() {
+async fn a_command_is_stored_for_nobody() {
     let world = world().await;
-    let wish = GroupCommand::Create {
+    let command = GroupCommand::Create {
         settings: CLOSED,
         members: vec![user(2)],
     };
-    let sent = world.submit_one(item(1, asking(7, 1, None, ChangeKind::Wish(wish))));
+    let sent = world.submit_one(item(1, asking(7, 1, None, ChangeKind::Group(command))));
     assert!(sent.await.is_ok());
     let record = world.log().await.remove(0);
     let task = protocol::record::Task::decode(record.value).expect("ours");

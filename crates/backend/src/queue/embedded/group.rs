@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_was_told_of_moves_at_once_and_a_wish_may_be_taken_back() {
+    fn what_nobody_was_told_of_moves_at_once_and_a_command_may_be_taken_back() {
         let (a, b, now) = (MemberId(1), MemberId(2), Instant::now());
         let mut group = group();
         join(&mut group, 1, now);

@@ -49,7 +49,7 @@ fn word(role: Option<Role>) -> ServerFrame {
         id: id(900),
         send_id: send_id(9),
         conversation: of(),
-        deed: ListEventKind::Member(role),
+        kind: ListEventKind::Member(role),
     })
 }
 
@@ -293,16 +293,16 @@ fn unread_counts_what_others_said() {
 }
 
 #[test]
-fn a_wish_is_done_when_its_asker_is_told() {
+fn a_command_is_done_when_its_asker_is_told() {
     let mut device = Device::ready();
-    let wish = GroupCommand::Create {
+    let command = GroupCommand::Create {
         settings: SETTINGS,
         members: vec![user(2)],
     };
     let content = Content {
         change: Some(Box::new(ChangeOf {
             subject: None,
-            kind: ChangeKind::Wish(wish),
+            kind: ChangeKind::Group(command),
         })),
         ..Content::text("")
     };

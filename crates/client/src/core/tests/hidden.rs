@@ -59,7 +59,7 @@ fn hides(seq: u64) -> ServerFrame {
         id: id(900),
         send_id: send_id(9),
         conversation: with(2),
-        deed: ListEventKind::Hidden(Seq(seq)),
+        kind: ListEventKind::Hidden(Seq(seq)),
     })
 }
 

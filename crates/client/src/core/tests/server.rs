@@ -120,7 +120,7 @@ impl Server {
                 id: message.id,
                 send_id: message.send_id,
                 conversation,
-                deed: ListEventKind::Hidden(seq),
+                kind: ListEventKind::Hidden(seq),
             },
         ))
     }

@@ -6,12 +6,12 @@ use proptest::prelude::*;
 use super::*;
 use crate::Code;
 use crate::group::GroupSettings;
-use crate::group::tests::{CLOSED, any_wish, at, limits, user};
+use crate::group::tests::{CLOSED, any_command, at, limits, user};
 
 #[derive(Clone, Debug)]
 enum Record {
     Message(UserId),
-    Wish(UserId, GroupCommand),
+    Command(UserId, GroupCommand),
 }
 
 /// Stored state of a group, and its messages.
@@ -37,13 +37,13 @@ fn forgetful(
     group: Option<&Group>,
     record: Version,
     by: UserId,
-    wish: &GroupCommand,
+    command: &GroupCommand,
     end: Seq,
     limits: &GroupLimits,
 ) -> Result<GroupUpdate, Refusal> {
     match group {
-        Some(group) => group.judge(record, by, wish, end, limits),
-        None => rule(None, record, by, wish, end, limits),
+        Some(group) => group.judge(record, by, command, end, limits),
+        None => rule(None, record, by, command, end, limits),
     }
 }
 
@@ -66,9 +66,9 @@ impl Store {
         match record {
             Record::Message(from) if effects > 0 => self.message(version, *from),
             Record::Message(_) => {}
-            Record::Wish(by, wish) => {
+            Record::Command(by, command) => {
                 let group = self.group();
-                let ruled = rule(group.as_ref(), version, *by, wish, self.end(), &limits());
+                let ruled = rule(group.as_ref(), version, *by, command, self.end(), &limits());
                 if let Ok(outcome) = ruled {
                     self.save(outcome, effects);
                 }
@@ -150,8 +150,8 @@ fn any_record() -> impl Strategy<Value = Record> {
     );
     prop_oneof![
         2 => (1..9_i64).prop_map(|from| Record::Message(user(from))),
-        4 => any_wish().prop_map(|(by, wish)| Record::Wish(user(by), wish)),
-        1 => (1..9_i64, create).prop_map(|(by, wish)| Record::Wish(user(by), wish)),
+        4 => any_command().prop_map(|(by, command)| Record::Command(user(by), command)),
+        1 => (1..9_i64, create).prop_map(|(by, command)| Record::Command(user(by), command)),
     ]
 }
 
@@ -164,7 +164,7 @@ fn any_log() -> impl Strategy<Value = Vec<Record>> {
         };
         let members = vec![user(2), user(3)];
         let create = GroupCommand::Create { settings, members };
-        records.insert(0, Record::Wish(user(1), create));
+        records.insert(0, Record::Command(user(1), create));
         records
     })
 }
@@ -192,8 +192,8 @@ fn a_writer_that_does_not_know_its_own_work_is_found_out() {
         members: vec![user(2)],
     };
     let records = [
-        Record::Wish(user(1), create),
-        Record::Wish(user(1), GroupCommand::HandOver(user(2))),
+        Record::Command(user(1), create),
+        Record::Command(user(1), GroupCommand::HandOver(user(2))),
     ];
     let undisturbed = run(&records, &[], rule);
     // The old owner is written, the new one is not.
@@ -234,19 +234,19 @@ fn a_group_is_made_once() {
 /// One of two members was saved when the writer died.
 #[test]
 fn what_was_broken_off_is_made_whole() {
-    for wish in [
+    for command in [
         GroupCommand::HandOver(user(2)),
         GroupCommand::Add(vec![user(4), user(5), user(2)]),
     ] {
         let group = crate::group::tests::group();
-        let whole = rule(Some(&group), at(9), user(1), &wish, Seq(5), &limits());
+        let whole = rule(Some(&group), at(9), user(1), &command, Seq(5), &limits());
         let whole = whole.expect("allowed");
         assert_eq!(whole.members.len(), 2);
         for saved in &whole.members {
             let mut half = group.clone();
             half.members.insert(*saved.0, *saved.1);
-            let again = rule(Some(&half), at(9), user(1), &wish, Seq(7), &limits());
-            assert_eq!(again.expect("granted before"), whole, "{wish:?}");
+            let again = rule(Some(&half), at(9), user(1), &command, Seq(7), &limits());
+            assert_eq!(again.expect("granted before"), whole, "{command:?}");
         }
     }
 }

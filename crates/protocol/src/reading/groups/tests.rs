@@ -176,7 +176,7 @@ fn what_does_not_hang_together_is_not_believed() {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Deed {
+enum GroupStep {
     Say,
     Come,
     Leave,
@@ -184,16 +184,22 @@ enum Deed {
     Ask,
 }
 
-fn deed() -> impl Strategy<Value = Deed> {
-    let deeds = [Deed::Say, Deed::Come, Deed::Leave, Deed::Read, Deed::Ask];
-    (0..deeds.len()).prop_map(move |index| deeds[index])
+fn step() -> impl Strategy<Value = GroupStep> {
+    let steps = [
+        GroupStep::Say,
+        GroupStep::Come,
+        GroupStep::Leave,
+        GroupStep::Read,
+        GroupStep::Ask,
+    ];
+    (0..steps.len()).prop_map(move |index| steps[index])
 }
 
 proptest! {
     // proves S4-33, S4-07 in part: what changes for a member without a row of theirs being written is found all the same, and
     // a group where nothing happens is not told twice.
     #[test]
-    fn a_device_learns_of_a_group_what_there_is(deeds in vec(deed(), 0..80)) {
+    fn a_device_learns_of_a_group_what_there_is(steps in vec(step(), 0..80)) {
         let at = Timestamp::from_millis;
         let mut row = GroupListKey {
             role: None,
@@ -203,18 +209,18 @@ proptest! {
             cleared: Tally::default(),
         };
         let (mut read, mut known, mut asked) = (0, None, Timestamp::ZERO);
-        for (now, deed) in (1..).zip(deeds) {
-            match deed {
-                Deed::Say => (row.end, row.stamp) = (row.end.next(), at(now)),
-                Deed::Come if row.role.is_none() => {
+        for (now, step) in (1..).zip(steps) {
+            match step {
+                GroupStep::Say => (row.end, row.stamp) = (row.end.next(), at(now)),
+                GroupStep::Come if row.role.is_none() => {
                     (row.role, row.touched) = (Some(Role::Member), at(now));
                 }
                 // The carrier touches the row of a user who joins or leaves.
-                Deed::Leave => (row.role, row.touched) = (None, at(now)),
-                Deed::Read => (read, row.touched) = (row.end.0, at(now)),
-                Deed::Come | Deed::Ask => {}
+                GroupStep::Leave => (row.role, row.touched) = (None, at(now)),
+                GroupStep::Read => (read, row.touched) = (row.end.0, at(now)),
+                GroupStep::Come | GroupStep::Ask => {}
             }
-            if matches!(deed, Deed::Ask) {
+            if matches!(step, GroupStep::Ask) {
                 let is_told = row.is_told(asked, asked);
                 let present = row.role.map(|_| (row.end, read));
                 if is_told {

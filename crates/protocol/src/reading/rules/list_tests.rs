@@ -20,7 +20,7 @@ const MARGIN: Duration = Duration::from_millis(100);
 const LATE_MAX: i64 = 40;
 
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum WriteKind {
     Message,
     /// A user clears the conversation.
     Clear,
@@ -31,7 +31,7 @@ enum Step {
     /// A change of a conversation, and the delay from its stamp until it can be read.
     Write {
         conversation: u8,
-        what: What,
+        what: WriteKind,
         late: i64,
     },
     /// A device asks for changes.
@@ -44,7 +44,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let what = prop_oneof![3 => Just(What::Message), 1 => Just(What::Clear)];
+    let what = prop_oneof![3 => Just(WriteKind::Message), 1 => Just(WriteKind::Clear)];
     prop_oneof![
         5 => (0..6_u8, what, 0..=LATE_MAX)
             .prop_map(|(conversation, what, late)| Step::Write { conversation, what, late }),
@@ -83,14 +83,14 @@ struct Server {
 
 impl Server {
     /// The single writer decides in order, and its rows land in that order, too.
-    fn write(&mut self, conversation: u8, what: What, late: i64) {
+    fn write(&mut self, conversation: u8, what: WriteKind, late: i64) {
         let row = self.decided.entry(conversation).or_default();
         match what {
-            What::Message => {
+            WriteKind::Message => {
                 row.seq += 1;
                 row.message_version = self.now;
             }
-            What::Clear => {
+            WriteKind::Clear => {
                 row.cleared = row.seq;
                 row.clear_version = self.now;
             }
@@ -187,8 +187,8 @@ proptest! {
         let (server, mut devices) = run(&steps, MARGIN);
         let mut server = server;
         let since = devices[0].since;
-        server.write(1, What::Message, 0);
-        server.write(2, What::Clear, 0);
+        server.write(1, WriteKind::Message, 0);
+        server.write(2, WriteKind::Clear, 0);
         server.wait(1000);
         let newer = |version: fn(&Row) -> i64, than: i64| -> BTreeSet<u8> {
             let rows = server.rows.iter().filter(|(_, row)| version(row) >= than);
@@ -220,7 +220,7 @@ fn without_a_margin_a_late_row_is_lost() {
     let steps = [
         Step::Write {
             conversation: 1,
-            what: What::Message,
+            what: WriteKind::Message,
             late: 40,
         },
         Step::Wait { millis: 10 },

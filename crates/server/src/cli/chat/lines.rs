@@ -7,7 +7,7 @@ use anyhow::Result;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::talk::{News, Talk, Wish};
+use super::talk::{ChatCommand, News, Talk};
 use crate::cli::connection::Complaints;
 use crate::cli::send::word;
 
@@ -31,7 +31,7 @@ pub(super) async fn run(mut talk: Talk) -> Result<()> {
             news = talk.next() => show(&talk, news?, &mut complaints)?,
             line = lines.recv() => match line {
                 Some(line) => {
-                    let said = talk.fulfil(Wish::of(&line?)).await?;
+                    let said = talk.fulfil(ChatCommand::of(&line?)).await?;
                     if let Some(text) = said {
                         println!("{text}");
                     }

@@ -10,7 +10,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph, Wrap};
 
-use super::talk::{ChatLine, HELP, Talk, Wish};
+use super::talk::{ChatCommand, ChatLine, HELP, Talk};
 
 /// Columns of the conversation list.
 const LIST: u16 = 28;
@@ -69,13 +69,13 @@ impl Screen {
             }
             KeyCode::Char(c) => self.line.push(c),
             KeyCode::PageUp => {
-                let told = self.talk.fulfil(Wish::More).await?;
+                let told = self.talk.fulfil(ChatCommand::More).await?;
                 self.told = told.unwrap_or_default();
             }
             KeyCode::Backspace => drop(self.line.pop()),
             KeyCode::Enter if !self.line.is_empty() => {
                 let line = std::mem::take(&mut self.line);
-                let told = self.talk.fulfil(Wish::of(&line)).await?;
+                let told = self.talk.fulfil(ChatCommand::of(&line)).await?;
                 self.told = told.unwrap_or_default();
             }
             _ => {}

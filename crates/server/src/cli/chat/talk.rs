@@ -56,7 +56,7 @@ pub(super) enum News {
 
 /// Command or text of an input line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum ChatCommand {
     Say(String),
     /// Recalls the user's own last message.
     Recall,
@@ -86,36 +86,36 @@ pub(super) enum Wish {
 /// Summary of the commands.
 pub(super) const HELP: &str = "/more  /list  /open USER or g:GROUP  /recall  /edit TEXT  /react EMOJI  /hide  /pin  /unpin  /pins  /clear  /clear-all  (// begins a text with /)";
 
-impl Wish {
-    pub(super) fn of(line: &str) -> Wish {
+impl ChatCommand {
+    pub(super) fn of(line: &str) -> ChatCommand {
         if let Some(text) = line.strip_prefix("//") {
-            return Wish::Say(format!("/{text}"));
+            return ChatCommand::Say(format!("/{text}"));
         }
         let Some(command) = line.strip_prefix('/') else {
-            return Wish::Say(line.to_owned());
+            return ChatCommand::Say(line.to_owned());
         };
         let (name, rest) = command.split_once(' ').unwrap_or((command, ""));
         let rest = rest.trim();
         match (name, rest) {
-            ("recall", "") => Wish::Recall,
-            ("hide", "") => Wish::Hide,
-            ("pin", "") => Wish::Pin,
-            ("unpin", "") => Wish::Unpin,
-            ("pins", "") => Wish::Pins,
-            ("clear", "") => Wish::Clear,
-            ("clear-all", "") => Wish::ClearAll,
-            ("more", "") => Wish::More,
-            ("list", "") => Wish::List,
-            ("edit", text) if !text.is_empty() => Wish::Edit(text.to_owned()),
+            ("recall", "") => ChatCommand::Recall,
+            ("hide", "") => ChatCommand::Hide,
+            ("pin", "") => ChatCommand::Pin,
+            ("unpin", "") => ChatCommand::Unpin,
+            ("pins", "") => ChatCommand::Pins,
+            ("clear", "") => ChatCommand::Clear,
+            ("clear-all", "") => ChatCommand::ClearAll,
+            ("more", "") => ChatCommand::More,
+            ("list", "") => ChatCommand::List,
+            ("edit", text) if !text.is_empty() => ChatCommand::Edit(text.to_owned()),
             ("react", reaction) => match reaction.parse() {
-                Ok(reaction) => Wish::React(reaction),
-                Err(why) => Wish::Unknown(why),
+                Ok(reaction) => ChatCommand::React(reaction),
+                Err(why) => ChatCommand::Unknown(why),
             },
             ("open", whom) => match named(whom) {
-                Ok(whom) => Wish::Open(whom),
-                Err(why) => Wish::Unknown(format!("/open USER or g:GROUP: {why}")),
+                Ok(whom) => ChatCommand::Open(whom),
+                Err(why) => ChatCommand::Unknown(format!("/open USER or g:GROUP: {why}")),
             },
-            _ => Wish::Unknown(format!("/{command}: try {HELP}")),
+            _ => ChatCommand::Unknown(format!("/{command}: try {HELP}")),
         }
     }
 }
@@ -180,32 +180,32 @@ impl Talk {
     }
 
     /// Carries out an input line. Returns a text to show, if any.
-    pub(super) async fn fulfil(&mut self, wish: Wish) -> Result<Option<String>> {
-        match wish {
-            Wish::Say(text) => self.say(text).await?,
-            Wish::Recall
-            | Wish::Edit(_)
-            | Wish::React(_)
-            | Wish::Hide
-            | Wish::Pin
-            | Wish::Unpin => {
-                return self.change(wish).await;
+    pub(super) async fn fulfil(&mut self, command: ChatCommand) -> Result<Option<String>> {
+        match command {
+            ChatCommand::Say(text) => self.say(text).await?,
+            ChatCommand::Recall
+            | ChatCommand::Edit(_)
+            | ChatCommand::React(_)
+            | ChatCommand::Hide
+            | ChatCommand::Pin
+            | ChatCommand::Unpin => {
+                return self.change(command).await;
             }
-            Wish::Pins => return self.pins().await.map(Some),
-            Wish::Clear => {
+            ChatCommand::Pins => return self.pins().await.map(Some),
+            ChatCommand::Clear => {
                 if let Err(why) = self.client.clear(self.with).await {
                     return Ok(Some(why.to_string()));
                 }
             }
-            Wish::ClearAll => {
+            ChatCommand::ClearAll => {
                 let cleared = self.client.clear_all(self.me).await;
                 let failed = cleared.into_iter().find_map(Result::err);
                 return Ok(failed.map(|why| why.to_string()));
             }
-            Wish::More => return Ok(self.more().await.err().map(|why| why.to_string())),
-            Wish::List => return Ok(Some(self.list().join("\n"))),
-            Wish::Open(peer) => return self.open(peer).await,
-            Wish::Unknown(why) => return Ok(Some(why)),
+            ChatCommand::More => return Ok(self.more().await.err().map(|why| why.to_string())),
+            ChatCommand::List => return Ok(Some(self.list().join("\n"))),
+            ChatCommand::Open(peer) => return self.open(peer).await,
+            ChatCommand::Unknown(why) => return Ok(Some(why)),
         }
         Ok(None)
     }
@@ -225,12 +225,12 @@ impl Talk {
         Ok(())
     }
 
-    async fn change(&mut self, wish: Wish) -> Result<Option<String>> {
-        let is_meant = |said: &ChatLine| match wish {
-            Wish::Hide => true,
-            Wish::Pin => said.marks.recalled.is_none() && said.id().is_some(),
-            Wish::Unpin => said.marks.pinned.is_some(),
-            Wish::React(_) => !said.mine && said.marks.recalled.is_none(),
+    async fn change(&mut self, command: ChatCommand) -> Result<Option<String>> {
+        let is_meant = |said: &ChatLine| match command {
+            ChatCommand::Hide => true,
+            ChatCommand::Pin => said.marks.recalled.is_none() && said.id().is_some(),
+            ChatCommand::Unpin => said.marks.pinned.is_some(),
+            ChatCommand::React(_) => !said.mine && said.marks.recalled.is_none(),
             _ => said.mine && said.marks.recalled.is_none(),
         };
         let mut of_them = self.messages.iter().rev();
@@ -238,12 +238,14 @@ impl Talk {
         let Some(subject) = last.and_then(ChatLine::id) else {
             return Ok(Some("there is no such message here".to_owned()));
         };
-        let (kind, text) = match wish {
-            Wish::Edit(text) => (ChangeKind::Edit, text),
-            Wish::Hide => (ChangeKind::Hide, String::new()),
-            Wish::React(reaction) => (ChangeKind::React { reaction, on: true }, String::new()),
-            Wish::Pin => (ChangeKind::Pin { on: true }, String::new()),
-            Wish::Unpin => (ChangeKind::Pin { on: false }, String::new()),
+        let (kind, text) = match command {
+            ChatCommand::Edit(text) => (ChangeKind::Edit, text),
+            ChatCommand::Hide => (ChangeKind::Hide, String::new()),
+            ChatCommand::React(reaction) => {
+                (ChangeKind::React { reaction, on: true }, String::new())
+            }
+            ChatCommand::Pin => (ChangeKind::Pin { on: true }, String::new()),
+            ChatCommand::Unpin => (ChangeKind::Pin { on: false }, String::new()),
             _ => (ChangeKind::Recall, String::new()),
         };
         let content = Content::text(text);
@@ -491,30 +493,33 @@ mod tests {
 
     #[test]
     fn a_line_is_a_text_or_a_command() {
-        let say = |text: &str| Wish::Say(text.to_owned());
-        assert_eq!(Wish::of("hello /more"), say("hello /more"));
-        assert_eq!(Wish::of("//etc"), say("/etc"));
-        assert_eq!(Wish::of("/recall"), Wish::Recall);
-        assert_eq!(Wish::of("/hide"), Wish::Hide);
-        assert_eq!(Wish::of("/pin"), Wish::Pin);
-        assert_eq!(Wish::of("/unpin"), Wish::Unpin);
-        assert_eq!(Wish::of("/pins"), Wish::Pins);
-        assert_eq!(Wish::of("/clear"), Wish::Clear);
-        assert_eq!(Wish::of("/clear-all"), Wish::ClearAll);
+        let say = |text: &str| ChatCommand::Say(text.to_owned());
+        assert_eq!(ChatCommand::of("hello /more"), say("hello /more"));
+        assert_eq!(ChatCommand::of("//etc"), say("/etc"));
+        assert_eq!(ChatCommand::of("/recall"), ChatCommand::Recall);
+        assert_eq!(ChatCommand::of("/hide"), ChatCommand::Hide);
+        assert_eq!(ChatCommand::of("/pin"), ChatCommand::Pin);
+        assert_eq!(ChatCommand::of("/unpin"), ChatCommand::Unpin);
+        assert_eq!(ChatCommand::of("/pins"), ChatCommand::Pins);
+        assert_eq!(ChatCommand::of("/clear"), ChatCommand::Clear);
+        assert_eq!(ChatCommand::of("/clear-all"), ChatCommand::ClearAll);
         assert_eq!(
-            Wish::of("/edit  good evening"),
-            Wish::Edit("good evening".to_owned())
+            ChatCommand::of("/edit  good evening"),
+            ChatCommand::Edit("good evening".to_owned())
         );
         assert_eq!(
-            Wish::of("/open 7"),
-            Wish::Open(Recipient::User(UserId::new(7).expect("positive")))
+            ChatCommand::of("/open 7"),
+            ChatCommand::Open(Recipient::User(UserId::new(7).expect("positive")))
         );
         let group = Recipient::Group(GroupId::new(7).expect("positive"));
-        assert_eq!(Wish::of("/open g:7"), Wish::Open(group));
+        assert_eq!(ChatCommand::of("/open g:7"), ChatCommand::Open(group));
         let thumb = "👍".parse().expect("short");
-        assert_eq!(Wish::of("/react 👍"), Wish::React(thumb));
+        assert_eq!(ChatCommand::of("/react 👍"), ChatCommand::React(thumb));
         for bad in ["/edit", "/react", "/open me", "/what", "/recall it", "/"] {
-            assert!(matches!(Wish::of(bad), Wish::Unknown(_)), "{bad}");
+            assert!(
+                matches!(ChatCommand::of(bad), ChatCommand::Unknown(_)),
+                "{bad}"
+            );
         }
     }
 }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use proptest::prelude::*;
 
 use super::*;
-use crate::mailbox::random::{Both, Subject, capacities, ops};
+use crate::mailbox::random::{MailboxComparison, Subject, capacities, ops};
 
 struct Embedded {
     engine: Engine,
@@ -43,7 +43,7 @@ proptest! {
         runtime.block_on(async {
             let engine = Engine::memory();
             let mailbox = open(engine.clone()).with_sessions(capacity);
-            let mut both = Both::new(Embedded { engine, mailbox }, NOW);
+            let mut both = MailboxComparison::new(Embedded { engine, mailbox }, NOW);
             for op in ops {
                 both.step(op).await;
                 both.check().await;

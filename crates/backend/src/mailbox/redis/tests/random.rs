@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use super::*;
-use crate::mailbox::random::{Both, Subject, capacities, ops};
+use crate::mailbox::random::{MailboxComparison, Subject, capacities, ops};
 
 struct OnRedis(Arc<RedisMailbox>);
 
@@ -44,7 +44,7 @@ fn agrees_on(mode: RedisMode, part: &str) {
         runtime.block_on(async {
             let mailbox = open_real(mode, part).await.with_sessions(capacity);
             let mailbox = Arc::new(mailbox);
-            let mut both = Both::new(OnRedis(Arc::clone(&mailbox)), SystemClock.now());
+            let mut both = MailboxComparison::new(OnRedis(Arc::clone(&mailbox)), SystemClock.now());
             for op in ops {
                 both.step(op).await;
                 both.check().await;
