@@ -4,10 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend::Backends;
+use backend::clock::TimerClock;
 use backend::discovery::Role;
 use backend::hook::Hook;
 use protocol::access::{self, Caller};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use server::settings::Settings;
+use tests::actions::START;
 use tests::world::{Chance, HostGate, Life};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
@@ -18,6 +22,9 @@ use crate::world::World;
 
 /// Time within which brokers and discovery notice a death.
 const SESSION: Duration = Duration::from_secs(10);
+/// Clocks of hosts are up to this far ahead. The look-back of lists (200 ms) allows for twice that
+/// beside half of it for a write.
+const AHEAD: Duration = Duration::from_millis(80);
 /// Longest pause before a dead host restarts.
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -54,11 +61,14 @@ pub(crate) struct Host {
     name: String,
     world: Arc<World>,
     settings: Settings,
+    clock: Arc<TimerClock>,
 }
 
 impl Host {
     pub(crate) fn new(number: usize, service: Service, world: Arc<World>) -> Host {
         let name = name(service, number);
+        let mut rng = StdRng::seed_from_u64(world.plan.seed ^ number as u64);
+        let ahead = AHEAD.mul_f64(rng.random_range(0.0..1.0));
         let mut settings = world.settings.clone();
         settings.boat.name.clone_from(&name);
         settings.station.name.clone_from(&name);
@@ -69,6 +79,7 @@ impl Host {
             name,
             world,
             settings,
+            clock: Arc::new(TimerClock::starting_at(START + ahead)),
         }
     }
 
@@ -175,6 +186,7 @@ impl Host {
         let (world, settings) = (&self.world, &self.settings);
         let hook: Arc<dyn Hook> = life.clone();
         let mut backends: Backends = world.backends.clone().hooked(&hook);
+        backends.clock = self.clock.clone();
         backends.entropy = Arc::new(backend::clock::SeededEntropy::new(life.chance.number()));
         let gate = HostGate {
             life: Arc::clone(life),
