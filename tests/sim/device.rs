@@ -128,7 +128,7 @@ impl World {
                 device,
                 action,
                 number,
-            } => self.do_deed(device, action, number),
+            } => self.act(device, action, number),
             DeviceEvent::Hear { device } => {
                 while let Some(frame) = self.devices[device].unread.pop_front() {
                     self.hear(device, frame);
@@ -228,7 +228,7 @@ impl World {
         self.drive_device(index);
     }
 
-    fn do_deed(&mut self, index: usize, action: UserAction, number: usize) {
+    fn act(&mut self, index: usize, action: UserAction, number: usize) {
         if self.devices[index].is_gone() {
             return;
         }

@@ -244,7 +244,6 @@ impl World {
                     return Err(format!("{user} has two sessions on {}", entry.platform));
                 }
             }
-            let _ = user;
         }
         for index in self.standing_devices() {
             let device = &self.devices[index];

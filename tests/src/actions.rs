@@ -306,7 +306,7 @@ impl CoreDevice {
             UserAction::Group(group, action) => {
                 let change = ChangeOf {
                     subject: None,
-                    kind: ChangeKind::Group(command_of(action, self.user)),
+                    kind: ChangeKind::GroupCommand(command_of(action, self.user)),
                 };
                 return Some(Ask {
                     to: Recipient::Group(group),

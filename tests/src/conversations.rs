@@ -10,10 +10,11 @@ use protocol::message_row::Owner;
 use protocol::{ConversationId, MessageId, Seq, UserId};
 
 use crate::app::ChatMessage;
+use crate::crowd::Crowd;
 use crate::evidence::Evidence;
 use crate::model::{Fate, Model, Talk};
 
-/// Upper bound of the changes, pins and hidden messages of a conversation.
+/// Upper bound of the changes, members and hidden messages of a conversation.
 const ALL: usize = 100_000;
 
 /// Stored state of a conversation, beside its messages.
@@ -63,14 +64,14 @@ impl StoredConversation {
                 overlays: backends.changes.altered(of, Seq(1), head.seq).await?,
                 ..StoredConversation::default()
             };
+            if let ConversationId::Group(group) = of
+                && backends.groups.settings(group).await?.is_some()
+            {
+                let members = backends.groups.members(group, None, ALL).await?.into_iter();
+                let members = members.map(|(user, member)| (user, (member.role, member.since)));
+                conversation.members = members.collect();
+            }
             for &user in users {
-                if let ConversationId::Group(group) = of {
-                    let known = backends.groups.members_of(&[(group, user)]).await?;
-                    if let Some((_, member)) = known[0] {
-                        let membership = (member.role, member.since);
-                        conversation.members.insert(user, membership);
-                    }
-                }
                 if of.other_than(user).is_some() {
                     let registers = StoredRegisters::read(backends, user, of).await?;
                     conversation.registers.insert(user, registers);
@@ -102,7 +103,8 @@ impl StoredRegisters {
 
 impl Evidence<'_> {
     /// Checks that the changes of each conversation are those the log asks for, in its order, once
-    /// each, and that the head counts them.
+    /// each, and that the head counts them. Only worlds of rules see those of a conversation that
+    /// the log does not have: others read the conversations of the log.
     ///
     /// # Errors
     /// The first finding, as of every judge here.
@@ -169,16 +171,13 @@ impl Evidence<'_> {
                     "{conversation} has {rows:?}, the log says {said:?}"
                 ));
             }
-            let members = stored.get(conversation).map(|stored| &stored.members);
-            for user in self.devices.iter().map(|device| device.user) {
-                let got = members.and_then(|members| members.get(&user).copied());
-                let crowd = talk.group.as_ref().filter(|crowd| crowd.ever_had(user));
-                let expected = crowd.map(|crowd| (crowd.role(user), crowd.since(user)));
-                if got != expected {
-                    return Err(format!(
-                        "{user} in {number}: {got:?}, the log says {expected:?}"
-                    ));
-                }
+            let got = stored.get(conversation).map(|stored| &stored.members);
+            let got = got.cloned().unwrap_or_default();
+            let expected = talk.group.as_ref().map(Crowd::members).unwrap_or_default();
+            if got != expected {
+                return Err(format!(
+                    "{number} has members {got:?}, the log says {expected:?}"
+                ));
             }
         }
         Ok(())
@@ -191,12 +190,15 @@ impl Evidence<'_> {
         model: &Model,
         stored: &StoredConversations,
     ) -> Result<(), String> {
-        let private = model.talks.iter();
-        let private = private.filter(|(of, _)| matches!(of, ConversationId::Private { .. }));
-        for (conversation, talk) in private {
+        for (conversation, talk) in &model.talks {
+            let ConversationId::Private { low, high } = *conversation else {
+                continue;
+            };
             let stored = stored.get(conversation);
-            for (user, registers) in stored.into_iter().flat_map(|it| &it.registers) {
-                judge_registers_of(*user, *conversation, talk, registers)?;
+            for user in [low, high] {
+                let registers = stored.and_then(|stored| stored.registers.get(&user));
+                let unread = || format!("registers of {user} were not read");
+                judge_registers_of(user, *conversation, talk, registers.ok_or_else(unread)?)?;
             }
         }
         Ok(())

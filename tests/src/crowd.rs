@@ -140,6 +140,13 @@ impl Crowd {
             .map_or(Seq::ZERO, |person| person.since)
     }
 
+    /// Role and first message of members, past and present.
+    pub fn members(&self) -> BTreeMap<UserId, (Option<Role>, Seq)> {
+        let people = self.people.iter();
+        let people = people.map(|(user, person)| (*user, (person.role, person.since)));
+        people.collect()
+    }
+
     pub fn present(&self) -> impl Iterator<Item = UserId> {
         let present = self
             .people

@@ -1,5 +1,5 @@
-//! Judges of any system at rest, whatever its test was about: the audit, the log against history
-//! and lists, and the doctor.
+//! Judges of any system at rest, whatever its test was about: the audit, the log against history,
+//! changes, groups, registers and lists, and the doctor.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use operator::doctor::CheckVerdict;
 use operator::lifecycle::Phases;
 use protocol::history::{IdRange, Order};
 use protocol::keys::Topic;
-use protocol::ledger::LedgerEvent;
+use protocol::ledger::{LedgerEntry, LedgerEvent};
 use protocol::message_row::{MessageRow, Owner};
 use protocol::record::{Task, Work};
 use protocol::{ConversationId, MessageId, Recipient, Seq, UserId};
@@ -31,6 +31,7 @@ const ALL: usize = 100_000;
 const PAGE: usize = 500;
 
 pub type Rows = BTreeMap<(Owner, MessageId), MessageRow>;
+type Ledger = BTreeMap<MessageId, Vec<LedgerEntry>>;
 
 /// Judges over the parts as the services have them.
 pub(crate) struct Judges<'a> {
@@ -64,18 +65,21 @@ impl<'a> Judges<'a> {
         let mut model = Model::of(&log);
         let rows = rows(self.backends, &users, model.talks.keys()).await;
         let rows = rows.map_err(text)?;
+        let ledger = self.ledger(&log).await.map_err(text)?;
+        let late = late(&log, &ledger);
+        let in_time = log.iter().filter_map(message_of);
+        let in_time = in_time.filter(|(_, of)| of.is_some_and(|of| !late.contains(&of)));
         let evidence = Evidence {
             rows: &rows,
-            ledger: &BTreeMap::new(),
+            ledger: &ledger,
             devices: Vec::new(),
             standing: Vec::new(),
             accepted: &BTreeMap::new(),
-            asked: &BTreeSet::new(),
+            asked: &in_time.map(|(id, _)| id).collect(),
             repeats: &BTreeMap::new(),
             late: &BTreeSet::new(),
         };
         evidence.judge_history()?;
-        let late = self.late(&log).await.map_err(text)?;
         model.talks.retain(|of, _| !late.contains(of));
         let talks = model.talks.keys().copied();
         let stored = StoredConversation::read(self.backends, talks, &users).await;
@@ -84,6 +88,7 @@ impl<'a> Judges<'a> {
         evidence.judge_overlays(&model, &stored)?;
         evidence.judge_groups(&model, &stored)?;
         evidence.judge_registers(&model, &stored)?;
+        evidence.judge_fates(&model, &stored, |_| true)?;
         for (conversation, talk) in &model.talks {
             if let ConversationId::Private { low, high } = *conversation {
                 for owner in [low, high] {
@@ -104,19 +109,11 @@ impl<'a> Judges<'a> {
         }
     }
 
-    /// Conversations with a message that was a dead letter once: it may have its place later than
-    /// the log says, or none.
-    async fn late(&self, log: &[Work]) -> backend::Result<BTreeSet<ConversationId>> {
-        let messages: Vec<_> = log.iter().filter_map(message_of).collect();
-        let ids: Vec<MessageId> = messages.iter().map(|(id, _)| *id).collect();
-        let ledger = self.backends.ledger.trace(&ids).await?;
-        let lives = messages.into_iter().zip(ledger);
-        let late = lives.filter_map(|((_, conversation), entries)| {
-            let mut events = entries.iter().map(|entry| &entry.event);
-            let is_late = events.any(|event| matches!(event, LedgerEvent::Dead { .. }));
-            conversation.filter(|_| is_late)
-        });
-        Ok(late.collect())
+    async fn ledger(&self, log: &[Work]) -> backend::Result<Ledger> {
+        let ids = log.iter().filter_map(message_of).map(|(id, _)| id);
+        let ids: Vec<MessageId> = ids.collect();
+        let entries = self.backends.ledger.trace(&ids).await?;
+        Ok(ids.into_iter().zip(entries).collect())
     }
 
     /// Checks that a user's list has the end of the conversation.
@@ -153,6 +150,18 @@ impl<'a> Judges<'a> {
         }
         Ok(())
     }
+}
+
+/// Conversations with a message that was a dead letter once: it may have its place later than the
+/// log says, or none.
+fn late(log: &[Work], ledger: &Ledger) -> BTreeSet<ConversationId> {
+    let messages = log.iter().filter_map(message_of);
+    let late = messages.filter_map(|(id, conversation)| {
+        let mut events = ledger.get(&id)?.iter().map(|entry| &entry.event);
+        let is_late = events.any(|event| matches!(event, LedgerEvent::Dead { .. }));
+        conversation.filter(|_| is_late)
+    });
+    late.collect()
 }
 
 /// Checks that history has the messages of the log, in its order.

@@ -70,7 +70,7 @@ impl Model {
         };
         let subject = || change.subject.expect("of a message");
         let fate = match &change.kind {
-            ChangeKind::Group(command) => talk.command(message.from, command),
+            ChangeKind::GroupCommand(command) => talk.command(message.from, command),
             ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Hide
                 if talk.is_strange(conversation, message) =>
             {
@@ -319,7 +319,7 @@ impl ModelMessage {
             ChangeKind::Clear
             | ChangeKind::Arrange(_)
             | ChangeKind::Hide
-            | ChangeKind::Group(_) => Fate::Refused,
+            | ChangeKind::GroupCommand(_) => Fate::Refused,
         }
     }
 

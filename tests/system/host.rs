@@ -22,8 +22,8 @@ use crate::world::World;
 
 /// Time within which brokers and discovery notice a death.
 const SESSION: Duration = Duration::from_secs(10);
-/// Clocks of hosts are up to this far ahead. The look-back of lists (200 ms) allows for twice that
-/// beside half of it for a write.
+/// Clocks of hosts are up to this far ahead: the look-back of lists, 200 ms, has half of itself for a
+/// write, and the other half for clocks.
 const AHEAD: Duration = Duration::from_millis(80);
 /// Longest pause before a dead host restarts.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -67,7 +67,7 @@ pub(crate) struct Host {
 impl Host {
     pub(crate) fn new(number: usize, service: Service, world: Arc<World>) -> Host {
         let name = name(service, number);
-        let mut rng = StdRng::seed_from_u64(world.plan.seed ^ number as u64);
+        let mut rng = StdRng::seed_from_u64(world.plan.seed ^ ((number as u64 + 1) << 40));
         let ahead = AHEAD.mul_f64(rng.random_range(0.0..1.0));
         let mut settings = world.settings.clone();
         settings.boat.name.clone_from(&name);

@@ -1,6 +1,6 @@
 //! Ring 2 of the simulation: boats, stations, carriers and horns as they ship, over the embedded
 //! parts, in one thread on paused time. Seeds decide their waits, failures and crashes, between any
-//! two calls to the parts; history, ledger and devices are judged as in ring 1.
+//! two calls to the parts; stores, ledger and devices are judged as in ring 1.
 //!
 //! A finding names its seed; `PACKETBOAT_SIM_SEED=n cargo test -p tests --test system` replays it,
 //! and `PACKETBOAT_SIM_TRACE=1` shows the events.

@@ -85,7 +85,7 @@ pub fn needs_membership(send: &Send) -> Option<GroupId> {
 
 fn is_group_command(send: &Send) -> bool {
     let change = send.content.change.as_deref();
-    change.is_some_and(|change| matches!(change.kind, ChangeKind::Group(_)))
+    change.is_some_and(|change| matches!(change.kind, ChangeKind::GroupCommand(_)))
 }
 
 /// Options of an admitted send. A change has none: live sessions get it, everybody else finds it by
@@ -406,7 +406,7 @@ mod tests {
         let group = GroupId::new(5).expect("positive");
         let command = |to, text| {
             let mut command = send(to, text);
-            let kind = ChangeKind::Group(GroupCommand::Join);
+            let kind = ChangeKind::GroupCommand(GroupCommand::Join);
             let subject = None;
             command.content.change = Some(Box::new(ChangeOf { subject, kind }));
             command

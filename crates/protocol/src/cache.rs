@@ -288,7 +288,7 @@ mod tests {
             assert_eq!(here(Some(kind), 0), [of_user]);
         }
         assert_eq!(here(arrange(), 0), [of_user]);
-        let command = Some(ChangeKind::Group(GroupCommand::Leave));
+        let command = Some(ChangeKind::GroupCommand(GroupCommand::Leave));
         assert_eq!(here(command, 0), [of_group(None), of_user]);
     }
 

@@ -115,7 +115,7 @@ pub enum ChangeKind {
     /// Hides the subject from the asker, on all of their devices; nobody else notices.
     Hide,
     /// Command for the group that the send is addressed to.
-    Group(GroupCommand),
+    GroupCommand(GroupCommand),
     /// Pins the subject in its conversation, for everybody, or takes the pin off.
     Pin {
         on: bool,
@@ -131,7 +131,7 @@ impl ChangeKind {
             | ChangeKind::React { .. }
             | ChangeKind::Pin { .. } => ChangeScope::Message,
             ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Hide => ChangeScope::List,
-            ChangeKind::Group(_) => ChangeScope::Group,
+            ChangeKind::GroupCommand(_) => ChangeScope::Group,
         }
     }
 
@@ -152,7 +152,7 @@ impl ChangeKind {
             ChangeKind::Clear
             | ChangeKind::Arrange(_)
             | ChangeKind::Hide
-            | ChangeKind::Group(_) => None,
+            | ChangeKind::GroupCommand(_) => None,
         }
     }
 

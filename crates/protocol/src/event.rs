@@ -65,7 +65,7 @@ impl<'a> Event<'a> {
 /// True for a record that creates or changes a group.
 pub fn is_group_command(message: &Message) -> bool {
     let change = message.content.change.as_deref();
-    change.is_some_and(|change| matches!(change.kind, ChangeKind::Group(_)))
+    change.is_some_and(|change| matches!(change.kind, ChangeKind::GroupCommand(_)))
 }
 
 /// Frames of single users that replace the frame of all: of a private message its sender's copy, of a group command
@@ -102,7 +102,7 @@ fn list_event(placed: &Placed) -> Option<ListEventKind> {
         ChangeKind::Arrange(arranged) => Some(ListEventKind::Arranged(arranged)),
         ChangeKind::Hide => Some(ListEventKind::Hidden(placed.position.seq)),
         // Members concerned have frames of their own.
-        ChangeKind::Group(_) => Some(ListEventKind::Member(None)),
+        ChangeKind::GroupCommand(_) => Some(ListEventKind::Member(None)),
         ChangeKind::Recall
         | ChangeKind::Edit
         | ChangeKind::React { .. }

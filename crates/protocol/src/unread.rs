@@ -201,7 +201,7 @@ mod tests {
 
     /// Action in a group of three members.
     #[derive(Clone, Debug)]
-    enum GroupDeed {
+    enum GroupStep {
         Send {
             who: usize,
         },
@@ -221,13 +221,13 @@ mod tests {
         },
     }
 
-    fn group_step() -> impl Strategy<Value = GroupDeed> {
+    fn group_step() -> impl Strategy<Value = GroupStep> {
         prop_oneof![
-            6 => (0..3_usize).prop_map(|who| GroupDeed::Send { who }),
-            2 => (0..3_usize, any::<u8>()).prop_map(|(who, share)| GroupDeed::Read { who, share }),
-            1 => (0..3_usize).prop_map(|who| GroupDeed::Clear { who }),
-            2 => any::<u8>().prop_map(|share| GroupDeed::Recall { share }),
-            1 => (0..3_usize).prop_map(|who| GroupDeed::Rejoin { who }),
+            6 => (0..3_usize).prop_map(|who| GroupStep::Send { who }),
+            2 => (0..3_usize, any::<u8>()).prop_map(|(who, share)| GroupStep::Read { who, share }),
+            1 => (0..3_usize).prop_map(|who| GroupStep::Clear { who }),
+            2 => any::<u8>().prop_map(|share| GroupStep::Recall { share }),
+            1 => (0..3_usize).prop_map(|who| GroupStep::Rejoin { who }),
         ]
     }
 
@@ -248,21 +248,21 @@ mod tests {
                     counted[..to as usize].iter_mut().for_each(|m| m.1[who] = true);
                 };
                 match step {
-                    GroupDeed::Send { who } => counted.push((who, [false; 3], false)),
-                    GroupDeed::Read { who, share } => {
+                    GroupStep::Send { who } => counted.push((who, [false; 3], false)),
+                    GroupStep::Read { who, share } => {
                         let to = place_of(share, end);
                         done_up_to(to, who);
                         read[who] = read[who].max(Seq(to));
                     }
-                    GroupDeed::Clear { who } => {
+                    GroupStep::Clear { who } => {
                         done_up_to(end, who);
                         cleared[who] = Seq(end);
                     }
-                    GroupDeed::Rejoin { who } => {
+                    GroupStep::Rejoin { who } => {
                         done_up_to(end, who);
                         since[who] = Seq(end);
                     }
-                    GroupDeed::Recall { share } => {
+                    GroupStep::Recall { share } => {
                         if let Some(at) = place_of(share, end).checked_sub(1) {
                             counted[at as usize].2 = true;
                         }

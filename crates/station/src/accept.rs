@@ -257,7 +257,7 @@ impl SendAcceptor {
         if asked.is_empty() {
             return pending;
         }
-        let refused = self.membership.refused(&asked).await;
+        let refused = self.membership.refused_senders(&asked).await;
         let is_let_in = |send: &PendingSend| {
             let Some(refusal) = key(send).and_then(|key| refused.get(&key)) else {
                 return true;
@@ -326,7 +326,7 @@ impl SendAcceptor {
         };
         let resent = pending.iter().filter(|send| !send.doubt.is_first());
         let resent: Vec<_> = resent.filter_map(key).collect();
-        let strangers = self.membership.refused(&resent).await;
+        let strangers = self.membership.refused_senders(&resent).await;
         // Earlier sends of the same session; a send refused before this step may have come later.
         let mut order = SendOrder::default();
         let mut passed = Vec::with_capacity(pending.len());

@@ -81,7 +81,7 @@ impl Membership {
     /// Refusals of these senders, for those who are no members; the others may pass. One question
     /// for all who are not known. If the store does not answer they may pass, as the writer judges
     /// them again.
-    pub(crate) async fn refused(&self, asked: &[Key]) -> BTreeMap<Key, Refusal> {
+    pub(crate) async fn refused_senders(&self, asked: &[Key]) -> BTreeMap<Key, Refusal> {
         let unknown = self.unknown(asked);
         if unknown.is_empty() {
             return BTreeMap::new();
@@ -96,9 +96,9 @@ impl Membership {
         self.judge(members.collect(), until).await
     }
 
-    /// Same for users whom nobody judges again: those of whom the store says nothing are refused,
-    /// too, and may ask again. After a failure it is asked about each group by itself.
-    pub(crate) async fn unproved(
+    /// Refusals of receivers, whom nobody judges again: those of whom the store says nothing are
+    /// refused, too, and may ask again. After a failure it is asked about each by itself.
+    pub(crate) async fn refused_receivers(
         &self,
         asked: &[Key],
         deadline: Duration,
@@ -111,7 +111,7 @@ impl Membership {
             deadline,
             Unreadable::Refused,
             unknown.clone(),
-            |(group, _)| *group,
+            |key| *key,
             ask,
         );
         let members = unknown.into_iter().zip(members.await.each);

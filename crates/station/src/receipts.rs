@@ -112,7 +112,7 @@ impl Receipts {
         let (places, messages, refused) = tokio::join!(
             self.places(needs.places, deadline),
             self.messages_at(needs.messages, deadline),
-            self.membership.unproved(&members, deadline),
+            self.membership.refused_receivers(&members, deadline),
         );
         facts.refused = refused;
         for (key, place) in places {

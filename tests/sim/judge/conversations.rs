@@ -22,9 +22,6 @@ impl World {
         for (of, head) in &disk.heads {
             stored.entry(*of).or_default().rev = head.rev;
         }
-        let mut users: Vec<UserId> = self.devices.iter().map(|device| device.user).collect();
-        users.sort_unstable();
-        users.dedup();
         for of in disk
             .registers
             .keys()
@@ -35,10 +32,8 @@ impl World {
             match *of {
                 ConversationId::Group(number) => {
                     let group = self.group(number);
-                    let members = users.iter().filter_map(|user| {
-                        let member = group.as_ref()?.members.get(*user)?;
-                        Some((*user, (member.role, member.since)))
-                    });
+                    let members = group.iter().flat_map(|group| group.members.iter());
+                    let members = members.map(|(user, member)| (user, (member.role, member.since)));
                     conversation.members = members.collect();
                 }
                 ConversationId::Private { low, high } => {

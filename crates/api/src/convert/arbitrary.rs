@@ -216,7 +216,7 @@ fn arranged() -> impl Strategy<Value = ListArrangement> {
     })
 }
 
-fn list_word() -> impl Strategy<Value = ListEvent> {
+fn list_event() -> impl Strategy<Value = ListEvent> {
     let kind = prop_oneof![
         any::<u64>().prop_map(|seq| ListEventKind::Cleared(Seq(seq))),
         arranged().prop_map(ListEventKind::Arranged),
@@ -244,10 +244,10 @@ fn change_of() -> impl Strategy<Value = ChangeOf> {
         Just(ChangeKind::Clear),
         Just(ChangeKind::Hide),
         arranged().prop_map(ChangeKind::Arrange),
-        command().prop_map(ChangeKind::Group),
+        command().prop_map(ChangeKind::GroupCommand),
     ];
     (message_id(), prop_oneof![kind, of_list]).prop_map(|(subject, kind)| ChangeOf {
-        subject: (!matches!(kind, ChangeKind::Group(_))).then_some(subject),
+        subject: (!matches!(kind, ChangeKind::GroupCommand(_))).then_some(subject),
         kind,
     })
 }
@@ -679,7 +679,7 @@ pub(crate) fn server_frame() -> impl Strategy<Value = ServerFrame> {
             conversation,
             changed
         }),
-        list_word().prop_map(ServerFrame::Listed),
+        list_event().prop_map(ServerFrame::Listed),
         Just(ServerFrame::Resync),
         (option::of(1..=u32::MAX), refusal())
             .prop_map(|(request, refusal)| ServerFrame::Error { request, refusal }),

@@ -42,11 +42,11 @@ impl TryFrom<v1::ChangeOf> for ChangeOf {
             Kind::Clear(v1::Clear {}) => ChangeKind::Clear,
             Kind::Arrange(arrange) => ChangeKind::Arrange(arrange.into()),
             Kind::Hide(v1::Hide {}) => ChangeKind::Hide,
-            Kind::Wish(wish) => ChangeKind::Group(wish.try_into()?),
+            Kind::Wish(command) => ChangeKind::GroupCommand(command.try_into()?),
             Kind::Pin(pin) => ChangeKind::Pin { on: !pin.off },
         };
         let subject = optional_message("change.msg_id", wire.msg_id)?;
-        if subject.is_none() && !matches!(kind, ChangeKind::Group(_)) {
+        if subject.is_none() && !matches!(kind, ChangeKind::GroupCommand(_)) {
             return Err(invalid("change.msg_id is 0: say which message is meant"));
         }
         Ok(ChangeOf { subject, kind })
@@ -74,7 +74,7 @@ impl From<&ChangeKind> for Kind {
             ChangeKind::Clear => Kind::Clear(v1::Clear {}),
             ChangeKind::Arrange(arranged) => Kind::Arrange((*arranged).into()),
             ChangeKind::Hide => Kind::Hide(v1::Hide {}),
-            ChangeKind::Group(wish) => Kind::Wish(wish.into()),
+            ChangeKind::GroupCommand(command) => Kind::Wish(command.into()),
             ChangeKind::Pin { on } => Kind::Pin(v1::Pin { off: !on }),
         }
     }

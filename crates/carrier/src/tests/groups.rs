@@ -84,7 +84,7 @@ impl World {
     }
 
     pub(super) async fn command(&self, by: i64, command: GroupCommand) -> MessageId {
-        let change = Some((None, ChangeKind::Group(command)));
+        let change = Some((None, ChangeKind::GroupCommand(command)));
         self.accept_of(self.for_group(by, change)).await
     }
 

@@ -49,23 +49,28 @@ impl Writer {
         stages: Vec<Stage>,
         until: Instant,
     ) -> Result<(), WriteFailure> {
-        let mut applied = EffectResults::default();
+        let mut results = EffectResults::default();
         for Stage(effects) in stages {
             // Heads and groups are remembered only once they are written.
             effects
                 .iter()
                 .for_each(|effect| self.forget_targets(effect));
-            let effects = effects
-                .into_iter()
-                .map(|effect| self.effect(effect, &applied, until));
+            let done = match <[Effect; 1]>::try_from(effects) {
+                // Most stages: nothing is boxed.
+                Ok([effect]) => vec![self.effect(effect, &results, until).await],
+                Err(effects) => {
+                    let effects = effects.into_iter();
+                    join_all(effects.map(|effect| self.effect(effect, &results, until))).await
+                }
+            };
             let mut failure = None;
-            for done in join_all(effects).await {
+            for done in done {
                 match done {
                     Ok(Yield::Nothing) => {}
-                    Ok(Yield::Permits(permits)) => applied.permits = permits,
+                    Ok(Yield::Permits(permits)) => results.permits = permits,
                     Ok(Yield::Heads(heads)) => {
                         for moved in heads {
-                            applied.heads.insert(moved.conversation, moved.head);
+                            results.heads.insert(moved.conversation, moved.head);
                             self.heads.remember(moved);
                         }
                     }
@@ -94,24 +99,27 @@ impl Writer {
     async fn effect(
         &self,
         mut effect: Effect,
-        applied: &EffectResults,
+        results: &EffectResults,
         until: Instant,
     ) -> Result<Yield, WriteFailure> {
         if !effect.stamp(self.clock.now()) {
-            return self.call(effect, applied).await;
+            return self.call(effect, results).await;
         }
         let mut stamping = StampRetry::new(self.clock.clone(), self.list_margin, until);
         let mut done = Yield::Nothing;
         while let Some(stamp) = stamping.next()? {
             effect.stamp(stamp);
-            done = self.call(effect.clone(), applied).await?;
+            done = self.call(effect.clone(), results).await?;
         }
         Ok(done)
     }
 
-    async fn call(&self, effect: Effect, applied: &EffectResults) -> Result<Yield, WriteFailure> {
-        let (backends, stores) = (&self.backends, self.stores);
-        let lazily = Instant::now() + LAZY_TIME;
+    async fn call(&self, effect: Effect, results: &EffectResults) -> Result<Yield, WriteFailure> {
+        let backends = &self.backends;
+        let stores = match effect.kind().is_lazy() {
+            true => self.stores.together(LAZY_TIME),
+            false => self.stores,
+        };
         match effect {
             Effect::Group(change) => {
                 let members = change.update.members.iter();
@@ -130,7 +138,7 @@ impl Writer {
                 invalidated.map_err(Halt::Store)?;
             }
             Effect::Permits(groups) => {
-                let permits = self.permits(groups, lazily).await;
+                let permits = self.permits(groups, stores).await;
                 return Ok(Yield::Permits(permits));
             }
             Effect::Messages(rows) => {
@@ -149,8 +157,8 @@ impl Writer {
                 self.heads.write(&heads).await?;
                 return Ok(Yield::Heads(heads));
             }
-            Effect::Renew(groups) => self.renew(groups, applied, lazily).await,
-            Effect::Timeline(entries) => self.push(entries, lazily).await,
+            Effect::Renew(groups) => self.renew(groups, results, stores).await,
+            Effect::Timeline(entries) => self.push(entries, stores).await,
             Effect::ListRows(rows) => {
                 let saved = backends.conversations.save(rows);
                 stores.within(saved).await?;
@@ -187,10 +195,10 @@ impl Writer {
         Ok(())
     }
 
-    async fn permits(&self, groups: Vec<GroupId>, until: Instant) -> Permits {
+    async fn permits(&self, groups: Vec<GroupId>, stores: StoreDeadline) -> Permits {
         let keys: Vec<CacheKey> = groups.iter().map(|group| CacheKey::Group(*group)).collect();
         let found = self.backends.cache.find(&keys);
-        let found = self.stores.until(until).each(keys.len(), found).await;
+        let found = stores.each(keys.len(), found).await;
         let found = groups.into_iter().zip(found);
         let found = found.filter_map(|(group, found)| match found {
             Ok(found) => Some((group, found)),
@@ -208,12 +216,12 @@ impl Writer {
     async fn renew(
         &self,
         groups: Vec<(GroupId, ChangedPlaces)>,
-        applied: &EffectResults,
-        until: Instant,
+        results: &EffectResults,
+        stores: StoreDeadline,
     ) {
         let changes: BTreeMap<GroupId, ChangedPlaces> = groups.into_iter().collect();
-        let renewed = applied.permits.iter().filter_map(|(group, found)| {
-            let head = *applied.heads.get(&ConversationId::Group(*group))?;
+        let renewed = results.permits.iter().filter_map(|(group, found)| {
+            let head = *results.heads.get(&ConversationId::Group(*group))?;
             let entry = found.group()?.moved(head, changes.get(group)?)?;
             let entry = CacheRecord::of_group(*group, found.token.clone(), &entry).ok()?;
             Some((CacheKey::Group(*group), entry))
@@ -223,16 +231,21 @@ impl Writer {
             return;
         }
         let kept = self.backends.cache.keep(entries);
-        let kept = self.stores.until(until).each(keys.len(), kept).await;
+        let kept = stores.each(keys.len(), kept).await;
         let mut stale = Vec::new();
         for (key, kept) in keys.into_iter().zip(kept) {
             match kept {
                 Ok(true) => {}
                 Ok(false) => stale.push(Invalidation::of(key)),
-                Err(error) => not_renewed(&error),
+                // It may have been renewed by somebody else meanwhile, too.
+                Err(error) => {
+                    not_renewed(&error);
+                    stale.push(Invalidation::of(key));
+                }
             }
         }
-        if let Err(error) = self.invalidate(&stale, self.stores.until(until)).await {
+        let stores = self.stores.together(LAZY_TIME);
+        if let Err(error) = self.invalidate(&stale, stores).await {
             not_renewed(&error);
         }
     }
@@ -252,17 +265,19 @@ impl Writer {
 
     /// Pushes the newest messages of groups to where pages are read first. It is a cache: what is not there is read from
     /// history, and no group waits for another's.
-    async fn push(&self, entries: Vec<(GroupId, Vec<TimelineEntry>)>, until: Instant) {
+    async fn push(&self, entries: Vec<(GroupId, Vec<TimelineEntry>)>, stores: StoreDeadline) {
         let timeline = &self.backends.timeline;
-        let pushes = stream::iter(entries).map(async |(group, entries)| {
-            let stores = self.stores.until(until);
-            let pushed = stores.within(timeline.push(group, entries)).await;
-            if let Err(error) = pushed {
-                tracing::warn!(%error, source = %error.source, %group, "not in the timeline");
-                metrics::counter!("carrier_timeline_failures_total").increment(1);
-            }
-        });
-        pushes.buffer_unordered(TOGETHER).collect::<()>().await;
+        let pushes = stream::iter(entries)
+            .map(async |(group, entries)| stores.within(timeline.push(group, entries)).await);
+        let failures = pushes
+            .buffer_unordered(TOGETHER)
+            .filter_map(async |it| it.err());
+        let failures: Vec<Error> = failures.collect().await;
+        if let Some(error) = failures.first() {
+            let groups = failures.len();
+            tracing::warn!(%error, source = %error.source, groups, "not in the timeline");
+            metrics::counter!("carrier_timeline_failures_total").increment(groups as u64);
+        }
     }
 }
 

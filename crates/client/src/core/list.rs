@@ -265,16 +265,16 @@ impl Core {
     }
 
     /// Takes a change of the user's list, made on whichever device.
-    pub(super) fn list_word(&mut self, word: &ListEvent) {
-        let seq = match word.kind {
+    pub(super) fn list_event(&mut self, event: &ListEvent) {
+        let seq = match event.kind {
             ListEventKind::Cleared(seq) | ListEventKind::Hidden(seq) => seq,
             ListEventKind::Arranged(_) | ListEventKind::Member(_) => Seq::ZERO,
         };
-        (self.outbox).changed(word.send_id, word.id, seq, &mut self.out);
-        match word.kind {
-            ListEventKind::Hidden(seq) => self.hidden(word.conversation, seq),
+        (self.outbox).changed(event.send_id, event.id, seq, &mut self.out);
+        match event.kind {
+            ListEventKind::Hidden(seq) => self.hidden(event.conversation, seq),
             ListEventKind::Cleared(seq) => {
-                let Some((row, is_open)) = self.list.cleared(word.conversation, seq) else {
+                let Some((row, is_open)) = self.list.cleared(event.conversation, seq) else {
                     return;
                 };
                 self.tell_row(Some(row));
@@ -285,7 +285,7 @@ impl Core {
             // Events are retried, and an old one may come after a newer one: ask for the current
             // row.
             ListEventKind::Arranged(_) | ListEventKind::Member(_) => {
-                self.row_moved(word.conversation);
+                self.row_moved(event.conversation);
             }
         }
     }

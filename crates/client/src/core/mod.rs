@@ -207,7 +207,7 @@ impl Core {
                 conversation,
                 changed,
             } => self.changed(conversation, changed),
-            ServerFrame::Listed(word) => self.list_word(&word),
+            ServerFrame::Listed(event) => self.list_event(&event),
             ServerFrame::Acked(acked) => {
                 for (conversation, seq) in self.acks.confirmed(&acked) {
                     if self.unsure_unread.remove(&conversation) {

@@ -361,7 +361,7 @@ impl Client {
         let content = Content {
             change: Some(Box::new(ChangeOf {
                 subject: None,
-                kind: ChangeKind::Group(command),
+                kind: ChangeKind::GroupCommand(command),
             })),
             ..Content::text("")
         };

@@ -101,7 +101,7 @@ fn kinds_of_a_message_have_a_change_and_no_others() {
         (ChangeKind::Clear, None),
         (ChangeKind::Arrange(ListArrangement::default()), None),
         (ChangeKind::Hide, None),
-        (ChangeKind::Group(GroupCommand::Leave), None),
+        (ChangeKind::GroupCommand(GroupCommand::Leave), None),
     ];
     for (kind, expected) in kinds {
         assert_eq!(kind.of_message(&content), expected, "{kind:?}");

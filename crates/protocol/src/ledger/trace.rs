@@ -22,7 +22,7 @@ pub struct MessageLife {
     /// Further positions of the message: any entry breaks a guarantee.
     pub placed_again: Vec<TracePlace>,
     /// Fate of the requested change, for a message that asks for one instead of being delivered.
-    pub change: Option<TargetFate>,
+    pub change: Option<ChangeOutcome>,
     /// Conversation changed in a list, for a message that asks for that instead of being delivered.
     pub listed: Option<ConversationId>,
     /// Reason why the message was refused at its place in the log.
@@ -111,14 +111,14 @@ pub enum OpenObligation {
 
 /// Outcome of a requested change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TargetFate {
+pub struct ChangeOutcome {
     /// The changed message.
     pub subject: MessageId,
     /// Rev of the change; `None` if it changed nothing, `Err` with the reason if a rule refused it.
     pub rev: Result<Option<u64>, String>,
 }
 
-impl TargetFate {
+impl ChangeOutcome {
     fn sentence(&self) -> String {
         let subject = self.subject;
         match &self.rev {
@@ -195,7 +195,7 @@ impl MessageLife {
                 offset,
             }),
             (LedgerEvent::Changed { subject, rev, .. }, _) => {
-                self.change = Some(TargetFate {
+                self.change = Some(ChangeOutcome {
                     subject: *subject,
                     rev: Ok(Some(*rev)),
                 });
@@ -211,7 +211,7 @@ impl MessageLife {
                 _,
             ) => {
                 let rev = refused.clone().map_or(Ok(None), Err);
-                self.change.get_or_insert(TargetFate {
+                self.change.get_or_insert(ChangeOutcome {
                     subject: *subject,
                     rev,
                 });
@@ -318,7 +318,7 @@ impl MessageLife {
     fn done(&self) -> Option<String> {
         // An applied list change comes first: a repeat of it finds nothing left to do.
         let of_list = (self.listed).map(|of| format!("its sender's list was changed: {of}"));
-        let change = self.change.as_ref().map(TargetFate::sentence);
+        let change = self.change.as_ref().map(ChangeOutcome::sentence);
         let refused = self.refused.as_ref();
         let refused = refused.map(|why| format!("refused at its place in the log: {why}"));
         of_list.or(change).or(refused)

@@ -298,7 +298,9 @@ impl<'a> Draft<'a> {
         match (ChangeRequest::of(&task.message), change) {
             (Some(asked), _) => self.change(record, task, conversation, asked),
             (None, Some(change)) => match &change.kind {
-                ChangeKind::Group(command) => self.command(record, task, conversation, command),
+                ChangeKind::GroupCommand(command) => {
+                    self.command(record, task, conversation, command)
+                }
                 _ => self.list_op(record, task, conversation, change),
             },
             (None, None) => self.place(record, task, conversation),

@@ -254,7 +254,10 @@ async fn who_is_in_a_group_may_send_to_it() {
             item(4, to_group(7, 3, "let me in")),
             item(1, to_group(8, 4, "nobody")),
             item(2, to_group(7, 5, "hello")),
-            item(4, asking(7, 6, None, ChangeKind::Group(GroupCommand::Join))),
+            item(
+                4,
+                asking(7, 6, None, ChangeKind::GroupCommand(GroupCommand::Join)),
+            ),
         ])
         .await;
     let codes: Vec<_> = told.iter().map(|told| told.err()).collect();
@@ -694,7 +697,10 @@ async fn a_command_is_stored_for_nobody() {
         settings: CLOSED,
         members: vec![user(2)],
     };
-    let sent = world.submit_one(item(1, asking(7, 1, None, ChangeKind::Group(command))));
+    let sent = world.submit_one(item(
+        1,
+        asking(7, 1, None, ChangeKind::GroupCommand(command)),
+    ));
     assert!(sent.await.is_ok());
     let record = world.log().await.remove(0);
     let task = protocol::record::Task::decode(record.value).expect("ours");

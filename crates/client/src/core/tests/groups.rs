@@ -302,7 +302,7 @@ fn a_command_is_done_when_its_asker_is_told() {
     let content = Content {
         change: Some(Box::new(ChangeOf {
             subject: None,
-            kind: ChangeKind::Group(command),
+            kind: ChangeKind::GroupCommand(command),
         })),
         ..Content::text("")
     };

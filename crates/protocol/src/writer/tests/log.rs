@@ -272,7 +272,7 @@ impl Log {
                 let Recipient::Group(_) = to else {
                     return None;
                 };
-                let kind = ChangeKind::Group(command.clone());
+                let kind = ChangeKind::GroupCommand(command.clone());
                 let change = ChangeOf {
                     subject: None,
                     kind,

@@ -31,7 +31,7 @@ pub(super) async fn run(mut talk: Talk) -> Result<()> {
             news = talk.next() => show(&talk, news?, &mut complaints)?,
             line = lines.recv() => match line {
                 Some(line) => {
-                    let said = talk.fulfil(ChatCommand::of(&line?)).await?;
+                    let said = talk.run(ChatCommand::of(&line?)).await?;
                     if let Some(text) = said {
                         println!("{text}");
                     }

@@ -69,13 +69,13 @@ impl Screen {
             }
             KeyCode::Char(c) => self.line.push(c),
             KeyCode::PageUp => {
-                let told = self.talk.fulfil(ChatCommand::More).await?;
+                let told = self.talk.run(ChatCommand::More).await?;
                 self.told = told.unwrap_or_default();
             }
             KeyCode::Backspace => drop(self.line.pop()),
             KeyCode::Enter if !self.line.is_empty() => {
                 let line = std::mem::take(&mut self.line);
-                let told = self.talk.fulfil(ChatCommand::of(&line)).await?;
+                let told = self.talk.run(ChatCommand::of(&line)).await?;
                 self.told = told.unwrap_or_default();
             }
             _ => {}

@@ -180,7 +180,7 @@ impl Talk {
     }
 
     /// Carries out an input line. Returns a text to show, if any.
-    pub(super) async fn fulfil(&mut self, command: ChatCommand) -> Result<Option<String>> {
+    pub(super) async fn run(&mut self, command: ChatCommand) -> Result<Option<String>> {
         match command {
             ChatCommand::Say(text) => self.say(text).await?,
             ChatCommand::Recall
