@@ -42,14 +42,13 @@ pub struct StoredRegisters {
 pub type StoredConversations = BTreeMap<ConversationId, StoredConversation>;
 
 impl StoredConversation {
-    /// Reads conversations as these users have them.
+    /// Reads conversations, with the registers of their users.
     ///
     /// # Errors
     /// A store does not answer.
     pub async fn read(
         backends: &Backends,
         conversations: impl IntoIterator<Item = ConversationId>,
-        users: &BTreeSet<UserId>,
     ) -> backend::Result<StoredConversations> {
         let mut stored = StoredConversations::new();
         for of in conversations {
@@ -71,11 +70,13 @@ impl StoredConversation {
                 let members = members.map(|(user, member)| (user, (member.role, member.since)));
                 conversation.members = members.collect();
             }
-            for &user in users {
-                if of.other_than(user).is_some() {
-                    let registers = StoredRegisters::read(backends, user, of).await?;
-                    conversation.registers.insert(user, registers);
-                }
+            let users: Vec<UserId> = match of {
+                ConversationId::Private { low, high } => vec![low, high],
+                _ => conversation.members.keys().copied().collect(),
+            };
+            for user in users {
+                let registers = StoredRegisters::read(backends, user, of).await?;
+                conversation.registers.insert(user, registers);
             }
             stored.insert(of, conversation);
         }
@@ -103,7 +104,7 @@ impl StoredRegisters {
 
 impl Evidence<'_> {
     /// Checks that the changes of each conversation are those the log asks for, in its order, once
-    /// each, and that the head counts them. Only worlds of rules see those of a conversation that
+    /// each, and that the head counts them. Only worlds of rules see changes of a conversation that
     /// the log does not have: others read the conversations of the log.
     ///
     /// # Errors
@@ -222,8 +223,7 @@ impl Evidence<'_> {
         Ok(())
     }
 
-    /// Checks that each accepted send that the writer may refuse was done, or that the ledger says
-    /// why not. `may_repeat`: a record that was handled again, and not judged again.
+    /// Checks that each send whose fate is judged was done, or that the ledger says why not. `may_repeat`: a record that was handled again, and not judged again.
     pub fn judge_fates(
         &self,
         model: &Model,

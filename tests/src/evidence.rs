@@ -1,4 +1,4 @@
-//! Judges of a whole system at rest, in either ring: history, ledger and devices against the model
+//! Judges of a whole system at rest, in either ring: stores, ledger and devices against the model
 //! of the log.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,7 @@ pub struct Evidence<'a> {
     pub standing: Vec<&'a CoreDevice>,
     /// Id that each accepted send was first answered with.
     pub accepted: &'a BTreeMap<SendId, MessageId>,
-    /// Ids of accepted sends that are changes.
+    /// Ids of accepted sends whose fate is judged: those that the writer may refuse, or all.
     pub asked: &'a BTreeSet<MessageId>,
     /// Repeats that were dropped, each with the earlier message.
     pub repeats: &'a BTreeMap<MessageId, MessageId>,

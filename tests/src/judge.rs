@@ -82,7 +82,7 @@ impl<'a> Judges<'a> {
         evidence.judge_history()?;
         model.talks.retain(|of, _| !late.contains(of));
         let talks = model.talks.keys().copied();
-        let stored = StoredConversation::read(self.backends, talks, &users).await;
+        let stored = StoredConversation::read(self.backends, talks).await;
         let stored = stored.map_err(text)?;
         evidence.judge_changes(&model, &stored)?;
         evidence.judge_overlays(&model, &stored)?;

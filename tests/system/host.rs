@@ -22,8 +22,8 @@ use crate::world::World;
 
 /// Time within which brokers and discovery notice a death.
 const SESSION: Duration = Duration::from_secs(10);
-/// Clocks of hosts are up to this far ahead: the look-back of lists, 200 ms, has half of itself for a
-/// write, and the other half for clocks.
+/// Clocks of hosts are ahead by up to this: of the look-back of lists (200 ms), half is for a write
+/// and half for clocks.
 const AHEAD: Duration = Duration::from_millis(80);
 /// Longest pause before a dead host restarts.
 const PAUSE: Duration = Duration::from_secs(5);

@@ -32,7 +32,7 @@ impl Stores {
         let ids: Vec<MessageId> = log.iter().filter_map(accepted).collect();
         let entries = backends.ledger.trace(&ids).await?;
         let ledger = ids.into_iter().zip(entries).collect();
-        let conversations = StoredConversation::read(backends, conversations, &users).await?;
+        let conversations = StoredConversation::read(backends, conversations).await?;
         Ok(Stores {
             log,
             rows,

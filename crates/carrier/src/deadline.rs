@@ -12,9 +12,9 @@ pub(crate) type Result<T> = backend::Result<T>;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreDeadline {
-    /// Time of a call.
+    /// Time limit of one call.
     time: Duration,
-    /// End of several calls together.
+    /// Common end of several calls.
     until: Option<Instant>,
 }
 
@@ -26,7 +26,7 @@ impl StoreDeadline {
         }
     }
 
-    /// The same for calls that end within `time` from now, all together. Behind it none begins.
+    /// The same for calls that end within `time` from now, all together. None begins after that.
     pub(crate) fn together(self, time: Duration) -> StoreDeadline {
         StoreDeadline {
             until: Some(Instant::now() + time),
@@ -37,8 +37,10 @@ impl StoreDeadline {
     /// Runs a call under the deadline. A call that takes too long counts as unavailable: whether it
     /// was done is unknown, and every call may be repeated.
     pub(crate) async fn within<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        let answer = self.answer(call).await;
-        answer.unwrap_or_else(|| Err(self.silent()))
+        match self.answer(call).await {
+            Ok(answer) => answer,
+            Err(left) => Err(silent(left)),
+        }
     }
 
     /// Same for a call that answers each of `count` questions on its own, in order.
@@ -47,25 +49,30 @@ impl StoreDeadline {
         count: usize,
         call: impl Future<Output = Vec<Result<T>>>,
     ) -> Vec<Result<T>> {
-        let answers = self.answer(call).await;
-        let silent = std::iter::repeat_with(|| Err(self.silent()));
-        let answers = answers.unwrap_or_default().into_iter().chain(silent);
-        answers.take(count).collect()
+        let (answers, left) = match self.answer(call).await {
+            Ok(answers) => (answers, self.time),
+            Err(left) => (Vec::new(), left),
+        };
+        let silent = std::iter::repeat_with(|| Err(silent(left)));
+        answers.into_iter().chain(silent).take(count).collect()
     }
 
-    async fn answer<T>(&self, call: impl Future<Output = T>) -> Option<T> {
+    /// Answer of a call, or the time in which there was none.
+    async fn answer<T>(&self, call: impl Future<Output = T>) -> std::result::Result<T, Duration> {
         let now = Instant::now();
         let rest = self.until.map(|until| until.saturating_duration_since(now));
+        let left = rest.map_or(self.time, |rest| rest.min(self.time));
         match rest {
-            Some(Duration::ZERO) => None,
-            rest => {
-                let time = rest.map_or(self.time, |rest| rest.min(self.time));
-                tokio::time::timeout(time, call).await.ok()
-            }
+            Some(Duration::ZERO) => Err(left),
+            _ => tokio::time::timeout(left, call).await.map_err(|_| left),
         }
     }
+}
 
-    fn silent(&self) -> Error {
-        Error::unavailable("store", format!("no answer within {:?}", self.time))
-    }
+fn silent(left: Duration) -> Error {
+    let what = match left {
+        Duration::ZERO => "not asked: the time was up".to_owned(),
+        left => format!("no answer within {left:?}"),
+    };
+    Error::unavailable("store", what)
 }

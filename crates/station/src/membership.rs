@@ -93,11 +93,12 @@ impl Membership {
         };
         let members = unknown.into_iter().zip(members.into_iter().map(Ok));
         let until = Instant::now() + self.door_deadline;
-        self.judge(members.collect(), until).await
+        self.judge(members, until).await
     }
 
     /// Refusals of receivers, whom nobody judges again: those of whom the store says nothing are
-    /// refused, too, and may ask again. After a failure it is asked about each by itself.
+    /// refused, too, and may ask again. After a failure the store is asked about each group alone,
+    /// and about each receiver in a group that fails: rows are stored by user.
     pub(crate) async fn refused_receivers(
         &self,
         asked: &[Key],
@@ -107,23 +108,34 @@ impl Membership {
         let unknown = self.unknown(asked);
         let groups = &self.groups;
         let ask = move |keys: Vec<Key>| async move { groups.members_of(&keys).await };
-        let members = by_owner(
-            deadline,
-            Unreadable::Refused,
-            unknown.clone(),
-            |key| *key,
-            ask,
-        );
+        let unreadable = Unreadable::Refused;
+        let of_group = |(group, _): &Key| *group;
+        let members = by_owner(deadline * 2 / 3, unreadable, unknown.clone(), of_group, ask);
         let members = unknown.into_iter().zip(members.await.each);
+        let mut members: BTreeMap<Key, Result<MemberAnswer, Refusal>> = members.collect();
+        let mut failed: BTreeMap<GroupId, Vec<Key>> = BTreeMap::new();
+        for (key, _) in members.iter().filter(|(_, member)| member.is_err()) {
+            failed.entry(key.0).or_default().push(*key);
+        }
+        let again: Vec<Key> = failed
+            .into_values()
+            .filter(|keys| keys.len() > 1)
+            .flatten()
+            .collect();
+        if !again.is_empty() {
+            let rest = until.saturating_duration_since(Instant::now());
+            let alone = by_owner(rest, unreadable, again.clone(), |key| *key, ask).await;
+            members.extend(again.into_iter().zip(alone.each));
+        }
         let until = until.min(Instant::now() + self.door_deadline);
-        self.judge(members.collect(), until).await
+        self.judge(members, until).await
     }
 
     /// Refusals by what the store says; members are remembered. `until` ends the questions about
     /// groups of strangers.
     async fn judge(
         &self,
-        members: Vec<(Key, Result<MemberAnswer, Refusal>)>,
+        members: impl IntoIterator<Item = (Key, Result<MemberAnswer, Refusal>)>,
         until: Instant,
     ) -> BTreeMap<Key, Refusal> {
         let believed_until = Instant::now() + MEMBER_BELIEVED_FOR;

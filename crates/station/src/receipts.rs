@@ -2,7 +2,7 @@
 //!
 //! A call costs one read of private messages, one of groups', one of members and one write of each
 //! kind of register, however many receipts it holds; if one of these fails, it is done again for
-//! each user or group alone, and refuses the receipts of those that fail. The answer (ack:A)
+//! each user, group or member alone, and refuses the receipts of those that fail. The answer (ack:A)
 //! follows the writes; the notice to the sender (ack:N) follows the answer and may be lost, since
 //! the register can be asked (S3-18).
 //!

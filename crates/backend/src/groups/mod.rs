@@ -81,7 +81,7 @@ hooked! { GroupStore as "groups":
         of [group.get()] => ();
     read settings(group: GroupId) of [group.get()] => Option<(GroupSettings, Version)>;
     read members(group: GroupId, after: Option<UserId>, limit: usize) of [group.get()] => Vec<(UserId, Member)>;
-    read members_of(keys: &[(GroupId, UserId)]) of keys.iter().map(|(group, _)| group.get())
+    read members_of(keys: &[(GroupId, UserId)]) of keys.iter().flat_map(|(group, user)| [group.get(), user.get()])
         => Vec<Option<(GroupSettings, Member)>>;
     read present(group: GroupId, after: Option<UserId>, limit: usize) of [group.get()] => Vec<(UserId, Member)>;
     read groups_of(user: UserId, after: Option<GroupId>, limit: usize) of [user.get()] => Vec<(GroupId, Member)>;

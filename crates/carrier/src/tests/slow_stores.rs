@@ -91,7 +91,7 @@ async fn caches_that_hang_cost_a_write_of_100_groups_less_than_a_second() {
         message.to = Recipient::Group(group(number));
         world.accept_of(message).await;
     }
-    for cache in [TIMELINE, CACHE.named("find"), CACHE.named("keep")] {
+    for cache in [TIMELINE, CACHE.named("find")] {
         world.faults.begin(cache, Fault::Hang);
     }
     let began = world.now();

@@ -20,7 +20,8 @@ use crate::deadline::StoreDeadline;
 
 /// Groups whose timelines are pushed at once.
 const TOGETHER: usize = 64;
-/// Time of a lazy effect, for all its groups together: a cache that hangs slows a write down, and stalls none.
+/// Time of a lazy effect, for all its groups together; a renewal has it twice, to keep entries and to forget them. A
+/// cache that hangs slows a write down, and stalls none.
 const LAZY_TIME: Duration = Duration::from_millis(200);
 
 /// Cache entries of groups, with their fill tokens, from before anything is written.
@@ -199,15 +200,15 @@ impl Writer {
         let keys: Vec<CacheKey> = groups.iter().map(|group| CacheKey::Group(*group)).collect();
         let found = self.backends.cache.find(&keys);
         let found = stores.each(keys.len(), found).await;
-        let found = groups.into_iter().zip(found);
-        let found = found.filter_map(|(group, found)| match found {
-            Ok(found) => Some((group, found)),
-            Err(error) => {
-                not_renewed(&error);
-                None
+        let (mut permits, mut failures) = (Permits::new(), Vec::new());
+        for (group, found) in groups.into_iter().zip(found) {
+            match found {
+                Ok(found) => permits.push((group, found)),
+                Err(error) => failures.push(error),
             }
-        });
-        found.collect()
+        }
+        not_renewed(&failures);
+        permits
     }
 
     /// Renews the cache entries of groups, where there are some, so that a returning member finds the newest head
@@ -232,22 +233,21 @@ impl Writer {
         }
         let kept = self.backends.cache.keep(entries);
         let kept = stores.each(keys.len(), kept).await;
-        let mut stale = Vec::new();
+        let (mut stale, mut failures) = (Vec::new(), Vec::new());
         for (key, kept) in keys.into_iter().zip(kept) {
             match kept {
                 Ok(true) => {}
                 Ok(false) => stale.push(Invalidation::of(key)),
                 // It may have been renewed by somebody else meanwhile, too.
                 Err(error) => {
-                    not_renewed(&error);
+                    failures.push(error);
                     stale.push(Invalidation::of(key));
                 }
             }
         }
         let stores = self.stores.together(LAZY_TIME);
-        if let Err(error) = self.invalidate(&stale, stores).await {
-            not_renewed(&error);
-        }
+        failures.extend(self.invalidate(&stale, stores).await.err());
+        not_renewed(&failures);
     }
 
     async fn invalidate(
@@ -289,7 +289,10 @@ fn refused(error: Error) -> WriteFailure {
     }
 }
 
-fn not_renewed(error: &Error) {
-    tracing::warn!(%error, source = %error.source, "cache entries of groups are not renewed");
-    metrics::counter!("carrier_cache_failures_total").increment(1);
+fn not_renewed(failures: &[Error]) {
+    if let Some(error) = failures.first() {
+        let groups = failures.len();
+        tracing::warn!(%error, source = %error.source, groups, "cache entries of groups are not renewed");
+        metrics::counter!("carrier_cache_failures_total").increment(groups as u64);
+    }
 }

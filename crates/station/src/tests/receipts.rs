@@ -425,38 +425,45 @@ async fn a_group_that_fails_refuses_the_receipts_there_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn members_who_cannot_be_read_refuse_the_receipts_of_their_group_alone() {
-    for (fault, code) in FAILURES {
-        let world = world().await;
-        world.group_of(7, CLOSED, &[1, 2]).await;
-        world.group_of(8, CLOSED, &[1, 3]).await;
-        let first = world.say(7, 1, "hello").await;
-        let second = world.say(8, 1, "hello").await;
-        let receipts = [
-            receipt_of(2, ReceiptKind::Received, &[&first]),
-            receipt_of(3, ReceiptKind::Received, &[&second]),
-        ];
-        let members = Calls::to("groups").named("members_of").about(7);
-        world.faults.begin(members, fault);
-        let began = Instant::now();
-        let answers = world.acknowledge(&receipts).await;
-        assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
-        assert_eq!(answers[0].ids, []);
-        assert_eq!(answers[0].refused[0].1.code, code);
-        assert_eq!(answers[1].ids, [second.message.id]);
-        world.faults.end(members);
-        sleep(MEMBER_BELIEVED_FOR).await;
-        world.faults.calls("groups", "members_of");
-        let answers = world.acknowledge(&receipts).await;
-        assert_eq!(answers[0].ids, [first.message.id]);
-        assert_eq!(answers[1].ids, [second.message.id]);
-        let asked = world.faults.calls("groups", "members_of");
-        assert_eq!(asked, 1, "one for all");
+async fn members_who_cannot_be_read_refuse_their_own_receipts_alone() {
+    // A group, and a user of it.
+    for (about, is_well) in [(7, [false, false, true]), (4, [true, false, true])] {
+        for (fault, code) in FAILURES {
+            let world = world().await;
+            world.group_of(7, CLOSED, &[1, 2, 4]).await;
+            world.group_of(8, CLOSED, &[1, 3]).await;
+            let first = world.say(7, 1, "hello").await;
+            let second = world.say(8, 1, "hello").await;
+            let receipts = [(2, &first), (4, &first), (3, &second)];
+            let ids = receipts.map(|(_, placed)| placed.message.id);
+            let receipts =
+                receipts.map(|(by, placed)| receipt_of(by, ReceiptKind::Received, &[placed]));
+            let members = Calls::to("groups").named("members_of").about(about);
+            world.faults.begin(members, fault);
+            let began = Instant::now();
+            let answers = world.acknowledge(&receipts).await;
+            assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
+            for ((answer, id), is_well) in answers.iter().zip(ids).zip(is_well) {
+                match is_well {
+                    true => assert_eq!(answer.ids, [id]),
+                    false => assert_eq!(answer.refused[0].1.code, code),
+                }
+            }
+            world.faults.end(members);
+            sleep(MEMBER_BELIEVED_FOR).await;
+            world.faults.calls("groups", "members_of");
+            let answers = world.acknowledge(&receipts).await;
+            for (answer, id) in answers.iter().zip(ids) {
+                assert_eq!(answer.ids, [id]);
+            }
+            let asked = world.faults.calls("groups", "members_of");
+            assert_eq!(asked, 1, "one for all");
+        }
     }
 }
 
-// Sends are judged again by the writer, receipts by nobody. A user known to be no member is refused either, though no
-// store says whether there is a group.
+// Sends are judged again by the writer, receipts by nobody. A user known to be no member is refused, too, though
+// no store says whether there is a group.
 #[tokio::test(start_paused = true)]
 async fn a_stranger_acknowledges_nothing_while_the_store_does_not_answer() {
     let forbidden = Err(Code::Forbidden);
