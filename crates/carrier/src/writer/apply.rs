@@ -238,7 +238,7 @@ impl Writer {
             match kept {
                 Ok(true) => {}
                 Ok(false) => stale.push(Invalidation::of(key)),
-                // It may have been renewed by somebody else meanwhile, too.
+                // Somebody else may have filled it meanwhile.
                 Err(error) => {
                     failures.push(error);
                     stale.push(Invalidation::of(key));
