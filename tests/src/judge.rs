@@ -31,7 +31,7 @@ const ALL: usize = 100_000;
 const PAGE: usize = 500;
 
 pub type Rows = BTreeMap<(Owner, MessageId), MessageRow>;
-type Ledger = BTreeMap<MessageId, Vec<LedgerEntry>>;
+pub type Ledger = BTreeMap<MessageId, Vec<LedgerEntry>>;
 
 /// Judges over the parts as the services have them.
 pub(crate) struct Judges<'a> {
@@ -65,7 +65,7 @@ impl<'a> Judges<'a> {
         let mut model = Model::of(&log);
         let rows = rows(self.backends, &users, model.talks.keys()).await;
         let rows = rows.map_err(text)?;
-        let ledger = self.ledger(&log).await.map_err(text)?;
+        let ledger = ledger(self.backends, &log).await.map_err(text)?;
         let late = late(&log, &ledger);
         let in_time = log.iter().filter_map(message_of);
         let in_time = in_time.filter(|(_, of)| of.is_some_and(|of| !late.contains(&of)));
@@ -107,13 +107,6 @@ impl<'a> Judges<'a> {
             true => Ok(()),
             false => Err(format!("the audit says {report:?}")),
         }
-    }
-
-    async fn ledger(&self, log: &[Work]) -> backend::Result<Ledger> {
-        let ids = log.iter().filter_map(message_of).map(|(id, _)| id);
-        let ids: Vec<MessageId> = ids.collect();
-        let entries = self.backends.ledger.trace(&ids).await?;
-        Ok(ids.into_iter().zip(entries).collect())
     }
 
     /// Checks that a user's list has the end of the conversation.
@@ -209,6 +202,17 @@ pub async fn rows(
     Ok(rows)
 }
 
+/// Entries of the ledger about each message of the log.
+///
+/// # Errors
+/// The ledger does not answer.
+pub async fn ledger(backends: &Backends, log: &[Work]) -> backend::Result<Ledger> {
+    let ids = log.iter().filter_map(message_of).map(|(id, _)| id);
+    let ids: Vec<MessageId> = ids.collect();
+    let entries = backends.ledger.trace(&ids).await?;
+    Ok(ids.into_iter().zip(entries).collect())
+}
+
 /// Audits the books from their beginning, as an operator does.
 ///
 /// # Errors
@@ -244,7 +248,8 @@ pub async fn accepted(backends: &Backends) -> backend::Result<Vec<Work>> {
     Ok(accepted)
 }
 
-fn message_of(work: &Work) -> Option<(MessageId, Option<ConversationId>)> {
+/// Id and conversation of a message of the log.
+pub fn message_of(work: &Work) -> Option<(MessageId, Option<ConversationId>)> {
     match work {
         Work::Message(task) => Some((task.message.id, task.message.conversation())),
         Work::Deliver(_) | Work::Kickout(_) => None,

@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::ledger::LedgerEntry;
 use protocol::ledger::trace::MessageLife;
 use protocol::record::Work;
-use protocol::{ConversationId, MessageId, UserId};
+use protocol::{ConversationId, UserId};
 use tests::conversations::{StoredConversation, StoredConversations};
 use tests::core_device::CoreDevice;
 use tests::evidence::Evidence;
-use tests::judge::{self, Rows};
+use tests::judge::{self, Ledger, Rows};
 use tests::model::Model;
 
 use crate::world::World;
@@ -18,7 +17,7 @@ use crate::world::World;
 struct Stores {
     log: Vec<Work>,
     rows: Rows,
-    ledger: BTreeMap<MessageId, Vec<LedgerEntry>>,
+    ledger: Ledger,
     conversations: StoredConversations,
 }
 
@@ -27,11 +26,10 @@ impl Stores {
         let backends = &world.backends;
         let log = judge::accepted(backends).await?;
         let users: BTreeSet<UserId> = world.devices.iter().map(|it| it.lock().user).collect();
-        let conversations: BTreeSet<ConversationId> = log.iter().filter_map(conversation).collect();
+        let messages = log.iter().filter_map(judge::message_of);
+        let conversations: BTreeSet<ConversationId> = messages.filter_map(|(_, of)| of).collect();
         let rows = judge::rows(backends, &users, &conversations).await?;
-        let ids: Vec<MessageId> = log.iter().filter_map(accepted).collect();
-        let entries = backends.ledger.trace(&ids).await?;
-        let ledger = ids.into_iter().zip(entries).collect();
+        let ledger = judge::ledger(backends, &log).await?;
         let conversations = StoredConversation::read(backends, conversations).await?;
         Ok(Stores {
             log,
@@ -39,20 +37,6 @@ impl Stores {
             ledger,
             conversations,
         })
-    }
-}
-
-fn conversation(work: &Work) -> Option<ConversationId> {
-    match work {
-        Work::Message(message) => message.message.conversation(),
-        Work::Deliver(_) | Work::Kickout(_) => None,
-    }
-}
-
-fn accepted(work: &Work) -> Option<MessageId> {
-    match work {
-        Work::Message(message) => Some(message.message.id),
-        Work::Deliver(_) | Work::Kickout(_) => None,
     }
 }
 

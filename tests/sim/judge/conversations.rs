@@ -1,5 +1,7 @@
 //! Conversations and lists as the disk has them.
 
+use std::collections::BTreeSet;
+
 use protocol::{ConversationId, UserId};
 use tests::conversations::{StoredConversations, StoredRegisters};
 use tests::model::Model;
@@ -22,14 +24,11 @@ impl World {
         for (of, head) in &disk.heads {
             stored.entry(*of).or_default().rev = head.rev;
         }
-        for of in disk
-            .registers
-            .keys()
-            .map(|(_, of)| of)
-            .chain(model.talks.keys())
-        {
-            let conversation = stored.entry(*of).or_default();
-            match *of {
+        let listed = disk.registers.keys().map(|(_, of)| *of);
+        let all: BTreeSet<_> = listed.chain(model.talks.keys().copied()).collect();
+        for of in all {
+            let conversation = stored.entry(of).or_default();
+            match of {
                 ConversationId::Group(number) => {
                     let group = self.group(number);
                     let members = group.iter().flat_map(|group| group.members.iter());
@@ -37,7 +36,7 @@ impl World {
                     conversation.members = members.collect();
                 }
                 ConversationId::Private { low, high } => {
-                    let registers = [low, high].map(|user| (user, self.registers(user, *of)));
+                    let registers = [low, high].map(|user| (user, self.registers(user, of)));
                     conversation.registers = registers.into();
                 }
                 ConversationId::System(_) => {}
