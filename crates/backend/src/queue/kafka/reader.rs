@@ -284,8 +284,8 @@ pub(super) fn committed<C: ConsumerContext>(
     asked.map_err(|error| failed("asking for committed offsets", error))
 }
 
-/// Repeats a question while leaders change, and briefly for an unknown topic, because brokers take
-/// a moment to tell each other about a new one.
+/// Repeats a question while leaders change, and for [`SPREAD`] while brokers do not know the
+/// partition: they take a moment to tell each other about a new topic.
 fn patiently<T>(
     patience: Duration,
     mut ask: impl FnMut(Duration) -> Result<T, KafkaError>,
@@ -296,12 +296,16 @@ fn patiently<T>(
         match ask(left) {
             Err(error) => {
                 let left = match error.rdkafka_error_code() {
-                    Some(RDKafkaErrorCode::UnknownTopicOrPartition) => {
-                        left.min(SPREAD.saturating_sub(begun.elapsed()))
-                    }
-                    _ => left,
+                    Some(
+                        // The first is a broker's answer, the others are the client's own cache.
+                        RDKafkaErrorCode::UnknownTopicOrPartition
+                        | RDKafkaErrorCode::UnknownPartition
+                        | RDKafkaErrorCode::UnknownTopic,
+                    ) => left.min(SPREAD.saturating_sub(begun.elapsed())),
+                    _ if super::is_passing(&error) => left,
+                    _ => Duration::ZERO,
                 };
-                if left <= AGAIN || !super::is_passing(&error) {
+                if left <= AGAIN {
                     return Err(error);
                 }
                 std::thread::sleep(AGAIN);
@@ -360,5 +364,45 @@ fn offset_of(offset: Offset) -> Option<u64> {
     match offset {
         Offset::Offset(raw) => u64::try_from(raw).ok(),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answers(codes: &[RDKafkaErrorCode]) -> (usize, Result<(), KafkaError>) {
+        let mut asked = 0;
+        let answer = patiently(Duration::from_secs(10), |_| {
+            asked += 1;
+            match codes.get(asked - 1) {
+                Some(code) => Err(KafkaError::MetadataFetch(*code)),
+                None => Ok(()),
+            }
+        });
+        (asked, answer)
+    }
+
+    #[test]
+    fn a_partition_that_brokers_do_not_know_yet_is_asked_for_again() {
+        for code in [
+            RDKafkaErrorCode::UnknownTopicOrPartition,
+            RDKafkaErrorCode::UnknownPartition,
+            RDKafkaErrorCode::UnknownTopic,
+            RDKafkaErrorCode::LeaderNotAvailable,
+        ] {
+            assert_eq!(answers(&[code, code]), (3, Ok(())), "{code}");
+        }
+        let refused = answers(&[RDKafkaErrorCode::TopicAuthorizationFailed]);
+        assert!(matches!(refused, (1, Err(_))), "{refused:?}");
+    }
+
+    #[test]
+    fn a_partition_that_does_not_exist_is_refused_within_the_time_of_spread() {
+        let begun = Instant::now();
+        let unknown = KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownPartition);
+        let refused = patiently::<()>(SPREAD * 10, |_| Err(unknown.clone()));
+        assert_eq!(refused, Err(unknown));
+        assert!(begun.elapsed() < SPREAD * 2);
     }
 }
