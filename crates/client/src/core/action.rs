@@ -242,7 +242,8 @@ pub enum Reset {
 pub enum ConnectionState {
     Idle,
     Connecting,
-    /// Signed in and fetching missed messages. Sends go out already.
+    /// Signed in and fetching missed messages. Sends go out already. Lasts for two minutes if the
+    /// server lost messages that this device has.
     Syncing,
     /// Caught up, as far as the server knows.
     Ready,

@@ -161,8 +161,10 @@ impl Core {
     pub(super) fn changes_behind(&mut self, conversation: ConversationId) {
         let listed = self.list.rev(conversation);
         let track = self.track(conversation);
-        track.revs = ChangeCursors::new(listed);
-        track.kept.rev = listed;
+        // A row from before the server's loss may name changes that are still to come again.
+        let rev = listed.min(track.revs.shown);
+        track.revs = ChangeCursors::new(rev);
+        track.kept.rev = rev;
         let kept = track.kept;
         self.keep(conversation, kept);
     }

@@ -467,7 +467,11 @@ impl Core {
             if let Some(kept) = self.timeline.read_acked(receipt.conversation, receipt.seq) {
                 self.keep(receipt.conversation, kept);
             }
-            if self.note_read(receipt.conversation, receipt.seq) {
+            let is_open = self.note_read(receipt.conversation, receipt.seq);
+            // The server may have named the row without this read, lost with its power.
+            let is_recorded = !self.timeline.is_reading(receipt.conversation);
+            let was_unsure = is_recorded && self.unsure_unread.remove(&receipt.conversation);
+            if is_open || was_unsure {
                 self.questions.list_again();
             }
         }
@@ -494,7 +498,7 @@ impl Core {
                 self.newest_fetched(conversation, page);
             }
             (Query::End { conversation, ours }, SyncAnswer::History(page)) => {
-                self.end_found(conversation, ours, &page);
+                self.end_found(conversation, ours, &page, now);
             }
             (Query::Changes { conversation, .. }, SyncAnswer::Changes(page)) => {
                 self.changes_fetched(conversation, page, now);

@@ -11,7 +11,7 @@ use protocol::{Code, ConversationId, Placed, Refusal, Seq, Timestamp};
 use super::list::is_left;
 use super::queries::{ListPhase, Query};
 use super::snapshot::Cursor;
-use super::timeline::{ArrivalPath, ShownKind};
+use super::timeline::{ArrivalPath, EarlyEnd, ShownKind};
 use super::{Action, CatchUp, Change, Core, Event, Reset};
 
 impl Core {
@@ -108,7 +108,6 @@ impl Core {
             }
         };
         track.asked = true;
-        track.suspect = false;
         let query = SyncQuery::History {
             conversation,
             range,
@@ -259,11 +258,12 @@ impl Core {
         now: Timestamp,
     ) {
         if page.last_seq < after {
-            self.end_found(conversation, after, &page);
+            self.end_found(conversation, after, &page, now);
             return;
         }
         let track = self.track(conversation);
         track.asked = false;
+        track.trust();
         track.kept.known = track.kept.known.max(page.last_seq);
         if page.messages.is_empty() && !page.more && page.last_seq > after {
             self.nothing_before(conversation, page.last_seq);
@@ -283,6 +283,7 @@ impl Core {
     pub(super) fn newest_fetched(&mut self, conversation: ConversationId, page: HistoryPage) {
         let track = self.track(conversation);
         track.asked = false;
+        track.trust();
         track.failures = 0;
         track.newest_only = false;
         track.kept.known = track.kept.known.max(page.last_seq);
@@ -342,36 +343,61 @@ impl Core {
         }
     }
 
-    /// Takes the end of the conversation. If it lies before the last shown message, the server lost
-    /// messages.
+    /// Takes the end of the conversation. If it lies before the last shown message, the server is
+    /// asked again: after a loss of power it may still be placing what it had placed before. Once
+    /// that lasted for [`CATCH_UP_MAX`], the server lost messages.
     pub(super) fn end_found(
         &mut self,
         conversation: ConversationId,
         ours: Seq,
         page: &HistoryPage,
+        now: Timestamp,
     ) {
         let track = self.track(conversation);
         track.asked = false;
-        track.failures = 0;
         if page.last_seq < ours {
-            track.kept.known = page.last_seq;
-            let newest = page
-                .messages
-                .iter()
-                .find(|m| m.position.seq == page.last_seq);
-            let cursor = Cursor {
-                seq: page.last_seq,
-                id: newest.map(|newest| newest.message.id),
-                at: track.shown.at,
-            };
-            self.out.tell(Event::Reset(Reset::Behind {
-                conversation,
-                ours,
-                theirs: page.last_seq,
-            }));
-            self.hidden_behind(conversation, page.last_seq);
-            self.skip_to(conversation, cursor);
+            self.end_before_ours(conversation, ours, page, now);
+            return;
         }
+        track.failures = 0;
+        track.trust();
+        self.fetch_if_missing(conversation);
+    }
+
+    fn end_before_ours(
+        &mut self,
+        conversation: ConversationId,
+        ours: Seq,
+        page: &HistoryPage,
+        now: Timestamp,
+    ) {
+        let track = self.track(conversation);
+        let mut messages = page.messages.iter();
+        let newest = messages.find(|m| m.position.seq == page.last_seq);
+        let end = Cursor {
+            seq: page.last_seq,
+            id: newest.map(|newest| newest.message.id),
+            at: track.shown.at,
+        };
+        let early = track.early_end.get_or_insert(EarlyEnd::new(end));
+        early.answered(end, now);
+        let EarlyEnd { end, lasting, .. } = *early;
+        if lasting < CATCH_UP_MAX {
+            track.suspect = true;
+            self.look_again(conversation, now);
+            return;
+        }
+        track.failures = 0;
+        track.trust();
+        // New messages may have come in the place of those shown: the lowest end counts.
+        track.kept.known = page.last_seq;
+        self.out.tell(Event::Reset(Reset::Behind {
+            conversation,
+            ours,
+            theirs: end.seq,
+        }));
+        self.hidden_behind(conversation, end.seq);
+        self.skip_to(conversation, end);
         self.fetch_if_missing(conversation);
     }
 
@@ -483,6 +509,7 @@ impl Core {
     /// Reports messages the server refuses as a gap, and goes on with those it sent.
     fn cannot_fetch(&mut self, conversation: ConversationId) {
         let track = self.track(conversation);
+        track.trust();
         track.newest_only = false;
         let before_held = track.first_held().map(|seq| Seq(seq.0 - 1));
         let seq = before_held.unwrap_or(track.kept.known);
@@ -496,6 +523,9 @@ impl Core {
         }
     }
 }
+
+/// Time that a server may need to place again what it lost with its power.
+const CATCH_UP_MAX: Duration = Duration::from_secs(120);
 
 /// One second, doubled with each failure, up to `longest`.
 fn pause(failures: u32, longest: Duration) -> Duration {

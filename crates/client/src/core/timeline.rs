@@ -6,6 +6,7 @@
 //! it is filled.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use protocol::change::MessageMarks;
 use protocol::frame::{AckItem, PlacedEcho};
@@ -35,6 +36,37 @@ pub(super) struct Timeline {
     repeats: Repeats,
 }
 
+/// End of a server's conversation that lies before the last message shown here.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EarlyEnd {
+    /// Lowest end that the server named.
+    pub(super) end: Cursor,
+    /// Time that it has lasted: between answers on one connection, since a server that loses its
+    /// power also loses its connections.
+    pub(super) lasting: Duration,
+    /// Time of the last answer on this connection.
+    answered_at: Option<Timestamp>,
+}
+
+impl EarlyEnd {
+    pub(super) const fn new(end: Cursor) -> EarlyEnd {
+        EarlyEnd {
+            end,
+            lasting: Duration::ZERO,
+            answered_at: None,
+        }
+    }
+
+    /// Takes another answer that ends too early.
+    pub(super) fn answered(&mut self, end: Cursor, now: Timestamp) {
+        if end.seq < self.end.seq {
+            self.end = end;
+        }
+        let before = self.answered_at.replace(now);
+        self.lasting += now.since(before.unwrap_or(now));
+    }
+}
+
 /// One conversation.
 #[derive(Debug, Default)]
 pub(super) struct Track {
@@ -45,8 +77,10 @@ pub(super) struct Track {
     pub(super) undecided: bool,
     /// Only the newest messages are to be fetched.
     pub(super) newest_only: bool,
-    /// The server's end seems to lie before *shown*, so the core must ask.
+    /// The server's end seems to lie before *shown*, so the core must ask until it has an answer.
     pub(super) suspect: bool,
+    /// Set while all ends that the server names lie before *shown*.
+    pub(super) early_end: Option<EarlyEnd>,
     /// A query for its messages is under way.
     pub(super) asked: bool,
     /// Consecutive queries without an answer.
@@ -154,7 +188,7 @@ impl Timeline {
     pub(super) fn connected(&self, questions: &mut QueryQueue) {
         for (&conversation, track) in &self.tracks {
             let is_missing = track.is_missing_something() || track.revs.are_missing();
-            if is_missing || track.is_missing_hidden() {
+            if is_missing || track.suspect || track.is_missing_hidden() {
                 questions.look_at(conversation);
             }
         }
@@ -169,7 +203,9 @@ impl Timeline {
             track.pushed.clear();
             track.is_row_asked = false;
             track.waits = false;
-            track.suspect = false;
+            if let Some(early) = &mut track.early_end {
+                early.answered_at = None;
+            }
             track.failures = 0;
         }
     }
@@ -204,6 +240,13 @@ impl Timeline {
         let kept = &mut self.tracks.get_mut(&conversation)?.kept;
         kept.read_acked = kept.read_acked.max(seq);
         Some(*kept)
+    }
+
+    /// True while a read of this device waits for the server.
+    pub(super) fn is_reading(&self, conversation: ConversationId) -> bool {
+        let track = self.tracks.get(&conversation);
+        let kept = track.map(|track| track.kept);
+        kept.is_some_and(|kept| kept.read.is_some_and(|(seq, _)| seq > kept.read_acked))
     }
 
     /// Read position that the server confirmed and then lost.
@@ -287,6 +330,12 @@ impl Timeline {
 }
 
 impl Track {
+    /// Ends all doubt that the server has what is shown here.
+    pub(super) fn trust(&mut self) {
+        self.suspect = false;
+        self.early_end = None;
+    }
+
     pub(super) fn is_missing_something(&self) -> bool {
         !self.undecided
             && self.shown.seq < self.kept.known

@@ -40,19 +40,6 @@ impl Device {
         self.wait(0);
     }
 
-    /// As `wait`, with a server that answers.
-    fn live(&mut self, millis: u64) {
-        let mut left = millis;
-        while left > 0 {
-            let step = left.min(10_000);
-            self.wait(step);
-            let server_time = self.now;
-            let nonce = 0;
-            self.hear(ServerFrame::Pong { nonce, server_time });
-            left -= step;
-        }
-    }
-
     fn fetches(&self) -> usize {
         let fetches = self.told.iter();
         fetches
@@ -135,19 +122,19 @@ fn a_token_is_refreshed_before_it_ends() {
     // The session's number stands in for chance.
     device.sign_in_for(1, HOUR);
     let earliest = 2_592_000;
-    device.live(earliest);
+    device.wait_live(earliest);
     assert_eq!(device.fetches(), 0);
-    device.live(2);
+    device.wait_live(2);
     assert_eq!(device.fetches(), 1);
-    device.live(100_000);
+    device.wait_live(100_000);
     assert_eq!(device.fetches(), 1, "one at a time");
     device.fetched(Ok("second"));
     assert_eq!(device.refreshes(), ["second"]);
     let expires_at = device.now + SERVER_AHEAD + HOUR;
     device.hear(ServerFrame::Refreshed { expires_at });
-    device.live(earliest);
+    device.wait_live(earliest);
     assert_eq!(device.fetches(), 1);
-    device.live(2);
+    device.wait_live(2);
     assert_eq!(device.fetches(), 2);
     assert_eq!(device.connects, 1);
 }
@@ -156,20 +143,20 @@ fn a_token_is_refreshed_before_it_ends() {
 fn a_refresh_that_fails_is_tried_again_a_minute_later() {
     let mut device = Device::renewing("token");
     device.sign_in_for(1, HOUR);
-    device.live(3_600_000 * 9 / 10);
+    device.wait_live(3_600_000 * 9 / 10);
     assert_eq!(device.fetches(), 1);
     device.fetched(Err(Code::Unavailable));
-    device.live(59_999);
+    device.wait_live(59_999);
     assert_eq!(device.fetches(), 1);
-    device.live(1);
+    device.wait_live(1);
     assert_eq!(device.fetches(), 2);
     device.fetched(Ok("second"));
     let refusal = Refusal::new(Code::Unauthenticated, "no");
     let request = None;
     device.hear(ServerFrame::Error { request, refusal });
-    device.live(59_999);
+    device.wait_live(59_999);
     assert_eq!(device.fetches(), 2);
-    device.live(1);
+    device.wait_live(1);
     assert_eq!(device.fetches(), 3);
 }
 
@@ -203,7 +190,7 @@ fn the_first_token_may_be_fetched_too() {
 fn without_a_source_nothing_is_refreshed() {
     let mut device = Device::new();
     device.sign_in_for(1, HOUR);
-    device.live(3_500_000);
+    device.wait_live(3_500_000);
     assert_eq!(device.fetches(), 0);
     device.refused(Code::TokenExpired);
     assert!(matches!(device.core.state(), ConnectionState::Closed(_)));
@@ -226,7 +213,7 @@ fn a_token_that_is_refused_is_replaced_once() {
 
     let mut device = Device::renewing("token");
     device.sign_in_for(1, HOUR);
-    device.live(3_600_000 * 9 / 10);
+    device.wait_live(3_600_000 * 9 / 10);
     device.fetched(Ok("early"));
     let refusal = Refusal::new(Code::Unauthenticated, "its key is unknown yet");
     let request = None;
@@ -243,7 +230,7 @@ fn a_token_that_is_refused_is_replaced_once() {
 fn a_refresh_whose_answer_is_lost_waits_for_no_source() {
     let mut device = Device::renewing("token");
     device.sign_in_for(1, HOUR);
-    device.live(3_600_000 * 9 / 10);
+    device.wait_live(3_600_000 * 9 / 10);
     device.fetched(Ok("second"));
     device.lose(0);
     device.wait(0);
@@ -260,7 +247,7 @@ fn a_refresh_whose_answer_is_lost_waits_for_no_source() {
 fn a_boat_that_knows_of_no_refresh_gets_none() {
     let mut device = Device::renewing("token");
     device.sign_in_for(1, HOUR);
-    device.live(3_600_000 * 9 / 10);
+    device.wait_live(3_600_000 * 9 / 10);
     device.lose(0);
     device.wait(0);
     device.core.handle_connected(device.now);

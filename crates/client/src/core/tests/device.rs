@@ -256,6 +256,41 @@ impl Device {
         self.now = until;
     }
 
+    /// As `wait`, with a server that answers.
+    pub(super) fn wait_live(&mut self, millis: u64) {
+        let mut left = millis;
+        while left > 0 {
+            let step = left.min(10_000);
+            self.wait(step);
+            let server_time = self.now;
+            let nonce = 0;
+            self.hear(ServerFrame::Pong { nonce, server_time });
+            left -= step;
+        }
+    }
+
+    /// Answers for `seconds` that the conversation ends at `last`, before the device's own end.
+    pub(super) fn stay_behind(&mut self, last: u64, seconds: u64) {
+        let is_history = |query: &SyncQuery| matches!(query, SyncQuery::History { .. });
+        let is_asked = |device: &Device| {
+            let mut sent = device.sent.iter();
+            sent.any(|frame| matches!(frame, ClientFrame::Sync(asked) if is_history(&asked.query)))
+        };
+        for second in 0..=seconds {
+            if is_asked(self) {
+                let refusal = Refusal::new(Code::Reset, "you are ahead");
+                let request = Some(self.question(is_history));
+                self.hear(ServerFrame::Error { request, refusal });
+                let request = self.question(is_history);
+                self.take_sent();
+                self.history(request, vec![message(last)], last);
+            }
+            if second < seconds {
+                self.wait_live(1_000);
+            }
+        }
+    }
+
     pub(super) fn hear(&mut self, frame: ServerFrame) {
         self.core.handle_frame(frame, self.now);
         self.drain();

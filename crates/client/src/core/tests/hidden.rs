@@ -209,12 +209,7 @@ fn what_was_hidden_behind_the_end_is_forgotten() {
     device.hear(hides(3));
     device.list(vec![row(2, 4)]);
     tell(&mut device, &[2], 4, false);
-    let is_history = |query: &SyncQuery| matches!(query, SyncQuery::History { .. });
-    let request = Some(device.question(is_history));
-    let refusal = Refusal::new(Code::Reset, "behind");
-    device.hear(ServerFrame::Error { request, refusal });
-    let request = device.question(is_history);
-    device.history(request, vec![message(2)], 2);
+    device.stay_behind(2, 140);
     device.push(message(3));
     assert_eq!(shown(&device), [(3, false)]);
     assert_eq!(device.saved.hidden[&with(2)].len(), 1);

@@ -497,32 +497,44 @@ fn the_list_is_read_page_by_page_and_its_version_kept_at_the_end() {
     assert!(device.is_ready());
 }
 
+/// Read of another device of the user, in the conversation with user 2.
+fn read_elsewhere(seq: u64) -> ServerFrame {
+    ServerFrame::Receipts(vec![Receipt {
+        kind: ReceiptKind::Read,
+        conversation: with(2),
+        id: id(seq),
+        seq: Seq(seq),
+        by: user(1),
+        at: START,
+    }])
+}
+
+/// Row of three messages of user 2.
+fn row_of_three(read_seq: u64, unread: u64) -> Summary {
+    Summary {
+        read_seq: Seq(read_seq),
+        unread,
+        ..summary(2, 3)
+    }
+}
+
+/// Read position and unread count of the conversation with user 2.
+fn read_and_unread(device: &Device) -> (u64, u64) {
+    let row = device.core.list().find(|row| row.conversation == with(2));
+    let row = row.expect("a row");
+    (row.read_seq.0, row.unread)
+}
+
 // Seed 922 of the simulation of whole systems: the server read the list, another device read the
 // conversation, and the receipt overtook the list.
 #[test]
 fn a_read_from_before_the_list_is_in_it() {
     let mut device = Device::new();
     device.sign_in();
-    let read = |seq| {
-        ServerFrame::Receipts(vec![Receipt {
-            kind: ReceiptKind::Read,
-            conversation: with(2),
-            id: id(seq),
-            seq: Seq(seq),
-            by: user(1),
-            at: START,
-        }])
-    };
-    device.hear(read(3));
-    device.hear(read(2));
-    let unread = Summary {
-        unread: 3,
-        ..summary(2, 3)
-    };
-    device.list(vec![unread]);
-    let row = device.core.list().find(|row| row.conversation == with(2));
-    let row = row.expect("a row");
-    assert_eq!((row.read_seq, row.unread), (Seq(3), 0));
+    device.hear(read_elsewhere(3));
+    device.hear(read_elsewhere(2));
+    device.list(vec![row_of_three(0, 3)]);
+    assert_eq!(read_and_unread(&device), (3, 0));
 }
 
 // A part that was read before leaves a count that only the server knows.
@@ -530,24 +542,29 @@ fn a_read_from_before_the_list_is_in_it() {
 fn a_read_of_a_part_from_before_the_list_asks_for_the_row_again() {
     let mut device = Device::new();
     device.sign_in();
-    device.hear(ServerFrame::Receipts(vec![Receipt {
-        kind: ReceiptKind::Read,
-        conversation: with(2),
-        id: id(2),
-        seq: Seq(2),
-        by: user(1),
-        at: START,
-    }]));
-    let row = |read_seq, unread| Summary {
-        read_seq: Seq(read_seq),
-        unread,
-        ..summary(2, 3)
-    };
-    device.list(vec![row(0, 3)]);
-    device.list(vec![row(2, 1)]);
-    let row = device.core.list().find(|row| row.conversation == with(2));
-    let row = row.expect("a row");
-    assert_eq!((row.read_seq, row.unread), (Seq(2), 1));
+    device.hear(read_elsewhere(2));
+    device.list(vec![row_of_three(0, 3)]);
+    device.list(vec![row_of_three(2, 1)]);
+    assert_eq!(read_and_unread(&device), (2, 1));
+}
+
+// Seed 413 of the worlds with power cuts: the server lost the read of another device, and named the
+// row without it; the other device repeated its read.
+#[test]
+fn a_read_of_another_device_that_the_server_lost_is_counted_once_it_has_it_again() {
+    let mut device = Device::new();
+    device.sign_in();
+    device.list(vec![row_of_three(0, 3)]);
+    device.hear(read_elsewhere(2));
+    device.list(vec![row_of_three(2, 1)]);
+    device.lose(0);
+    device.wait(0);
+    device.sign_in();
+    device.list(vec![row_of_three(0, 3)]);
+    assert_eq!(read_and_unread(&device), (2, 3));
+    device.hear(read_elsewhere(2));
+    device.list(vec![row_of_three(2, 1)]);
+    assert_eq!(read_and_unread(&device), (2, 1));
 }
 
 #[test]
@@ -613,27 +630,87 @@ fn what_can_never_be_fetched_is_told_as_a_gap() {
     ));
 }
 
-// A server that was rolled back is reported, and its new messages are shown.
-#[test]
-fn a_server_behind_the_client_is_told_and_followed() {
-    let mut device = Device::with(CatchUp::Everything, Limits::default(), seen(8));
+fn device_ahead() -> Device {
+    let limits = Limits {
+        ask_again_max: Duration::from_secs(1),
+        ..Limits::default()
+    };
+    let mut device = Device::with(CatchUp::Everything, limits, seen(8));
     device.sign_in();
     device.list(vec![summary(2, 5)]);
-    let request = device.question(is_history);
-    device.hear(ServerFrame::Error {
-        request: Some(request),
-        refusal: Refusal::new(Code::Reset, "you are ahead"),
-    });
-    let request = device.question(|query| matches!(query, SyncQuery::History { limit: 1, .. }));
-    device.history(request, vec![message(5)], 5);
-    let reset = Reset::Behind {
-        conversation: with(2),
-        ours: Seq(8),
-        theirs: Seq(5),
-    };
-    assert_eq!(device.told, [Action::Event(Event::Reset(reset))]);
+    device
+}
+
+// A server that was rolled back is reported, and its new messages are shown.
+#[test]
+fn a_server_that_stays_behind_the_client_is_told_and_followed() {
+    let mut device = device_ahead();
+    device.stay_behind(5, 119);
+    assert!(device.told.is_empty(), "{:?}", device.told);
+    device.stay_behind(5, 1);
+    assert_eq!(device.told, [behind(5)]);
     device.push(message(6));
     assert_eq!(device.take_shown(), [6]);
+}
+
+// What such a server places meanwhile is shown, too, though its seq was shown before.
+#[test]
+fn new_messages_of_a_server_behind_the_client_are_shown_in_the_end() {
+    let mut device = device_ahead();
+    device.stay_behind(5, 60);
+    device.push(message(6));
+    assert!(device.take_shown().is_empty());
+    device.stay_behind(6, 60);
+    assert_eq!(device.told, [behind(5)]);
+    let request = device.question(is_history);
+    device.history(request, vec![message(6)], 6);
+    assert_eq!(device.take_shown(), [6]);
+}
+
+// A doubt outlives a connection, and only time on connections counts.
+#[test]
+fn a_doubt_goes_on_with_the_next_connection() {
+    let mut device = device_ahead();
+    device.stay_behind(5, 100);
+    device.lose(0);
+    device.wait(600_000);
+    device.sign_in();
+    device.list(vec![]);
+    device.told.clear();
+    device.stay_behind(5, 19);
+    assert!(device.told.is_empty(), "{:?}", device.told);
+    device.stay_behind(5, 1);
+    assert_eq!(device.told, [behind(5)]);
+}
+
+// A question in doubt that nobody answers is asked again.
+#[test]
+fn a_doubt_lasts_until_it_is_answered() {
+    let mut device = device_ahead();
+    device.take_sent();
+    device.wait_live(30_000);
+    device.stay_behind(5, 120);
+    assert_eq!(device.told, [behind(5)]);
+}
+
+fn behind(theirs: u64) -> Action {
+    Action::Event(Event::Reset(Reset::Behind {
+        conversation: with(2),
+        ours: Seq(8),
+        theirs: Seq(theirs),
+    }))
+}
+
+// After a loss of power, a carrier places again what devices had before.
+#[test]
+fn a_server_that_catches_up_with_the_client_loses_nothing() {
+    let mut device = device_ahead();
+    device.stay_behind(5, 60);
+    device.wait_live(1_000);
+    let request = device.question(is_history);
+    device.history(request, vec![message(9)], 9);
+    assert_eq!(device.take_shown(), [9]);
+    assert!(device.told.is_empty(), "{:?}", device.told);
 }
 
 #[test]
