@@ -29,7 +29,7 @@ lint: ## warnings are errors, in the slim program, too
 docs: ## the documentation builds without a warning
 	@scripts/need cargo cc openssl-dev protoc && RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
-sim: ## ten times and fifty times the seeds of both simulations
+sim: ## ten times the seeds of the simulation of rules, fifty and more of that of whole systems
 	@PACKETBOAT_SIM_SEEDS=100000 cargo test --profile worlds --workspace --test sim --locked -- --nocapture
 	@PACKETBOAT_SIM_SEEDS=10000 cargo test --profile worlds --workspace --test system --locked -- --nocapture
 

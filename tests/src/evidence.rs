@@ -180,7 +180,7 @@ impl Evidence<'_> {
     pub fn judge_lists(
         &self,
         model: &Model,
-        read: impl Fn(UserId, ConversationId) -> Seq,
+        read: impl Fn(&CoreDevice, ConversationId) -> Seq,
     ) -> Result<(), String> {
         for device in &self.standing {
             for (conversation, talk) in &model.talks {
@@ -188,7 +188,7 @@ impl Evidence<'_> {
                 let is_in = crowd.is_some_and(|crowd| crowd.is_in(device.user));
                 if is_in || conversation.peer_of(device.user).is_some() {
                     let row = device.saved.list.get(conversation);
-                    let read = read(device.user, *conversation);
+                    let read = read(device, *conversation);
                     device.screen().check_row(*conversation, talk, row, read)?;
                 }
             }

@@ -17,6 +17,7 @@ use tokio::runtime::Handle;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use crate::machine::Machine;
 use crate::plan::Service;
 use crate::world::World;
 
@@ -88,6 +89,7 @@ impl Host {
         let seed = self.world.plan.seed;
         for start in 0_u64.. {
             let seed = seed ^ ((self.number as u64 + 1) << 32) ^ (start << 48);
+            let machine = self.world.machine();
             let chance = Chance::new(&self.world.plan.risks(), seed, &self.world.healed);
             let life = Arc::new(Life::new(
                 format!("{}/{start}", self.name),
@@ -99,18 +101,18 @@ impl Host {
                 .lives
                 .lock()
                 .insert(self.number, Arc::clone(&life));
-            self.live(&life).await;
-            self.bury(&life);
+            self.live(&life, &machine).await;
+            self.bury(&life, machine);
             sleep(life.chance.up_to(PAUSE)).await;
         }
     }
 
     /// Runs one life, which may end in any way.
-    async fn live(&self, life: &Arc<Life>) {
+    async fn live(&self, life: &Arc<Life>, machine: &Machine) {
         let restart = &self.world.restarts[self.number];
         let stop = CancellationToken::new();
         let begun = async {
-            match self.start(life, stop.clone()).await {
+            match self.start(life, machine, stop.clone()).await {
                 Ok(running) => Some(running),
                 Err(error) => {
                     life.note(format_args!("does not start: {error}"));
@@ -157,23 +159,23 @@ impl Host {
     }
 
     /// Lets brokers and discovery notice that the host is gone.
-    fn bury(&self, life: &Arc<Life>) {
+    fn bury(&self, life: &Arc<Life>, machine: Arc<Machine>) {
         life.note(format_args!("is dead"));
         life.dead().cancel();
-        let (world, life) = (Arc::clone(&self.world), Arc::clone(life));
+        let life = Arc::clone(life);
         let (name, service) = (self.name.clone(), self.service);
-        let incarnations = world.incarnation(service, &name);
+        let incarnation = machine.incarnation(service, &name);
         tokio::spawn(async move {
             sleep(life.chance.up_to(SESSION)).await;
             life.expire();
             // A host restarted under this name has a later incarnation.
-            if world.incarnation(service, &name) == incarnations
+            if machine.incarnation(service, &name) == incarnation
                 && let Some(role) = role(service)
             {
-                world.registry.revoke(role, &name);
+                machine.registry.revoke(role, &name);
             }
             if let Some(node) = life.node() {
-                world.registry.revoke_node(node);
+                machine.registry.revoke_node(node);
             }
         });
     }
@@ -181,11 +183,12 @@ impl Host {
     async fn start(
         &self,
         life: &Arc<Life>,
+        machine: &Machine,
         stop: CancellationToken,
     ) -> Result<ServiceHandle, Box<dyn std::error::Error>> {
         let (world, settings) = (&self.world, &self.settings);
         let hook: Arc<dyn Hook> = life.clone();
-        let mut backends: Backends = world.backends.clone().hooked(&hook);
+        let mut backends: Backends = machine.backends.clone().hooked(&hook);
         backends.clock = self.clock.clone();
         backends.entropy = Arc::new(backend::clock::SeededEntropy::new(life.chance.number()));
         let gate = HostGate {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tests::actions::{UserActions, moment};
+use tests::actions::{TROUBLE, UserActions, moment};
 use tests::world::{Risks, Server};
 
 /// Services of a world, in the order in which they start.
@@ -37,6 +37,15 @@ pub(crate) enum Fault {
     Mute(usize, Duration),
 }
 
+/// Loss of all memory, of all hosts and of the newest writes to the disk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PowerCut {
+    /// Time before it in which the disk answers no fsync.
+    pub(crate) stall: Duration,
+    /// Share of the writes without an fsync that are on the disk: the first ones.
+    pub(crate) written_share: f64,
+}
+
 /// User and platform of a device, by number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DevicePlan {
@@ -54,6 +63,8 @@ pub(crate) struct Plan {
     pub(crate) sends: Vec<(Duration, usize, usize)>,
     pub(crate) actions: UserActions,
     pub(crate) faults: Vec<(Duration, Fault)>,
+    /// Cuts in the order of their times; each comes after the stall of the one before.
+    pub(crate) power_cuts: Vec<(Duration, PowerCut)>,
     /// Share of hosts' lives that end at a call with an effect.
     pub(crate) deaths: f64,
     /// Share of calls that fail without an effect.
@@ -69,6 +80,8 @@ pub(crate) struct Plan {
 }
 
 const PLATFORMS: usize = 3;
+/// Latest power cut: three stalls in a row end before the trouble does.
+const LAST_CUT: Duration = TROUBLE.saturating_sub(Duration::from_secs(6));
 
 impl Plan {
     pub(crate) fn of(seed: u64) -> Plan {
@@ -116,6 +129,7 @@ impl Plan {
         Plan {
             seed,
             faults: faults.collect(),
+            power_cuts: Vec::new(),
             actions: UserActions::of(seed, devices.len(), users),
             hosts,
             devices,
@@ -133,9 +147,40 @@ impl Plan {
         }
     }
 
+    /// The same world, on a machine that loses its power once or more. Dice of its own, so that
+    /// worlds without power cuts stay as they are.
+    pub(crate) fn with_power_cuts(seed: u64) -> Plan {
+        let mut rng = StdRng::seed_from_u64(seed ^ 0x90_E6);
+        let cuts = (0..rng.random_range(1..=3)).map(|_| {
+            let stall = Duration::from_millis(rng.random_range(0..2_000));
+            let written_share = match rng.random_range(0..4) {
+                0 => 0.0,
+                1 => 1.0,
+                _ => rng.random_range(0.0..1.0),
+            };
+            let at = moment(&mut rng).min(LAST_CUT);
+            (
+                at,
+                PowerCut {
+                    stall,
+                    written_share,
+                },
+            )
+        });
+        let mut power_cuts: Vec<_> = cuts.collect();
+        power_cuts.sort_by_key(|(at, _)| *at);
+        Plan {
+            power_cuts,
+            ..Plan::of(seed)
+        }
+    }
+
     /// True if nothing fails and nothing ends.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.faults.is_empty() && self.deaths == 0.0 && self.failed == 0.0
+        self.faults.is_empty()
+            && self.power_cuts.is_empty()
+            && self.deaths == 0.0
+            && self.failed == 0.0
     }
 
     /// Risks of each life of a host.

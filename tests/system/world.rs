@@ -1,4 +1,4 @@
-//! World: its stores, hosts, devices and time.
+//! World: its machine, hosts, devices and time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,34 +7,26 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use api::transport::Connector;
-use backend::Backends;
-use backend::clock::{SeededEntropy, TimerClock};
-use backend::discovery::{Directory, EmbeddedRegistry, Registry, Role};
-use backend::embedded::Engine;
-use operator::Access;
-use operator::admin::doctor::{self, Stores};
-use operator::admin::{Doctor, Operators};
-use operator::lifecycle::Phases;
+use backend::clock::Clock;
 use parking_lot::Mutex;
 use protocol::frame::ServerFrame;
 use protocol::ticket::KeyFile;
-use protocol::{DeviceId, Incarnation, Platform, Timestamp, UserId};
+use protocol::{DeviceId, Platform, Timestamp, UserId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use server::compose::Environment;
 use server::settings::Settings;
 use tempfile::TempDir;
-use tests::actions::{START, TROUBLE, user};
+use tests::actions::{TROUBLE, user};
 use tests::core_device::CoreDevice;
 use tests::world::{Life, Names, Outages, Panics, Trace};
 use tokio::runtime::Builder;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, sleep_until};
-use tokio_util::sync::CancellationToken;
 
 use crate::device::{LivingDevice, Order};
 use crate::host::{self, Harbour, Host, role};
-use crate::plan::{Fault, Plan, Service};
+use crate::machine::Machine;
+use crate::plan::{Fault, Plan};
 
 /// Time without trouble within which a world must come to rest.
 const REST: Duration = Duration::from_secs(1200);
@@ -50,10 +42,8 @@ const PLATFORMS: [Platform; 3] = [Platform::Ios, Platform::Web, Platform::Deskto
 pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) settings: Settings,
-    /// Parts as they are, without a hook.
-    pub(crate) backends: Backends,
-    pub(crate) registry: EmbeddedRegistry,
-    rosters: BTreeMap<Service, watch::Receiver<Directory>>,
+    clock: Arc<dyn Clock>,
+    machine: Mutex<Arc<Machine>>,
     pub(crate) connector: Connector,
     pub(crate) names: Arc<Names>,
     pub(crate) trace: Arc<Trace>,
@@ -67,7 +57,6 @@ pub(crate) struct World {
     /// Devices of the plan, and one more of each user, which comes at the end and knows nothing.
     pub(crate) devices: Vec<Arc<Mutex<CoreDevice>>>,
     device_orders: Vec<mpsc::UnboundedSender<Order>>,
-    pub(crate) doctor: Doctor,
     findings: Mutex<Vec<String>>,
 }
 
@@ -128,22 +117,7 @@ type OrdersOfDevices = Vec<mpsc::UnboundedReceiver<Order>>;
 impl World {
     async fn new(plan: Plan) -> (Arc<World>, OrdersOfDevices) {
         let settings = settings(&plan);
-        let engine = Engine::memory();
-        let registry = EmbeddedRegistry::new(engine.clone());
-        let clock = Arc::new(TimerClock::starting_at(START));
-        let entropy = Arc::new(SeededEntropy::new(plan.seed));
-        let sessions = settings.station.sessions.capacity();
-        let environment = Environment::over(engine, &settings.embedded, sessions, clock, entropy);
-        let environment = environment.expect("stores in memory");
-        environment.clean(CancellationToken::new());
-        let mut backends = environment.backends;
-        backends.registry = Arc::new(registry.clone());
-        let mut rosters = BTreeMap::new();
-        for service in [Service::Boat, Service::Station] {
-            let role: Role = role(service).expect("listed");
-            let roster = registry.watch(role).await.expect("a roster");
-            rosters.insert(service, roster);
-        }
+        let machine = Machine::new(&settings, plan.seed).await;
         let users: BTreeSet<usize> = plan.devices.iter().map(|device| device.user).collect();
         let planned = plan.devices.iter().enumerate().map(|(number, device)| {
             let name = format!("device-{number}");
@@ -160,22 +134,10 @@ impl World {
             })
             .collect();
         let (device_orders, orders) = devices.iter().map(|_| mpsc::unbounded_channel()).unzip();
-        let doctor = Doctor::new(doctor::Parts {
-            settings: settings.for_doctor(),
-            role: None,
-            stores: Stores::Memory,
-            access: Access::from(&backends),
-            phases: Phases::default(),
-            operators: Operators::default(),
-            desk: None,
-            certificates: None,
-        });
         let world = World {
-            doctor,
             settings,
-            backends,
-            registry,
-            rosters,
+            clock: Arc::clone(&machine.backends.clock),
+            machine: Mutex::new(Arc::new(machine)),
             connector: Connector::default(),
             names: Arc::default(),
             trace: Arc::new(Trace::begin()),
@@ -193,7 +155,12 @@ impl World {
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        self.backends.clock.now()
+        self.clock.now()
+    }
+
+    /// Machine as it runs now.
+    pub(crate) fn machine(&self) -> Arc<Machine> {
+        Arc::clone(&self.machine.lock())
     }
 
     pub(crate) fn find(&self, what: String) {
@@ -205,12 +172,6 @@ impl World {
             Some(finding) => Err(finding.clone()),
             None => Ok(()),
         }
-    }
-
-    pub(crate) fn incarnation(&self, service: Service, name: &str) -> Option<Incarnation> {
-        let roster = self.rosters.get(&service)?.borrow().clone();
-        let instance = roster.iter().find(|it| it.life.boat.as_str() == name)?;
-        Some(instance.life.incarnation)
     }
 
     /// Repeats an order later to a device that does not run.
@@ -264,6 +225,7 @@ impl World {
             tokio::spawn(living((number, device)).run(late));
         }
         tokio::spawn(Arc::clone(&world).happen(zero));
+        tokio::spawn(Arc::clone(&world).lose_power(zero));
         sleep_until(zero + TROUBLE).await;
         world.healed.store(true, Ordering::Relaxed);
         world.trace.add("world", format_args!("is healed"));
@@ -323,13 +285,34 @@ impl World {
                 Some(Fault::Revoke(host)) => {
                     let service = plan.hosts[host];
                     let name = host::name(service, host);
-                    role(service).map(|role| self.registry.revoke(role, &name));
+                    role(service).map(|role| self.machine().registry.revoke(role, &name));
                 }
                 Some(Fault::CrashDevice(device)) => self.order(device, Order::Crash),
                 Some(Fault::Cut(device)) => self.order(device, Order::Cut),
                 Some(Fault::Away(device, lasting)) => self.order(device, Order::Away(lasting)),
                 Some(Fault::Mute(device, lasting)) => self.order(device, Order::Mute(lasting)),
             }
+        }
+    }
+
+    /// Cuts the power whenever the plan says so.
+    async fn lose_power(self: Arc<Self>, zero: Instant) {
+        for (number, (at, cut)) in self.plan.power_cuts.iter().enumerate() {
+            sleep_until(zero + *at).await;
+            let machine = self.machine();
+            machine.stall_disk(cut.stall).await;
+            let seed = self.plan.seed ^ ((number as u64 + 1) << 56);
+            let (machine, undurable, written) = machine.restart(*cut, &self.settings, seed).await;
+            // No await from here on: no host may start on the machine that is gone.
+            *self.machine.lock() = Arc::new(machine);
+            for life in self.lives.lock().values() {
+                life.die(format_args!("dies of a power cut"));
+            }
+            self.harbours.lock().clear();
+            self.trace.add(
+                "world",
+                format_args!("has {written} of the newest {undurable} writes after a power cut"),
+            );
         }
     }
 

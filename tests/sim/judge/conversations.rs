@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use protocol::{ConversationId, UserId};
 use tests::conversations::{StoredConversations, StoredRegisters};
+use tests::core_device::CoreDevice;
 use tests::model::Model;
 
 use crate::world::World;
@@ -63,7 +64,9 @@ impl World {
         if self.reads_lost {
             return Ok(());
         }
-        let read = |user, conversation| self.disk.registers_of(user, conversation).read;
+        let read = |device: &CoreDevice, conversation| {
+            self.disk.registers_of(device.user, conversation).read
+        };
         self.evidence().judge_lists(model, read)
     }
 }

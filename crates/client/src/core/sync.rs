@@ -379,7 +379,7 @@ impl Core {
             id: newest.map(|newest| newest.message.id),
             at: track.shown.at,
         };
-        let early = track.early_end.get_or_insert(EarlyEnd::new(end));
+        let early = track.early_end.get_or_insert_with(|| EarlyEnd::new(end));
         early.answered(end, now);
         let EarlyEnd { end, lasting, .. } = *early;
         if lasting < CATCH_UP_MAX {
