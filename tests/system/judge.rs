@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::ledger::trace::MessageLife;
 use protocol::record::Work;
-use protocol::{ConversationId, UserId};
+use protocol::{ConversationId, Seq, UserId};
 use tests::conversations::{StoredConversation, StoredConversations};
 use tests::core_device::CoreDevice;
 use tests::evidence::Evidence;
@@ -106,17 +106,15 @@ impl World {
         }
         // Only devices that synced when all was quiet have a current list.
         if count == self.devices.len() {
-            let read = |device: &CoreDevice, of| {
-                let registers = stored.get(&of)?.registers.get(&device.user)?;
-                Some(registers.read)
-            };
-            // The device's own word counts for a position that a power cut took back.
-            let own = |device: &CoreDevice, of| match self.plan.power_cuts.is_empty() {
-                true => None,
-                false => Some(device.saved.list.get(&of)?.read_seq),
-            };
             evidence.judge_lists(&model, |device, of| {
-                read(device, of).max(own(device, of)).unwrap_or_default()
+                let registers = stored
+                    .get(&of)
+                    .and_then(|it| it.registers.get(&device.user));
+                let read = registers.map_or(Seq::ZERO, |registers| registers.read);
+                let own = device.saved.list.get(&of);
+                let own = own.map_or(Seq::ZERO, |row| row.read_seq);
+                // The next row brings the count of a position that a power cut took back.
+                (self.plan.power_cuts.is_empty() || own <= read).then_some(read)
             })?;
         }
         Ok((accepted.len() + asked.len()) as u64)

@@ -65,7 +65,7 @@ impl World {
             return Ok(());
         }
         let read = |device: &CoreDevice, conversation| {
-            self.disk.registers_of(device.user, conversation).read
+            Some(self.disk.registers_of(device.user, conversation).read)
         };
         self.evidence().judge_lists(model, read)
     }
