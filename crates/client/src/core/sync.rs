@@ -355,23 +355,12 @@ impl Core {
     ) {
         let track = self.track(conversation);
         track.asked = false;
-        if page.last_seq < ours {
-            self.end_before_ours(conversation, ours, page, now);
+        if page.last_seq >= ours {
+            track.failures = 0;
+            track.trust();
+            self.fetch_if_missing(conversation);
             return;
         }
-        track.failures = 0;
-        track.trust();
-        self.fetch_if_missing(conversation);
-    }
-
-    fn end_before_ours(
-        &mut self,
-        conversation: ConversationId,
-        ours: Seq,
-        page: &HistoryPage,
-        now: Timestamp,
-    ) {
-        let track = self.track(conversation);
         let mut messages = page.messages.iter();
         let newest = messages.find(|m| m.position.seq == page.last_seq);
         let end = Cursor {

@@ -653,7 +653,7 @@ fn a_server_that_stays_behind_the_client_is_told_and_followed() {
     assert_eq!(device.take_shown(), [6]);
 }
 
-// What such a server places meanwhile is shown, too, though its seq was shown before.
+// Messages that such a server places meanwhile are shown, too, though their seq was shown before.
 #[test]
 fn new_messages_of_a_server_behind_the_client_are_shown_in_the_end() {
     let mut device = device_ahead();
