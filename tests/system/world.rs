@@ -7,7 +7,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use api::transport::Connector;
-use backend::clock::Clock;
 use parking_lot::Mutex;
 use protocol::frame::ServerFrame;
 use protocol::ticket::KeyFile;
@@ -42,7 +41,6 @@ const PLATFORMS: [Platform; 3] = [Platform::Ios, Platform::Web, Platform::Deskto
 pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) settings: Settings,
-    clock: Arc<dyn Clock>,
     machine: Mutex<Arc<Machine>>,
     pub(crate) connector: Connector,
     pub(crate) names: Arc<Names>,
@@ -136,7 +134,6 @@ impl World {
         let (device_orders, orders) = devices.iter().map(|_| mpsc::unbounded_channel()).unzip();
         let world = World {
             settings,
-            clock: Arc::clone(&machine.backends.clock),
             machine: Mutex::new(Arc::new(machine)),
             connector: Connector::default(),
             names: Arc::default(),
@@ -155,7 +152,7 @@ impl World {
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        self.clock.now()
+        self.machine().backends.clock.now()
     }
 
     /// Machine as it runs now.

@@ -25,9 +25,7 @@ impl Acks {
     pub(super) fn new(conversations: &BTreeMap<ConversationId, ConversationProgress>) -> Acks {
         let mut acks = Acks::default();
         for (&conversation, kept) in conversations {
-            if let Some((seq, id)) = kept.read
-                && seq > kept.read_acked
-            {
+            if let Some((seq, id)) = kept.unconfirmed_read() {
                 acks.read(conversation, seq, id);
             }
         }

@@ -99,7 +99,7 @@ impl Core {
         );
         let acks = Acks::new(&saved.conversations);
         let unsure_unread = (saved.conversations.iter())
-            .filter(|(_, kept)| kept.read.is_some_and(|(seq, _)| seq > kept.read_acked))
+            .filter(|(_, kept)| kept.unconfirmed_read().is_some())
             .map(|(conversation, _)| *conversation)
             .collect();
         let list = ConversationListState::new(saved.list);

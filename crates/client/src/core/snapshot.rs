@@ -62,6 +62,13 @@ pub struct ConversationProgress {
     pub hidden_known: u64,
 }
 
+impl ConversationProgress {
+    /// Read position that the server has not confirmed.
+    pub(super) fn unconfirmed_read(&self) -> Option<(Seq, MessageId)> {
+        self.read.filter(|(seq, _)| *seq > self.read_acked)
+    }
+}
+
 /// Position in a conversation up to which nothing is missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {

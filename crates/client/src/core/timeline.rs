@@ -245,8 +245,7 @@ impl Timeline {
     /// True while a read of this device waits for the server.
     pub(super) fn is_reading(&self, conversation: ConversationId) -> bool {
         let track = self.tracks.get(&conversation);
-        let kept = track.map(|track| track.kept);
-        kept.is_some_and(|kept| kept.read.is_some_and(|(seq, _)| seq > kept.read_acked))
+        track.is_some_and(|track| track.kept.unconfirmed_read().is_some())
     }
 
     /// Read position that the server confirmed and then lost.
