@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use scylla::client::execution_profile::{ExecutionProfile, ExecutionProfileHandle};
 use scylla::client::session::Session;
@@ -30,8 +31,10 @@ use crate::credentials::Credentials;
 use crate::{Error, Result};
 
 /// Connection to ScyllaDB or Cassandra, with all tables that this program needs. Clones share it.
+///
+/// A trait object for the reason that [`Engine`](crate::embedded::Engine) gives.
 #[derive(Clone)]
-pub struct Cql(Arc<Inner>);
+pub struct Cql(Arc<dyn AsRef<Inner> + Send + Sync>);
 
 struct Inner {
     session: Session,
@@ -45,14 +48,24 @@ struct Inner {
 
 impl fmt::Debug for Cql {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keyspace = &self.0.config.keyspace;
+        let keyspace = &self.inner().config.keyspace;
         f.debug_struct("Cql")
             .field("keyspace", keyspace)
             .finish_non_exhaustive()
     }
 }
 
+impl AsRef<Inner> for Inner {
+    fn as_ref(&self) -> &Inner {
+        self
+    }
+}
+
 impl Cql {
+    fn inner(&self) -> &Inner {
+        (*self.0).as_ref()
+    }
+
     /// Connects and checks that the tables exist. `Unavailable` if no node answers in time,
     /// `Conflict` if the settings cannot work or tables are missing: the error names the remedy.
     pub async fn connect(config: &ScyllaConfig) -> Result<Cql> {
@@ -106,7 +119,7 @@ impl Cql {
     }
 
     pub(crate) fn config(&self) -> &ScyllaConfig {
-        &self.0.config
+        &self.inner().config
     }
 
     /// Returns the connection for one seam.
@@ -131,9 +144,9 @@ impl SeamCql {
     pub(crate) async fn write(
         &self,
         statement: &Statement,
-        values: impl SerializeRow,
+        values: impl SerializeRow + Send,
     ) -> Result<()> {
-        let inner = &*self.cql.0;
+        let inner = self.cql.inner();
         let write = async {
             let statement = statement
                 .prepared(self.seam, &inner.session, &inner.writes)
@@ -145,11 +158,11 @@ impl SeamCql {
     }
 
     /// Writes columns of one partition, all of them or none.
-    pub(crate) async fn write_together<V: SerializeRow>(
+    pub(crate) async fn write_together<V: SerializeRow + Send + Sync>(
         &self,
         writes: Vec<(&Statement, V)>,
     ) -> Result<()> {
-        let inner = &*self.cql.0;
+        let inner = self.cql.inner();
         let write = async {
             let mut batch = Batch::new(BatchType::Unlogged);
             batch.set_is_idempotent(true);
@@ -173,9 +186,9 @@ impl SeamCql {
     pub(crate) async fn write_if(
         &self,
         statement: &Statement,
-        values: impl SerializeRow,
+        values: impl SerializeRow + Send,
     ) -> Result<bool> {
-        let inner = &*self.cql.0;
+        let inner = self.cql.inner();
         let write = async {
             let statement = statement
                 .prepared(self.seam, &inner.session, &inner.writes)
@@ -197,12 +210,12 @@ impl SeamCql {
     pub(crate) async fn rows_after_conditions<R>(
         &self,
         statement: &Statement,
-        values: impl SerializeRow,
+        values: impl SerializeRow + Send,
     ) -> Result<Vec<R>>
     where
-        R: for<'frame, 'metadata> DeserializeRow<'frame, 'metadata>,
+        R: for<'frame, 'metadata> DeserializeRow<'frame, 'metadata> + Send,
     {
-        let inner = &*self.cql.0;
+        let inner = self.cql.inner();
         let read = async {
             let mut statement = statement
                 .prepared(self.seam, &inner.session, &inner.reads)
@@ -219,12 +232,12 @@ impl SeamCql {
     pub(crate) async fn rows<R>(
         &self,
         statement: &Statement,
-        values: impl SerializeRow,
+        values: impl SerializeRow + Send,
     ) -> Result<Vec<R>>
     where
-        R: for<'frame, 'metadata> DeserializeRow<'frame, 'metadata>,
+        R: for<'frame, 'metadata> DeserializeRow<'frame, 'metadata> + Send,
     {
-        let inner = &*self.cql.0;
+        let inner = self.cql.inner();
         let read = async {
             let statement = statement
                 .prepared(self.seam, &inner.session, &inner.reads)
@@ -241,14 +254,14 @@ impl SeamCql {
     pub(crate) async fn page<R>(
         &self,
         statement: &Statement,
-        values: impl SerializeRow,
+        values: impl SerializeRow + Send,
         from: PagingState,
         size: usize,
     ) -> Result<(Vec<R>, Option<PagingState>)>
     where
-        R: for<'frame, 'metadata> DeserializeRow<'frame, 'metadata>,
+        R: for<'frame, 'metadata> DeserializeRow<'frame, 'metadata> + Send,
     {
-        let inner = &*self.cql.0;
+        let inner = self.cql.inner();
         let read = async {
             let mut statement = statement
                 .prepared(self.seam, &inner.session, &inner.reads)
@@ -279,34 +292,36 @@ impl SeamCql {
     where
         T: Send,
     {
-        bounded(calls, self.cql.0.config.call_in_flight_max).await
+        bounded(calls, self.cql.inner().config.call_in_flight_max).await
     }
 
-    /// Runs one request: its wait for a turn and its work share one deadline.
-    async fn in_turn<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
-        let deadline = self.cql.0.config.request_timeout;
-        let request = async {
-            let _turn = self
-                .cql
-                .0
-                .turns
-                .acquire()
-                .await
-                .map_err(|error| Error::unavailable(self.seam, error))?;
-            self.cql.0.budget.earn();
+    /// Runs one request: its wait for a turn and its work share one deadline. Boxed, so that
+    /// callers do not prove that the driver's deep futures are `Send`.
+    fn in_turn<'a, T: Send>(
+        &'a self,
+        request: impl Future<Output = Result<T>> + Send + 'a,
+    ) -> BoxFuture<'a, Result<T>> {
+        let inner = self.cql.inner();
+        let deadline = inner.config.request_timeout;
+        let request = async move {
+            let turn = inner.turns.acquire().await;
+            let _turn = turn.map_err(|error| Error::unavailable(self.seam, error))?;
+            inner.budget.earn();
             request.await
         };
-        match timeout(deadline, request).await {
-            Ok(answer) => answer,
-            Err(_) => Err(late(self.seam, "a request", deadline)),
-        }
+        Box::pin(async move {
+            match timeout(deadline, request).await {
+                Ok(answer) => answer,
+                Err(_) => Err(late(self.seam, "a request", deadline)),
+            }
+        })
     }
 
     /// Charges the budget for a read slow enough that a second node was asked, too.
     fn asked(&self, begun: Instant) {
-        let after = self.cql.0.config.speculate_after;
+        let after = self.cql.inner().config.speculate_after;
         if !after.is_zero() && begun.elapsed() >= after {
-            self.cql.0.budget.spend();
+            self.cql.inner().budget.spend();
         }
     }
 
