@@ -295,7 +295,7 @@ async fn a_device_that_was_away_for_long_catches_up_with_all() {
 async fn messages_wait_through_a_restart() {
     let dir = tempfile::tempdir().expect("a directory");
     let data = dir.path().join("data");
-    let cluster = Cluster::on_disk(tests::settings(), &data).await;
+    let cluster = Cluster::on_disk(tests::patient_settings(), &data).await;
     cluster.device(2).ready().await.close().await;
     let ada = cluster.device(1).ready().await;
     for number in 0..5 {

@@ -6,7 +6,7 @@ use operator::desk::TaskOutcome;
 use protocol::ledger::DeadReason;
 use tests::faults::ROUTES;
 use tests::system::eventually;
-use tests::{Cluster, settings};
+use tests::{Cluster, patient_settings, settings};
 
 /// Waits for so many letters, and returns them.
 async fn letters(cluster: &Cluster, count: usize) -> Vec<Letter> {
@@ -77,7 +77,7 @@ async fn what_always_fails_becomes_a_dead_letter_and_is_redriven() {
 #[tokio::test]
 async fn a_record_that_is_too_large_is_redriven_after_the_bound_is_raised() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut narrow = settings();
+    let mut narrow = patient_settings();
     narrow.station.record_bytes_max = 512;
     let mut cluster = Cluster::on_disk(narrow, dir.path()).await;
     cluster.expect_log("dead letter");
@@ -92,7 +92,7 @@ async fn a_record_that_is_too_large_is_redriven_after_the_bound_is_raised() {
     ada.close().await;
     cluster.stop().await;
 
-    let cluster = Cluster::on_disk(settings(), dir.path()).await;
+    let cluster = Cluster::on_disk(patient_settings(), dir.path()).await;
     let mut bea = cluster.device(2).ready().await;
     assert_eq!(bea.hear_texts(1).await, ["small"]);
     let everything = Selection::Filter {

@@ -67,7 +67,7 @@ async fn a_healthy_system_has_no_finding_however_busy_it_is() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut settings = tests::settings();
     settings.audit.continuous = true;
-    let cluster = Cluster::on_disk(settings.clone(), dir.path()).await;
+    let cluster = Cluster::over(settings.clone(), &Engine::memory()).await;
     let stores = Stores::Directory(dir.path().to_owned());
     let doctor = doctor(&settings, &cluster.environment, stores);
     let ada = cluster.device(1).ready().await;

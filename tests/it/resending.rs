@@ -7,7 +7,7 @@ use protocol::MessageId;
 use protocol::frame::{ClientFrame, Send, ServerFrame};
 use tests::faults::MAILBOX;
 use tests::wire::{Port, Wire, send};
-use tests::{Cluster, settings};
+use tests::{Cluster, patient_settings, settings};
 
 fn again(send: &Send) -> Send {
     Send {
@@ -60,7 +60,7 @@ async fn a_repeated_send_is_answered_with_the_first_id_and_shown_once() {
 async fn after_a_restart_a_repeat_is_still_a_repeat() {
     let dir = tempfile::tempdir().expect("a directory");
     let first = send(2, "once");
-    let cluster = Cluster::on_disk(settings(), dir.path()).await;
+    let cluster = Cluster::on_disk(patient_settings(), dir.path()).await;
     cluster.device(2).ready().await.close().await;
     let mut ada = Wire::signed_in(&cluster, Port::Tcp, 1).await;
     let id = ada.ask(first.clone()).await.expect("accepted");

@@ -97,9 +97,11 @@ async fn a_client_comes_back_with_the_ticket_of_the_boat_that_left() {
     // The same key and the same port after the restart.
     let keys = protocol::ticket::KeyFile::new(7, [7; 32]).to_text();
     settings.station.tickets.keys_file = Some(file("tickets", &keys));
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    settings.boat.websocket = free.local_addr().expect("an address");
-    drop(free);
+    // Below the kernel's ephemeral range: no connection takes it during the restart, and no other
+    // test.
+    let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let free = (17_100..17_200).find(is_free).expect("a port");
+    settings.boat.websocket = ([127, 0, 0, 1], free).into();
     let mut cluster = Cluster::with(settings, |backends| backends).await;
     let ada = cluster.device(1).ready().await;
     ada.say(2, "before").await;
@@ -323,8 +325,7 @@ const ROUNDS: u64 = 4;
 /// Time until every acknowledging client has all messages sent to all; `deaf` of them acknowledge
 /// nothing.
 async fn time_until_all_is_heard(deaf: i64) -> Duration {
-    // Several threads, and the machine's time is measured.
-    let cluster = Cluster::on_sockets(tests::settings(), |backends| backends).await;
+    let cluster = Cluster::with(tests::settings(), |backends| backends).await;
     let heard = Arc::new(AtomicU64::new(0));
     let (mut listening, mut silent) = (JoinSet::new(), Vec::new());
     for number in 0..RECEIVERS {
@@ -365,12 +366,9 @@ async fn time_until_all_is_heard(deaf: i64) -> Duration {
 // proves S1-17: of a hundred clients one that never acknowledges, for which each of its messages waits a second, makes the
 // others wait at most half as long again. (docs/promise.md; by how much of the rest the machine is to blame a paused clock
 // shows in the carrier's tests: nothing but 2 ms.)
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn one_deaf_client_in_a_hundred_costs_the_others_nothing() {
-    let (mut healthy, mut with_deaf) = (Duration::MAX, Duration::MAX);
-    for _ in 0..3 {
-        healthy = healthy.min(Box::pin(time_until_all_is_heard(0)).await);
-        with_deaf = with_deaf.min(Box::pin(time_until_all_is_heard(1)).await);
-    }
+    let healthy = Box::pin(time_until_all_is_heard(0)).await;
+    let with_deaf = Box::pin(time_until_all_is_heard(1)).await;
     assert!(2 * with_deaf <= 3 * healthy, "{healthy:?}, {with_deaf:?}");
 }

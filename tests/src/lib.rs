@@ -22,4 +22,4 @@ pub mod wire;
 pub mod world;
 
 pub use person::{Device, user};
-pub use system::{Cluster, settings};
+pub use system::{Cluster, patient_settings, settings};

@@ -77,6 +77,37 @@ pub fn settings() -> Settings {
     settings
 }
 
+/// The same on the machine's time, with waits that end nothing on a stalled machine.
+pub fn patient_settings() -> Settings {
+    let mut settings = settings();
+    for margin in [
+        &mut settings.station.list_margin,
+        &mut settings.carrier.list_margin,
+    ] {
+        *margin = Duration::from_secs(10);
+    }
+    for wait in [
+        &mut settings.boat.arrival_timeout,
+        &mut settings.boat.tls_timeout,
+        &mut settings.boat.upgrade_timeout,
+        &mut settings.boat.session.handshake,
+        &mut settings.boat.session.ack_wait,
+        &mut settings.carrier.ack_wait,
+    ] {
+        *wait = 5 * SOON;
+    }
+    settings.boat.station_timeout = 2 * SOON;
+    for deadline in [
+        &mut settings.station.publish_deadline,
+        &mut settings.station.dedupe_deadline,
+        &mut settings.station.store_deadline,
+        &mut settings.station.members_deadline,
+    ] {
+        *deadline = SOON;
+    }
+    settings
+}
+
 /// All four services, with the observations tests need. End it with [`stop`](Cluster::stop).
 ///
 /// On embedded parts time is paused: each call of a part takes a while by the seed, nothing else
@@ -292,8 +323,7 @@ impl Cluster {
 
     /// Redrives letters, and waits for the result.
     pub async fn redrive(&self, selection: &Selection) -> Result<Vec<LetterOutcome>, TaskRefusal> {
-        let patience = Duration::from_secs(30);
-        self.letters.redrive("operator", selection, patience).await
+        self.letters.redrive("operator", selection, SOON).await
     }
 
     /// Number of records of topic `message`: one for each accepted message.

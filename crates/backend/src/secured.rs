@@ -105,7 +105,7 @@ async fn each_fault_is_refused(
     dial(right.clone()).await.expect("what the part wants");
     for fault in Fault::ALL {
         let begun = Instant::now();
-        let refused = timeout(Duration::from_secs(40), dial(fault.of(&right, &files))).await;
+        let refused = timeout(Duration::from_secs(60), dial(fault.of(&right, &files))).await;
         let refused = refused.unwrap_or_else(|_| panic!("{part} with {fault:?} hangs"));
         let error: Error = refused.expect_err("a fault");
         let text = error.source.to_string();

@@ -111,7 +111,7 @@ macro_rules! on_memory_and_disk {
     ($open:path: $($check:ident),* $(,)?) => {
         mod memory {
             $(
-                #[tokio::test]
+                #[tokio::test(start_paused = true)]
                 async fn $check() {
                     let fixture = crate::test_ids::TestBackend::in_memory($open);
                     super::contract::$check(&fixture.store, &fixture.fresh).await;
@@ -128,7 +128,7 @@ macro_rules! on_memory_and_disk {
             }
         }
         mod behind_a_hook {
-            #[tokio::test]
+            #[tokio::test(start_paused = true)]
             async fn all_of_them() {
                 let fixture = crate::test_ids::TestBackend::in_memory($open);
                 let store = super::super::super::behind_a_hook(std::sync::Arc::new(fixture.store));

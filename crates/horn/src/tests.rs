@@ -26,7 +26,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Config, GROUP, HornHandle, Parts, Provider, start_with};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Far more than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn user(n: i64) -> UserId {
     UserId::new(n).expect("positive")

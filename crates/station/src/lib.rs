@@ -39,4 +39,6 @@ pub use config::Config;
 pub use start::{StartError, StationHandle, start};
 
 #[cfg(test)]
+mod test_time;
+#[cfg(test)]
 mod tests;

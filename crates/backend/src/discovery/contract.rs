@@ -63,7 +63,7 @@ impl<W: World + Sync> World for BehindAHook<W> {
 }
 
 /// Time for watchers to learn of changes: generous, because real ones wait for leases to expire.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 
 pub(crate) async fn all<W, F>(make: F)
 where

@@ -467,12 +467,12 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn keeps_the_contract_in_memory() {
         contract::all(|seed| Box::pin(async move { Embedded::in_memory(seed) })).await;
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn keeps_the_contract_behind_a_hook() {
         let world = |seed| BehindAHook(Embedded::in_memory(seed));
         contract::all(move |seed| Box::pin(async move { world(seed) })).await;

@@ -64,7 +64,7 @@ impl CertificateError {
 }
 
 /// Pause between two looks at a half-renewed pair: the other file follows within it.
-const HALF_A_RENEWAL: Duration = Duration::from_millis(500);
+pub(super) const HALF_A_RENEWAL: Duration = Duration::from_millis(500);
 
 /// Looks again after a pause if a renewal seems to be under way. Blocks.
 pub(super) fn look_twice<T, E>(

@@ -22,6 +22,8 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{self, Message};
 use tokio_util::codec::Framed;
 
+use super::LONG_ENOUGH;
+
 const FRAME_MAX: usize = 1 << 20;
 
 pub(super) trait Duplex: AsyncRead + AsyncWrite + Unpin + std::marker::Send {}
@@ -114,8 +116,8 @@ impl Client {
 
     /// The next frame; `None` at the end.
     pub(super) async fn next(&mut self) -> Option<ServerFrame> {
-        let bytes = timeout(Duration::from_secs(10), self.next_bytes()).await;
-        let bytes = bytes.expect("a frame within ten seconds")?;
+        let bytes = timeout(LONG_ENOUGH, self.next_bytes()).await;
+        let bytes = bytes.expect("a frame or an end")?;
         Some(decode_server(bytes, FRAME_MAX).expect("a frame of ours"))
     }
 
@@ -156,10 +158,7 @@ impl Client {
             panic!("only a WebSocket has close codes");
         };
         loop {
-            match timeout(Duration::from_secs(10), socket.next())
-                .await
-                .expect("an end")?
-            {
+            match timeout(LONG_ENOUGH, socket.next()).await.expect("an end")? {
                 Ok(Message::Close(frame)) => return frame.map(|frame| frame.code.into()),
                 Ok(_) => {}
                 Err(_) => return None,

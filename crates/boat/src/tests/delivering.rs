@@ -10,8 +10,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::client::{Client, message};
-use super::eventually;
 use super::harbour::{Harbour, frame_of, large_frame_of, settle};
+use super::{LONG_ENOUGH, eventually};
 
 /// A carrier's side of a `Deliver` stream. Within one process a stream lives as long as it is read,
 /// so a reader always runs.
@@ -60,8 +60,8 @@ impl Stream {
     pub(super) async fn outcomes(&mut self, count: usize) -> Vec<(u64, Kind)> {
         let mut outcomes = Vec::new();
         while outcomes.len() < count {
-            let next = timeout(Duration::from_secs(10), self.outcomes.recv()).await;
-            outcomes.push(next.expect("within ten seconds").expect("open"));
+            let next = timeout(LONG_ENOUGH, self.outcomes.recv()).await;
+            outcomes.push(next.expect("an outcome").expect("open"));
         }
         outcomes
     }
@@ -152,7 +152,7 @@ fn large(session: i64, id: i64) -> v1::Delivery {
 async fn a_large_message_is_waited_for_on_a_slow_link() {
     let harbour = Harbour::with(|config| {
         config.session.ack_wait = Duration::from_millis(200);
-        config.session.link_bytes_min = 10 * 1024;
+        config.session.link_bytes_min = 512;
     })
     .await;
     let mut stream = Stream::open(&harbour).await;
@@ -183,9 +183,9 @@ async fn who_reads_nothing_is_sent_away() {
 }
 
 // A receipt that lingered and finds the socket full goes out once there is room.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_receipt_that_finds_the_socket_full_goes_out_later() {
-    let harbour = Harbour::with(|config| config.linger = Duration::from_millis(50)).await;
+    let harbour = Harbour::piped(|config| config.linger = Duration::from_millis(50)).await;
     let mut stream = Stream::open(&harbour).await;
     for mut client in harbour.both().await {
         let session = client.hello(2).await.session.get();
@@ -333,11 +333,11 @@ async fn expect_after_acks(client: &mut Client, id: i64) {
 }
 
 // A receipt that nobody waits for goes out with the next frame, or alone after its linger.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn receipts_wait_for_company_and_messages_do_not() {
     const HOUR: Duration = Duration::from_secs(3600);
     for linger in [HOUR, Duration::from_millis(50)] {
-        let harbour = Harbour::with(|config| config.linger = linger).await;
+        let harbour = Harbour::piped(|config| config.linger = linger).await;
         let stream = Stream::open(&harbour).await;
         for mut client in harbour.both().await {
             let session = client.hello(2).await.session.get();
@@ -465,6 +465,7 @@ async fn a_kick_ends_exactly_one_session() {
     assert_eq!(kicked.closing().await, Some(Code::Displaced));
     assert_eq!(kicked.close_code().await, Some(4505));
     other.ping().await;
+    eventually("signed off", || harbour.running.sessions() == 1).await;
     settle().await;
     assert_eq!(harbour.running.sessions(), 1);
 }

@@ -48,7 +48,7 @@ async fn publish(boat: &Registration, free: usize) {
 
 #[tokio::test(start_paused = true)]
 async fn a_boat_is_emptied_by_order_and_takes_clients_again() {
-    let harbour = Harbour::open().await;
+    let harbour = Harbour::piped(|_| ()).await;
     let mut clients = harbour.crew(1..=20).await;
     let asked = drain(&harbour, Order::Unspecified, 0).await;
     assert_eq!((asked.state(), asked.connections), (State::Open, 20));
@@ -59,7 +59,7 @@ async fn a_boat_is_emptied_by_order_and_takes_clients_again() {
     }
     drop(clients);
     assert!(!*harbour.running.ready().borrow());
-    // The port still answers: a balancer may not have noticed yet.
+    // A newcomer gets a reason: a balancer may not have noticed yet.
     assert_eq!(harbour.tcp().await.closing().await, Some(Code::Draining));
     eventually("empty", || harbour.running.connections() == 0).await;
     let stays = drain(&harbour, Order::Unspecified, 0).await;
@@ -67,6 +67,9 @@ async fn a_boat_is_emptied_by_order_and_takes_clients_again() {
     // The boat is still registered, and serves the calls of carriers.
     let boats = harbour.registry.watch(Role::Boat).await.expect("watches");
     assert_eq!(boats.borrow().len(), 1);
+    // Its port still answers. No time passes: the kernel connects by itself.
+    let answers = std::net::TcpStream::connect(harbour.running.tcp());
+    drop(answers.expect("listens"));
 
     drain(&harbour, Order::Cancel, 0).await;
     let mut ready = harbour.running.ready();
@@ -76,7 +79,7 @@ async fn a_boat_is_emptied_by_order_and_takes_clients_again() {
 
 #[tokio::test(start_paused = true)]
 async fn clients_wait_aboard_until_another_boat_has_room() {
-    let harbour = Harbour::open().await;
+    let harbour = Harbour::piped(|_| ()).await;
     let other = other_boat(&harbour, 0).await;
     let mut client = harbour.tcp().await;
     client.hello(1).await;
@@ -95,7 +98,7 @@ async fn clients_wait_aboard_until_another_boat_has_room() {
 
 #[tokio::test(start_paused = true)]
 async fn who_waits_aboard_stays_when_the_order_is_cancelled() {
-    let harbour = Harbour::open().await;
+    let harbour = Harbour::piped(|_| ()).await;
     let _full = other_boat(&harbour, 0).await;
     let mut client = harbour.tcp().await;
     client.hello(1).await;
@@ -111,7 +114,7 @@ async fn who_waits_aboard_stays_when_the_order_is_cancelled() {
 // R18: the last frame reaches every client before the deadline, room or not.
 #[tokio::test(start_paused = true)]
 async fn a_boat_that_has_to_leave_sends_its_clients_away_at_last() {
-    let harbour = Harbour::with(|config| config.drain_deadline = Duration::from_secs(8)).await;
+    let harbour = Harbour::piped(|config| config.drain_deadline = Duration::from_secs(8)).await;
     let _full = other_boat(&harbour, 0).await;
     let mut clients = harbour.crew(1..=20).await;
     let began = Instant::now();
@@ -130,7 +133,7 @@ async fn a_boat_that_has_to_leave_sends_its_clients_away_at_last() {
 
 #[tokio::test(start_paused = true)]
 async fn clients_go_at_the_pace_of_the_order() {
-    let harbour = Harbour::open().await;
+    let harbour = Harbour::piped(|_| ()).await;
     let mut clients = harbour.crew(1..=20).await;
     let began = Instant::now();
     drain(&harbour, Order::Drain, 4).await;
@@ -143,7 +146,7 @@ async fn clients_go_at_the_pace_of_the_order() {
 
 #[tokio::test(start_paused = true)]
 async fn balancers_have_time_to_notice() {
-    let harbour = Harbour::with(|config| config.drain_notice = Duration::from_secs(5)).await;
+    let harbour = Harbour::piped(|config| config.drain_notice = Duration::from_secs(5)).await;
     let mut client = harbour.tcp().await;
     client.hello(1).await;
     let began = Instant::now();
@@ -158,7 +161,7 @@ async fn balancers_have_time_to_notice() {
 
 #[tokio::test(start_paused = true)]
 async fn another_life_is_not_drained() {
-    let harbour = Harbour::open().await;
+    let harbour = Harbour::piped(|_| ()).await;
     let mut life = harbour.life();
     life.incarnation += 1;
     let request = DrainRequest {
@@ -174,7 +177,7 @@ async fn another_life_is_not_drained() {
 
 #[tokio::test(start_paused = true)]
 async fn a_boat_publishes_its_load() {
-    let harbour = Harbour::with(|config| {
+    let harbour = Harbour::piped(|config| {
         config.zone = Some("a".to_owned());
         config.public_url = Some("wss://boat-1.example".to_owned());
         config.connections_max = 50;
@@ -219,7 +222,7 @@ async fn a_boat_publishes_its_load() {
 // frame.
 #[tokio::test(start_paused = true)]
 async fn a_station_that_is_slow_does_not_slow_a_drain_down() {
-    let harbour = Harbour::with(|config| {
+    let harbour = Harbour::piped(|config| {
         config.drain_deadline = Duration::from_secs(8);
         config.drain_batch = 1;
     })
@@ -245,7 +248,7 @@ async fn a_station_that_is_slow_does_not_slow_a_drain_down() {
 
 #[tokio::test(start_paused = true)]
 async fn an_order_said_twice_neither_shortens_the_notice_nor_begins_anew() {
-    let harbour = Harbour::with(|config| config.drain_notice = Duration::from_secs(5)).await;
+    let harbour = Harbour::piped(|config| config.drain_notice = Duration::from_secs(5)).await;
     let mut client = harbour.tcp().await;
     client.hello(1).await;
     let began = Instant::now();
@@ -262,7 +265,7 @@ async fn an_order_said_twice_neither_shortens_the_notice_nor_begins_anew() {
 
 #[tokio::test(start_paused = true)]
 async fn a_boat_that_ends_takes_no_orders() {
-    let harbour = Harbour::with(|config| config.drain_notice = Duration::from_secs(5)).await;
+    let harbour = Harbour::piped(|config| config.drain_notice = Duration::from_secs(5)).await;
     let mut client = harbour.tcp().await;
     client.hello(1).await;
     harbour.running.drain();
@@ -283,7 +286,7 @@ async fn a_boat_that_ends_takes_no_orders() {
 // own.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_comes_back_changes_no_drain() {
-    let harbour = Harbour::with(|config| config.reconnect_percent = 100).await;
+    let harbour = Harbour::piped(|config| config.reconnect_percent = 100).await;
     let mut clients = harbour.crew(1..=20).await;
     let began = Instant::now();
     drain(&harbour, Order::Drain, 2).await;

@@ -21,6 +21,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use protocol::access;
 use protocol::message::Content;
+use protocol::session::SessionLimits;
 use protocol::{
     Code, ConversationId, DeviceId, Message, Options, Placed, Position, Recipient, Refusal, Seq,
     Timestamp,
@@ -31,7 +32,11 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
 use super::client::{Client, message, send_id, user};
+use super::piping::{tcp_pipe, websocket_pipe};
 use crate::{BoatHandle, BoatParts, Config, StartError, start};
+
+/// Longer than any test.
+const NEVER: Duration = Duration::from_secs(3600);
 
 /// Requests the peer received, and answers it is set to give.
 pub(super) struct Peer {
@@ -472,6 +477,8 @@ pub(super) struct Harbour {
     pub(super) connector: Connector,
     pub(super) engine: Engine,
     pub(super) chance: Arc<Chance>,
+    /// Clients come through pipes.
+    piped: bool,
     _station: Station,
 }
 
@@ -499,8 +506,20 @@ impl Harbour {
             connector,
             engine,
             chance,
+            piped: false,
             _station: station,
         }
+    }
+
+    /// Lets clients come through pipes: paused time is exact only where no socket is in use.
+    pub(super) fn through_pipes(mut self) -> Harbour {
+        self.piped = true;
+        self
+    }
+
+    /// A boat whose clients come through pipes.
+    pub(super) async fn piped(configure: impl FnOnce(&mut Config)) -> Harbour {
+        Harbour::with(configure).await.through_pipes()
     }
 
     /// Registers another station at an address where nobody answers.
@@ -523,11 +542,20 @@ impl Harbour {
     }
 
     pub(super) async fn websocket(&self) -> Client {
-        Client::websocket(self.running.websocket()).await
+        match self.piped {
+            true => {
+                let client = Client::websocket_over(websocket_pipe(self), &[]).await;
+                client.expect("upgrades")
+            }
+            false => Client::websocket(self.running.websocket()).await,
+        }
     }
 
     pub(super) async fn tcp(&self) -> Client {
-        Client::tcp(self.running.tcp()).await
+        match self.piped {
+            true => Client::tcp_over(tcp_pipe(self).await),
+            false => Client::tcp(self.running.tcp()).await,
+        }
     }
 
     /// One client on each link.
@@ -571,6 +599,21 @@ async fn start_boat(
         connections_per_address_max: 100_000,
         arrivals_per_address: NonZeroU32::MAX,
         arrivals_per_address_burst: NonZeroU32::MAX,
+        // A busy machine lets none of these pass: tests about one of them set it.
+        arrival_timeout: NEVER,
+        tls_timeout: NEVER,
+        upgrade_timeout: NEVER,
+        close_grace: NEVER,
+        station_timeout: NEVER,
+        registry_timeout: NEVER,
+        sweep_pause_max: NEVER,
+        pause_max: NEVER,
+        session: SessionLimits {
+            handshake: NEVER,
+            ack_wait: NEVER,
+            write_wait: NEVER,
+            ..SessionLimits::default()
+        },
         ..Config::default()
     };
     configure(&mut config);

@@ -1,3 +1,4 @@
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,18 +10,23 @@ use protocol::Code;
 use protocol::frame::{ClientFrame, Hello, Refresh, ServerFrame};
 use protocol::ticket::{RESUME_TICKET_BYTES, ResumeTicket, TICKET_BYTES};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, advance, timeout};
 
 use super::client::{hello, send_of};
-use super::eventually;
 use super::harbour::{Harbour, frame_of, settle};
+use super::{LONG_ENOUGH, eventually};
 use crate::StartError;
 
 // R18, T-U1: clients aboard get answers, a reason and a delay; then everything is signed off and
 // the lease given up.
 #[tokio::test]
 async fn a_boat_leaves_in_order() {
-    let harbour = Harbour::open().await;
+    let harbour = Harbour::with(|config| {
+        // Nobody else takes these ports once they are free.
+        let own = SocketAddr::from(([127, 0, 0, 77], 0));
+        (config.websocket, config.tcp) = (own, own);
+    })
+    .await;
     let (websocket, tcp) = (harbour.running.websocket(), harbour.running.tcp());
     let mut ready = harbour.running.ready();
     assert!(*ready.borrow_and_update());
@@ -28,17 +34,22 @@ async fn a_boat_leaves_in_order() {
     busy.hello(1).await;
     idle.hello(2).await;
     let mut early = harbour.tcp().await;
-    settle().await;
+    eventually("arrived", || harbour.running.connections() == 3).await;
     harbour.peer.held.store(true, Ordering::Relaxed);
     busy.send(&send_of(9, 1, "under way")).await;
-    settle().await;
+    let waited = || harbour.peer.waited.load(Ordering::Relaxed);
+    eventually("under way", || waited() == 1).await;
 
     harbour.running.drain();
     assert_eq!(idle.closing().await, Some(Code::Draining));
     assert_eq!(early.closing().await, Some(Code::Draining));
     assert!(!*ready.borrow_and_update());
-    settle().await;
-    assert!(TcpStream::connect(tcp).await.is_err() && TcpStream::connect(websocket).await.is_err());
+    let closed = async {
+        while TcpStream::connect(tcp).await.is_ok() || TcpStream::connect(websocket).await.is_ok() {
+            settle().await;
+        }
+    };
+    timeout(LONG_ENOUGH, closed).await.expect("nobody listens");
     harbour.peer.permits.add_permits(1);
     assert!(matches!(busy.next().await, Some(ServerFrame::Accepted(_))));
     match busy.next().await {
@@ -57,9 +68,9 @@ async fn a_boat_leaves_in_order() {
 }
 
 // R18: the token provider gets no request for clients that have to leave.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_client_leaves_with_a_ticket_to_resume_with() {
-    let harbour = Harbour::open().await;
+    let harbour = Harbour::piped(|_| ()).await;
     *harbour.peer.ticket.lock() = Bytes::from_static(&[7; TICKET_BYTES]);
     let mut client = harbour.tcp().await;
     let session = client.hello(1).await.session;
@@ -82,7 +93,7 @@ async fn a_client_leaves_with_a_ticket_to_resume_with() {
 // Clients have their tokens: a leave does not wait long for stations.
 #[tokio::test(start_paused = true)]
 async fn a_boat_leaves_without_tickets_where_stations_are_silent() {
-    let harbour = Harbour::with(|config| config.drain_batch = 1).await;
+    let harbour = Harbour::piped(|config| config.drain_batch = 1).await;
     *harbour.peer.ticket.lock() = Bytes::from_static(&[7; TICKET_BYTES]);
     let mut clients = harbour.crew(1..=60).await;
     harbour.peer.held.store(true, Ordering::Relaxed);
@@ -100,9 +111,9 @@ async fn a_boat_leaves_without_tickets_where_stations_are_silent() {
 }
 
 // Threat 12: the proof goes to a station as it is.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_client_resumes_with_its_ticket() {
-    let harbour = Harbour::open().await;
+    let harbour = Harbour::piped(|_| ()).await;
     let ticket = ResumeTicket::from_bytes([9; RESUME_TICKET_BYTES]);
     let mut client = harbour.tcp().await;
     let hello = Hello {
@@ -116,9 +127,9 @@ async fn a_client_resumes_with_its_ticket() {
     assert_eq!(connects[0].resume_ticket, ticket.as_bytes().as_slice());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_session_goes_on_with_a_new_token() {
-    let harbour = Harbour::open().await;
+    let harbour = Harbour::piped(|_| ()).await;
     *harbour.peer.ticket.lock() = Bytes::from_static(&[7; TICKET_BYTES]);
     let mut client = harbour.tcp().await;
     client.hello(1).await;
@@ -144,9 +155,9 @@ async fn a_session_goes_on_with_a_new_token() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_client_that_never_ends_does_not_hold_the_boat() {
-    let harbour = Harbour::with(|config| {
+    let harbour = Harbour::piped(|config| {
         config.drain_deadline = Duration::from_millis(300);
         config.close_grace = Duration::from_secs(60);
     })
@@ -160,9 +171,9 @@ async fn a_client_that_never_ends_does_not_hold_the_boat() {
 
 // R5, T-E3: without a lease the boat sends no client away and admits no new one; with a new lease
 // it asserts all sessions anew.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_lost_lease_is_taken_again_and_everything_is_said_anew() {
-    let harbour = Harbour::with(|config| config.reconnect_percent = 0).await;
+    let harbour = Harbour::piped(|config| config.reconnect_percent = 0).await;
     let mut client = harbour.websocket().await;
     let session = client.hello(1).await.session.get();
     let before = harbour.life();
@@ -197,9 +208,9 @@ async fn a_lost_lease_is_taken_again_and_everything_is_said_anew() {
 }
 
 // proves S0-27: the boat sends a configured share away.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn after_a_lost_lease_a_share_of_the_clients_is_sent_away() {
-    let harbour = Harbour::with(|config| config.reconnect_percent = 100).await;
+    let harbour = Harbour::piped(|config| config.reconnect_percent = 100).await;
     let mut client = harbour.tcp().await;
     client.hello(1).await;
     assert!(harbour.registry.revoke(Role::Boat, "boat-1"));
@@ -207,10 +218,10 @@ async fn after_a_lost_lease_a_share_of_the_clients_is_sent_away() {
 }
 
 /// Number of clients out of a hundred that `happen` causes to be sent away.
-async fn sent_away(harbour: &Harbour, happen: impl FnOnce(&Harbour)) -> usize {
+async fn sent_away(harbour: &Harbour, happen: impl AsyncFnOnce(&Harbour)) -> usize {
     let mut clients = harbour.crew(1..=100).await;
     settle().await;
-    happen(harbour);
+    happen(harbour).await;
     // Assertions finish after the share to send away has been picked.
     let asserted = || harbour.peer.reasserted.lock().len();
     let left = || harbour.running.connections();
@@ -228,19 +239,19 @@ async fn sent_away(harbour: &Harbour, happen: impl FnOnce(&Harbour)) -> usize {
 }
 
 // proves S0-27: of a hundred clients the default share of ten percent leaves, give or take chance.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn after_a_lost_lease_one_client_of_ten_is_sent_away() {
-    let harbour = Harbour::with(|config| config.name = "boat-1".into()).await;
-    let lose = |harbour: &Harbour| assert!(harbour.registry.revoke(Role::Boat, "boat-1"));
+    let harbour = Harbour::piped(|config| config.name = "boat-1".into()).await;
+    let lose = async |harbour: &Harbour| assert!(harbour.registry.revoke(Role::Boat, "boat-1"));
     let away = sent_away(&harbour, lose).await;
     assert!((2..=24).contains(&away), "{away} of 100");
 }
 
 // proves S0-27: the same where the process stood still.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn after_a_standstill_one_client_of_ten_is_sent_away() {
-    let harbour = Harbour::with(|config| config.pause_max = Duration::from_millis(400)).await;
-    let stand = |_: &Harbour| std::thread::sleep(Duration::from_millis(1200));
+    let harbour = Harbour::piped(|config| config.pause_max = Duration::from_millis(400)).await;
+    let stand = async |_: &Harbour| advance(Duration::from_millis(1200)).await;
     let away = sent_away(&harbour, stand).await;
     assert!((2..=24).contains(&away), "{away} of 100");
 }
@@ -248,9 +259,9 @@ async fn after_a_standstill_one_client_of_ten_is_sent_away() {
 // Without a lease the boat counts as gone, so that its sessions are forgotten again and again: they
 // are asserted, and no client is told to sync. A store that lost its data has another marker, and
 // then every client is.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn without_a_lease_forgotten_sessions_are_asserted_without_a_sync() {
-    let harbour = Harbour::with(|config| {
+    let harbour = Harbour::piped(|config| {
         config.sweep_interval = Duration::from_millis(300);
         config.reconnect_percent = 0;
     })
@@ -278,9 +289,9 @@ async fn without_a_lease_forgotten_sessions_are_asserted_without_a_sync() {
 }
 
 // The boat re-registers sessions that the store forgot, and their clients sync.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_sweep_restores_and_displaces() {
-    let harbour = Harbour::with(|config| {
+    let harbour = Harbour::piped(|config| {
         config.sweep_interval = Duration::from_millis(300);
     })
     .await;
@@ -302,24 +313,27 @@ async fn the_sweep_restores_and_displaces() {
 }
 
 // R3: one lost session hints at the others, which the slow pass would reach in five minutes.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_store_that_lost_its_sessions_has_them_again_soon() {
-    let harbour = Harbour::with(|config| {
+    let harbour = Harbour::piped(|config| {
         config.sweep_pause_max = Duration::from_millis(300);
         config.restore_spread = Duration::from_millis(300);
     })
     .await;
     *harbour.peer.reassert_as.lock() = Outcome::Restored;
     let mut clients = harbour.crew(1..=40).await;
+    let began = Instant::now();
     for client in &mut clients {
         assert_eq!(client.next().await, Some(ServerFrame::Resync));
     }
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
 // R3: on a boat with few sessions, each is asserted at once after the first loss.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_store_that_lost_the_sessions_of_a_small_boat_has_them_again_soon() {
-    let harbour = Harbour::with(|config| {
+    let harbour = Harbour::piped(|config| {
         // One after the other they would take forty seconds, and more.
         config.sweep_interval = Duration::from_secs(60);
         config.sweep_pause_max = Duration::from_secs(2);
@@ -339,9 +353,9 @@ async fn a_store_that_lost_the_sessions_of_a_small_boat_has_them_again_soon() {
 
 // An unavailable mailbox server delays no sign-off of another server's users, however many of its
 // own wait.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_part_of_the_mailbox_that_is_away_keeps_no_other_session_registered() {
-    let harbour = Harbour::with(|config| {
+    let harbour = Harbour::piped(|config| {
         config.lanes = 1;
         config.batch_items_max = 2;
         config.retry_pause = Duration::from_millis(20);
@@ -359,9 +373,9 @@ async fn a_part_of_the_mailbox_that_is_away_keeps_no_other_session_registered() 
     eventually("all", || harbour.peer.disconnects.lock().len() == 4).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn sign_offs_wait_for_the_stations() {
-    let harbour = Harbour::with(|config| config.retry_pause = Duration::from_millis(20)).await;
+    let harbour = Harbour::piped(|config| config.retry_pause = Duration::from_millis(20)).await;
     let mut client = harbour.tcp().await;
     client.hello(1).await;
     harbour.peer.down.store(true, Ordering::Relaxed);
@@ -382,9 +396,9 @@ async fn spread(many: usize, count: impl Fn() -> usize) -> Duration {
 }
 
 // proves S1-08 in part: of a wave that leaves, so many are signed off in a second, several in a call.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_wave_that_leaves_is_signed_off_at_a_bounded_rate() {
-    let harbour = Harbour::with(|config| {
+    let harbour = Harbour::piped(|config| {
         config.lanes = 2;
         config.batch_items_max = 5;
         config.presence_writes_per_second = NonZeroU32::new(40).expect("some");
@@ -405,9 +419,9 @@ async fn a_wave_that_leaves_is_signed_off_at_a_bounded_rate() {
     harbour.tcp().await.hello(50).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn sessions_are_asserted_at_a_bounded_rate_after_a_lost_lease() {
-    let harbour = Harbour::with(|config| {
+    let harbour = Harbour::piped(|config| {
         config.reconnect_percent = 0;
         config.presence_writes_per_second = NonZeroU32::new(10).expect("some");
     })
@@ -420,9 +434,9 @@ async fn sessions_are_asserted_at_a_bounded_rate_after_a_lost_lease() {
     assert!(took >= Duration::from_millis(3500), "{took:?}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_a_station_refuses_for_good_is_not_said_again() {
-    let harbour = Harbour::with(|config| {
+    let harbour = Harbour::piped(|config| {
         config.retry_pause = Duration::from_millis(20);
         config.lanes = 1;
     })
@@ -453,9 +467,9 @@ async fn what_a_station_refuses_for_good_is_not_said_again() {
 // R5, S1-10: without a lease the boat serves on; cut off from the stations as well, for longer than
 // the fence, it sends every client away.
 // proves S1-10
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn only_who_is_cut_off_from_everybody_sends_its_clients_away() {
-    let harbour = Harbour::with(|config| config.fence = Duration::from_millis(1500)).await;
+    let harbour = Harbour::piped(|config| config.fence = Duration::from_millis(1500)).await;
     let mut client = harbour.tcp().await;
     client.hello(1).await;
     harbour.engine.fail_syncs();
@@ -468,9 +482,9 @@ async fn only_who_is_cut_off_from_everybody_sends_its_clients_away() {
 }
 
 // A registry that hangs blocks nothing else, and is retried.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_registry_that_hangs_is_asked_again() {
-    let harbour = Harbour::with(|config| {
+    let harbour = Harbour::piped(|config| {
         config.registry_timeout = Duration::from_millis(100);
         config.fence = Duration::from_millis(500);
         config.reconnect_percent = 0;
@@ -491,7 +505,7 @@ async fn a_registry_that_hangs_is_asked_again() {
     assert!(harbour.life().incarnation > before.incarnation + 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_boat_does_not_wait_for_a_silent_registry_for_ever() {
     let harbour = Harbour::open().await;
     harbour.engine.hold_syncs();
@@ -505,14 +519,15 @@ async fn a_boat_does_not_wait_for_a_silent_registry_for_ever() {
     assert!(matches!(refused, Err(StartError::Registry(_))));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_part_that_panics_takes_the_boat_with_it() {
-    let harbour = Harbour::with(|config| config.sweep_interval = Duration::from_secs(1)).await;
+    let harbour = Harbour::piped(|config| config.sweep_interval = Duration::from_secs(1)).await;
     let mut client = harbour.tcp().await;
     client.hello(1).await;
     // The sweep draws from it, sixty times a second.
     harbour.chance.fails.store(true, Ordering::Relaxed);
     assert_eq!(client.closing().await, Some(Code::Draining));
+    drop(client);
     timeout(Duration::from_secs(5), harbour.running.left())
         .await
         .expect("left");
@@ -521,9 +536,9 @@ async fn a_part_that_panics_takes_the_boat_with_it() {
 
 // T-B2
 // proves S0-26, S0-28
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_boat_that_stood_still_says_everything_anew() {
-    let harbour = Harbour::with(|config| {
+    let harbour = Harbour::piped(|config| {
         config.pause_max = Duration::from_millis(200);
         config.reconnect_percent = 0;
     })
@@ -531,8 +546,8 @@ async fn a_boat_that_stood_still_says_everything_anew() {
     let mut client = harbour.tcp().await;
     client.hello(1).await;
     settle().await;
-    // The test has one thread: while that sleeps, so does the whole process.
-    std::thread::sleep(Duration::from_millis(600));
+    // Time goes on, and no task of the process does.
+    advance(Duration::from_millis(600)).await;
     assert_eq!(client.next().await, Some(ServerFrame::Resync));
     eventually("asserted", || !harbour.peer.reasserted.lock().is_empty()).await;
     client.ping().await;

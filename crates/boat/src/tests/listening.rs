@@ -2,14 +2,15 @@ use std::time::Duration;
 
 use protocol::Code;
 use protocol::frame::{ClientFrame, Hello, ServerFrame};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::client::hello;
 use super::counting::{Counts, counted};
-use super::eventually;
 use super::harbour::Harbour;
+use super::piping::{tcp_pipe, websocket_pipe};
+use super::{LONG_ENOUGH, eventually};
 use crate::Config;
 
 // proves S1-59: the station hears of every session, when it comes and when it goes.
@@ -166,7 +167,7 @@ async fn answer(harbour: &Harbour, request: &[u8]) -> Vec<u8> {
     let mut stream = stream.expect("connects");
     stream.write_all(request).await.expect("writes");
     let mut answer = vec![0; 256];
-    let read = timeout(Duration::from_secs(5), stream.read(&mut answer)).await;
+    let read = timeout(LONG_ENOUGH, stream.read(&mut answer)).await;
     answer.truncate(read.expect("an answer or an end").unwrap_or(0));
     answer
 }
@@ -236,7 +237,7 @@ async fn a_page_of_another_origin_is_refused() {
 }
 
 /// Sends `bytes` one by one until the peer closes; returns the time that took.
-async fn drip(mut stream: TcpStream, bytes: &[u8]) -> Duration {
+async fn drip(mut stream: DuplexStream, bytes: &[u8]) -> Duration {
     let begun = Instant::now();
     let mut answer = Vec::new();
     for byte in bytes {
@@ -252,9 +253,9 @@ async fn drip(mut stream: TcpStream, bytes: &[u8]) -> Duration {
 }
 
 // T-B8: neither a slow header nor a slow hello holds a connection.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn who_drips_is_dropped_at_the_deadline_and_the_others_notice_nothing() {
-    let harbour = Harbour::with(|config| {
+    let harbour = Harbour::piped(|config| {
         config.upgrade_timeout = Duration::from_millis(300);
         config.session.handshake = Duration::from_millis(300);
     })
@@ -262,13 +263,9 @@ async fn who_drips_is_dropped_at_the_deadline_and_the_others_notice_nothing() {
     let mut neighbour = harbour.websocket().await;
     neighbour.hello(1).await;
 
-    let websocket = TcpStream::connect(harbour.running.websocket())
-        .await
-        .expect("connects");
+    let websocket = websocket_pipe(&harbour);
     let header = format!("GET /ws HTTP/1.1\r\nX-Slow: {}", "a".repeat(1000));
-    let tcp = TcpStream::connect(harbour.running.tcp())
-        .await
-        .expect("connects");
+    let tcp = tcp_pipe(&harbour).await;
     let mut half_a_frame = vec![0x80 | 100, 0x07];
     half_a_frame.resize(900, 7);
     let (by_header, by_frame) =
@@ -283,9 +280,9 @@ async fn who_drips_is_dropped_at_the_deadline_and_the_others_notice_nothing() {
     neighbour.ping().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn silence_is_noticed() {
-    let harbour = Harbour::with(|config| {
+    let harbour = Harbour::piped(|config| {
         config.session.heartbeat = Duration::from_millis(100);
     })
     .await;
@@ -303,9 +300,9 @@ async fn silence_is_noticed() {
 }
 
 // proves S1-33: a session's heartbeat ends at its boat.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_heartbeat_costs_the_station_nothing() {
-    let harbour = Harbour::with(|config| {
+    let harbour = Harbour::piped(|config| {
         config.session.heartbeat = Duration::from_millis(100);
     })
     .await;

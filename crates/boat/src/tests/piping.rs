@@ -2,33 +2,29 @@
 
 use tokio::io::{DuplexStream, duplex};
 
-use super::client::Client;
 use super::eventually;
 use super::harbour::Harbour;
 
-const PIPE_BYTES: usize = 64 * 1024;
+/// As much as a kernel may take at once.
+const PIPE_BYTES: usize = 512 * 1024;
 
-impl Harbour {
-    /// One client over each protocol, without a socket.
-    async fn both_by_pipe(&self) -> [Client; 2] {
-        let (here, there) = duplex(PIPE_BYTES);
-        let pipes = self.running.pipes();
-        tokio::spawn(async move { pipes.serve_websocket(there).await });
-        let websocket = Client::websocket_over(here, &[]).await.expect("upgrades");
-        [websocket, Client::tcp_over(self.pipe().await)]
-    }
-
-    async fn pipe(&self) -> DuplexStream {
-        let (here, there) = duplex(PIPE_BYTES);
-        self.running.pipes().serve_tcp(there).await;
-        here
-    }
+pub(super) fn websocket_pipe(harbour: &Harbour) -> DuplexStream {
+    let (here, there) = duplex(PIPE_BYTES);
+    let pipes = harbour.running.pipes();
+    tokio::spawn(async move { pipes.serve_websocket(there).await });
+    here
 }
 
-#[tokio::test]
+pub(super) async fn tcp_pipe(harbour: &Harbour) -> DuplexStream {
+    let (here, there) = duplex(PIPE_BYTES);
+    harbour.running.pipes().serve_tcp(there).await;
+    here
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pipe_is_a_connection_over_either_protocol() {
-    let harbour = Harbour::open().await;
-    for (user, mut client) in (1..).zip(harbour.both_by_pipe().await) {
+    let harbour = Harbour::piped(|_| ()).await;
+    for (user, mut client) in (1..).zip(harbour.both().await) {
         let welcome = client.hello(user).await;
         assert_eq!(welcome.user.get(), user);
         client.ping().await;
@@ -41,11 +37,11 @@ async fn a_pipe_is_a_connection_over_either_protocol() {
     assert_eq!(from_here.count(), 2);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_boat_that_has_left_serves_no_pipe() {
-    let harbour = Harbour::open().await;
+    let harbour = Harbour::piped(|_| ()).await;
     harbour.running.drain();
     harbour.running.left().await;
-    let mut client = Client::tcp_over(harbour.pipe().await);
+    let mut client = harbour.tcp().await;
     assert_eq!(client.next().await, None);
 }

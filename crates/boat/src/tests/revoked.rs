@@ -31,9 +31,9 @@ impl Harbour {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn older_sessions_of_a_user_end_and_no_others() {
-    let harbour = Harbour::open().await;
+    let harbour = Harbour::piped(|_| ()).await;
     let mut older = harbour.signed_in(1, 4_999).await;
     let mut newer = harbour.signed_in(1, 5_000).await;
     let mut unknown = harbour.signed_in(1, 0).await;
@@ -50,9 +50,9 @@ async fn older_sessions_of_a_user_end_and_no_others() {
 }
 
 // The last page is read as well, and the next poll begins a minute before it.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn all_pages_are_read() {
-    let harbour = Harbour::open().await;
+    let harbour = Harbour::piped(|_| ()).await;
     let mut last = harbour.signed_in(5, 1).await;
     *harbour.peer.revoked.lock() = (1..=5).map(|user| revoked(user, 100_000 * user)).collect();
     let mut follower = Follower::default();
@@ -64,9 +64,9 @@ async fn all_pages_are_read() {
 }
 
 // Revocations that the station may have missed are polled again.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_station_that_lags_says_how_far_it_has_read() {
-    let harbour = Harbour::open().await;
+    let harbour = Harbour::piped(|_| ()).await;
     *harbour.peer.revoked.lock() = vec![revoked(1, 900_000)];
     let until = |millis| harbour.peer.complete_until.store(millis, Ordering::Relaxed);
     let mut follower = Follower::default();
@@ -79,9 +79,9 @@ async fn a_station_that_lags_says_how_far_it_has_read() {
 }
 
 // The station has not read a revocation that the boat got from another one.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_revoked_token_that_a_station_lets_in_ends_at_once() {
-    let harbour = Harbour::open().await;
+    let harbour = Harbour::piped(|_| ()).await;
     *harbour.peer.revoked.lock() = vec![revoked(1, 5_000)];
     let mut follower = Follower::default();
     harbour.ask(&mut follower).await.expect("answered");
@@ -94,9 +94,9 @@ async fn a_revoked_token_that_a_station_lets_in_ends_at_once() {
     newer.ping().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_question_that_is_lost_is_made_up_for() {
-    let harbour = Harbour::open().await;
+    let harbour = Harbour::piped(|_| ()).await;
     let mut client = harbour.signed_in(1, 1).await;
     *harbour.peer.revoked.lock() = vec![revoked(1, 5_000)];
     let mut follower = Follower::default();
@@ -113,9 +113,9 @@ async fn a_question_that_is_lost_is_made_up_for() {
     assert_eq!(client.closing().await, Some(Code::KickedOut));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_assertion_says_when_the_token_was_issued_and_ends_the_session() {
-    let harbour = Harbour::with(|config| config.sweep_interval = Duration::from_millis(300)).await;
+    let harbour = Harbour::piped(|config| config.sweep_interval = Duration::from_millis(300)).await;
     let mut client = harbour.signed_in(1, 4_999).await;
     *harbour.peer.reassert_as.lock() = Outcome::Revoked;
     assert_eq!(client.closing().await, Some(Code::KickedOut));
@@ -123,9 +123,9 @@ async fn an_assertion_says_when_the_token_was_issued_and_ends_the_session() {
     assert!(asserted.iter().all(|session| session.issued_at == 4_999));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_boat_asks_by_itself() {
-    let harbour = Harbour::open().await;
+    let harbour = Harbour::piped(|_| ()).await;
     let _client = harbour.signed_in(1, 4_999).await;
     *harbour.peer.revoked.lock() = vec![revoked(1, 5_000)];
     for _ in 0..(ASK.longest() * 2).as_secs() {

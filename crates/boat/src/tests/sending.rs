@@ -28,9 +28,9 @@ async fn a_send_is_accepted_on_either_link() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_waits_while_a_call_is_under_way_goes_with_the_next_and_in_order() {
-    let harbour = Harbour::with(|config| config.lanes = 1).await;
+    let harbour = Harbour::piped(|config| config.lanes = 1).await;
     let [mut one, mut other] = harbour.both().await;
     one.hello(1).await;
     other.hello(2).await;
@@ -60,7 +60,7 @@ async fn what_waits_while_a_call_is_under_way_goes_with_the_next_and_in_order() 
 // An unavailable partition of the log holds a call until its deadline: other calls overtake it.
 #[tokio::test(start_paused = true)]
 async fn a_slow_call_is_overtaken_by_those_of_others() {
-    let harbour = Harbour::with(|config| config.lanes = 1).await;
+    let harbour = Harbour::piped(|config| config.lanes = 1).await;
     let [mut slow, mut other] = harbour.both().await;
     slow.hello(1).await;
     other.hello(2).await;
@@ -114,9 +114,9 @@ async fn a_station_that_is_gone_is_a_failure_that_may_be_repeated() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_full_lane_refuses_and_recovers() {
-    let harbour = Harbour::with(|config| {
+    let harbour = Harbour::piped(|config| {
         config.lanes = 1;
         config.lane_items_max = 1;
     })

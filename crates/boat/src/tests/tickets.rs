@@ -13,6 +13,7 @@ use protocol::ticket::{KEY_BYTES, KeyFile, SignIn, TICKET_BYTES, Tickets};
 use protocol::{Code, ConversationId, Platform, Seq, SessionId, Timestamp};
 
 use super::client::{message, question, send_of, user};
+use super::eventually;
 use super::harbour::{Harbour, frame_of};
 
 fn ticket(number: u8) -> Bytes {
@@ -30,25 +31,17 @@ impl Harbour {
     }
 
     async fn await_call(&self, call: &str) {
-        for _ in 0..1000 {
-            if self
-                .peer
-                .shown
-                .lock()
-                .iter()
-                .any(|(known, _)| *known == call)
-            {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        panic!("no call {call}");
+        let is_known = || {
+            let shown = self.peer.shown.lock();
+            shown.iter().any(|(known, _)| *known == call)
+        };
+        eventually(call, is_known).await;
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_ticket_goes_with_every_call_for_its_session() {
-    let harbour = Harbour::open().await;
+    let harbour = Harbour::piped(|_| ()).await;
     harbour.issue(7);
     harbour.peer.mail.lock().push_back(v1::MailItem {
         msg_id: 5,
@@ -84,9 +77,9 @@ async fn a_ticket_goes_with_every_call_for_its_session() {
     assert_eq!(harbour.shown(), expected);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_assertion_renews_it() {
-    let harbour = Harbour::with(|config| config.sweep_interval = Duration::from_millis(100)).await;
+    let harbour = Harbour::piped(|config| config.sweep_interval = Duration::from_millis(100)).await;
     harbour.issue(7);
     let mut client = harbour.tcp().await;
     client.hello(1).await;
@@ -102,9 +95,9 @@ async fn an_assertion_renews_it() {
     assert!(harbour.shown().contains(&("send", ticket(8))));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_session_that_nothing_proves_signs_in_again() {
-    let harbour = Harbour::with(|config| config.sweep_interval = Duration::from_millis(100)).await;
+    let harbour = Harbour::piped(|config| config.sweep_interval = Duration::from_millis(100)).await;
     let mut client = harbour.tcp().await;
     client.hello(1).await;
     *harbour.peer.reassert_as.lock() = Outcome::Unproved;
@@ -117,7 +110,7 @@ async fn a_session_that_nothing_proves_signs_in_again() {
 #[tokio::test(start_paused = true)]
 async fn a_call_with_a_ticket_that_ends_has_it_renewed_at_once() {
     const MINUTE: Duration = Duration::from_secs(60);
-    let harbour = Harbour::with(|config| {
+    let harbour = Harbour::piped(|config| {
         config.sweep_interval = 60 * MINUTE;
         config.sweep_pause_max = 60 * MINUTE;
         // Clients send no heartbeats meanwhile.

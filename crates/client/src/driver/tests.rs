@@ -16,7 +16,8 @@ use super::*;
 use crate::core::{Origin, Reset, SendStatus, ShownMessage};
 use boat::Boat;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Bound of what must happen, however busy the machine is. It says nothing about speed.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn config(url: String, user: i64) -> ClientConfig {
     let device = DeviceId::new(&format!("device-of-{user}")).expect("short");

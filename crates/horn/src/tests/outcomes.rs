@@ -61,7 +61,7 @@ impl Provider for ScriptedProvider {
 }
 
 // proves S1-63: horn consumes notification tasks and calls a provider, for each platform.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn each_target_is_told_and_the_ledger_knows() {
     let desk = Desk::new();
     let recorder = Arc::new(Recorder::new(10));
@@ -82,7 +82,7 @@ async fn each_target_is_told_and_the_ledger_knows() {
 }
 
 /// Muted messages still appear in the user's list; and once the mute ends, notifications resume.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn who_muted_a_conversation_is_not_told() {
     let desk = Desk::new();
     let arrange = async |offset, until| {
@@ -121,7 +121,7 @@ async fn who_muted_a_conversation_is_not_told() {
 }
 
 /// The settings choose the provider, and a missing one is named.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn settings_choose_the_provider() {
     let desk = Desk::new();
     let shutdown = CancellationToken::new();
@@ -150,7 +150,7 @@ async fn settings_choose_the_provider() {
 }
 
 /// Storing again publishes again; the user is notified once.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_repeated_task_is_told_once() {
     let desk = Desk::new();
     let recorder = Arc::new(Recorder::new(10));
@@ -172,7 +172,7 @@ fn mail_of(n: i64) -> Notification {
 }
 
 /// A commit never passes a notification without an outcome, although later ones have theirs.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_commit_waits_for_the_oldest() {
     let desk = Desk::new();
     let slow_first = ScriptedProvider::new(1, |push| match push.notification.message.get() {
@@ -198,7 +198,7 @@ async fn a_commit_waits_for_the_oldest() {
 }
 
 /// A notification that waits for another attempt at a stop is sent by the next life.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_restart_goes_on_where_nothing_was_committed() {
     let desk = Desk::new();
     let failing = ScriptedProvider::new(9, |_| {
@@ -226,7 +226,7 @@ async fn a_restart_goes_on_where_nothing_was_committed() {
 
 /// An outcome that cannot be recorded is not committed, so that the notification is repeated rather
 /// than lost.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn no_ledger_no_commit() {
     let desk = Desk::new();
     let recorder = Arc::new(Recorder::new(10));
@@ -238,7 +238,7 @@ async fn no_ledger_no_commit() {
     assert_eq!(desk.committed(partition).await, 0);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_unreadable_record_is_a_dead_letter_and_stops_nobody() {
     let desk = Desk::new();
     let recorder = Arc::new(Recorder::new(10));
@@ -259,7 +259,7 @@ async fn an_unreadable_record_is_a_dead_letter_and_stops_nobody() {
     horn.stop().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_is_no_news_is_not_told() {
     let desk = Desk::new();
     let recorder = Arc::new(Recorder::new(10));
@@ -273,7 +273,7 @@ async fn what_is_no_news_is_not_told() {
     horn.stop().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_provider_that_panics_costs_one_notification() {
     let desk = Desk::new();
     let fragile = ScriptedProvider::new(9, |push| {
@@ -291,7 +291,7 @@ async fn a_provider_that_panics_costs_one_notification() {
 }
 
 /// A horn remembers the targets it notified, not those it gave up.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_was_given_up_is_told_when_it_is_sent_on_its_way_again() {
     let desk = Desk::new();
     let refusing =
@@ -315,7 +315,7 @@ async fn what_was_given_up_is_told_when_it_is_sent_on_its_way_again() {
 }
 
 /// At its bounds the horn makes no further call and reads no further; the rest waits in the log.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn calls_and_memory_are_bounded() {
     let desk = Desk::new();
     let held = ScriptedProvider::new(0, |_| Ok(()));
@@ -341,7 +341,7 @@ async fn calls_and_memory_are_bounded() {
 
 /// A second horn takes over a part of the log; no target is forgotten, and in an orderly handover
 /// none is notified twice.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_partition_changes_hands_between_outcomes() {
     let desk = Desk::new();
     let recorder = Arc::new(Recorder::new(1000));

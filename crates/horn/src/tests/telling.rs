@@ -21,7 +21,7 @@ impl<S: Subscriber> Layer<S> for Lines {
 }
 
 /// One line per message would be the greater part of a busy server's log.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_recorded_notification_is_counted_and_is_no_line_in_the_log() {
     let metrics = PrometheusBuilder::new().build_recorder();
     let _counts = metrics::set_default_local_recorder(&metrics);

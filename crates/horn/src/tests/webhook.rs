@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use metrics_exporter_prometheus::PrometheusBuilder;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -76,10 +77,10 @@ struct Scene {
 
 impl Scene {
     async fn new(script: &[Answer]) -> Scene {
-        Scene::with(script, None).await
+        Scene::with(script, None, PATIENCE).await
     }
 
-    async fn with(script: &[Answer], secret: Option<Secret>) -> Scene {
+    async fn with(script: &[Answer], secret: Option<Secret>, timeout: Duration) -> Scene {
         let backend = Arc::new(Backend::default());
         backend.script.lock().extend(script);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -88,7 +89,8 @@ impl Scene {
             .route("/hook", post(answer))
             .with_state(backend.clone());
         tokio::spawn(axum::serve(listener, routes).into_future());
-        let (config, desk) = (quick(), Desk::new());
+        let desk = Desk::new();
+        let config = Config { timeout, ..quick() };
         let url = format!("http://{address}/hook");
         let webhook = Webhook::open(&url, secret, config.timeout, Arc::new(SystemClock));
         let horn = desk.horn(config, Arc::new(webhook.expect("opens"))).await;
@@ -126,7 +128,7 @@ impl Scene {
 #[tokio::test]
 async fn a_call_says_who_and_where_and_not_what() {
     let secret = Secret::parse("hush").expect("a secret");
-    let scene = Scene::with(&[], Some(secret.clone())).await;
+    let scene = Scene::with(&[], Some(secret.clone()), PATIENCE).await;
     assert!(scene.outcome().await);
     let calls = scene.backend.calls.lock();
     let call = &calls[0];
@@ -215,13 +217,15 @@ async fn nobody_there_is_no_dead_letter() {
 /// A throttled horn leaves the webhook alone, with all its notifications.
 #[tokio::test]
 async fn retry_after_is_kept_by_all() {
+    let metrics = PrometheusBuilder::new().build_recorder();
+    let _counts = metrics::set_default_local_recorder(&metrics);
     let scene = Scene::new(&[Answer::Throttle { seconds: 1 }]).await;
     let first = mail(1);
     let partition = scene.desk.publish(first).await;
-    while scene.calls() == 0 {
+    // The horn has the answer.
+    while !metrics.handle().render().contains("horn_retries_total 1") {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    tokio::time::sleep(Duration::from_millis(100)).await;
     scene.desk.publish(mail(2)).await;
     scene.desk.reaches(partition, 2).await;
     {
@@ -237,10 +241,18 @@ async fn retry_after_is_kept_by_all() {
 /// A hang costs its own notification some attempts, and the others nothing.
 #[tokio::test]
 async fn a_hanging_server_is_given_up() {
-    let scene = Scene::new(&[Answer::Hang, Answer::Hang, Answer::Hang]).await;
+    let script = [Answer::Hang, Answer::Hang, Answer::Hang];
+    let scene = Scene::with(&script, None, Duration::from_millis(300)).await;
     assert!(!scene.outcome().await);
-    assert_eq!(scene.calls(), 3);
-    assert_eq!(scene.letter_reasons().await, ["max-retries"]);
+    // A slow machine may give up a call before the server sees it: the horn's own count is exact.
+    assert!(scene.calls() <= 3);
+    let letters = scene.desk.letters().await;
+    assert_eq!(letters.len(), 1);
+    let headers = &letters[0].1;
+    assert_eq!(headers["reason"], "max-retries");
+    assert_eq!(headers["retry-count"], "2");
+    let error = &headers["error-message"];
+    assert!(error.contains("did not answer"), "{error}");
     scene.horn.stop().await;
 }
 

@@ -138,7 +138,7 @@ fn samples() -> Vec<(&'static str, Value)> {
     ]
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn every_answer_is_in_snake_case_and_comes_back() {
     let mut port = staffed().await;
     let claimed = port.backends.registry.claim_cluster(1).await;
@@ -278,7 +278,7 @@ fn whatever_an_answer_may_hold_is_in_snake_case_and_comes_back() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_program_looks_plans_and_discards() {
     let mut port = Port::new().await;
     let stop = CancellationToken::new();
@@ -356,7 +356,7 @@ async fn break_off(port: &Port, task: &str, work: OperatorWork, letter: &str) {
 }
 
 // A redrive under the name of a discard named letters for the discard.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_name_of_a_task_begins_no_other_work() {
     let mut port = Port::new().await;
     break_off(&port, "night", OperatorWork::Discard, "message-0-0").await;
@@ -388,7 +388,7 @@ async fn the_name_of_a_task_begins_no_other_work() {
 /// A request that is refused: method, path, body, status, and code.
 type Refusal = (Method, &'static str, &'static str, u16, &'static str);
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_cannot_be_is_refused_with_a_code() {
     let mut port = Port::new().await;
     let nothing = r#"{"type":"ids"}"#;
@@ -468,7 +468,7 @@ async fn what_cannot_be_is_refused_with_a_code() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn who_is_not_heard_gets_the_same_form_of_refusal() {
     let mut port = staffed().await;
     let json = ("content-type", "application/json");
@@ -492,7 +492,7 @@ async fn who_is_not_heard_gets_the_same_form_of_refusal() {
 }
 
 // The guard refused what the schema described: a resume and a cancel have no body.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_request_without_a_body_has_the_headers_that_the_schema_names() {
     let mut port = staffed().await;
     let document = openapi::document();
@@ -517,7 +517,7 @@ async fn a_request_without_a_body_has_the_headers_that_the_schema_names() {
     assert!(asked >= 2, "{asked} requests have no body");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn times_of_a_question_have_two_forms() {
     let mut port = Port::new().await;
     let (first, text) = (1_709_283_600_500_i64, "2024-03-01T09:00:00.500Z");
@@ -550,7 +550,7 @@ async fn times_of_a_question_have_two_forms() {
 }
 
 // A window that ends before it begins was balanced, and its chain intact.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_window_without_a_time_is_refused() {
     let mut port = Port::new().await;
     let config = auditor::Config::default();

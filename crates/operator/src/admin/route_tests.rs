@@ -209,7 +209,7 @@ pub(super) fn filled(path: &str) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_table_of_routes_is_seen_whole() {
     let paths = Port::new().await.paths();
     for known in [
@@ -233,7 +233,7 @@ async fn the_table_of_routes_is_seen_whole() {
 }
 
 // A look at a letter's body was a GET, and wrote a line into the log of operations.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn no_get_changes_anything() {
     let mut port = Port::new().await;
     let mut answered = 0;
@@ -252,7 +252,7 @@ async fn no_get_changes_anything() {
     assert!(answered >= 30, "{answered} questions were answered");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn whatever_changes_something_needs_json_or_our_header_and_a_page_of_ours() {
     let mut port = Port::new().await;
     let json = ("content-type", "application/json");
@@ -292,7 +292,7 @@ async fn whatever_changes_something_needs_json_or_our_header_and_a_page_of_ours(
 }
 
 /// Every route of the desk requires a sign-in; probes, metrics and the page itself do not.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn nobody_without_a_token_reaches_the_desk() {
     let mut port = Port::new().await;
     for path in port.paths() {
@@ -458,7 +458,7 @@ pub(super) async fn staffed() -> Port {
 }
 
 // A new route, or a new method of one, needs a row with its right.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn every_route_of_the_desk_says_what_it_needs() {
     let mut port = staffed().await;
     let rows = rows();
@@ -491,7 +491,7 @@ async fn every_route_of_the_desk_says_what_it_needs() {
 }
 
 // The console answered for them, with a text.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_paths_of_the_whole_api_are_refused_in_its_form() {
     let mut port = Port::new().await;
     for path in roots() {

@@ -258,7 +258,7 @@ fn all() -> AuditQuestion {
 }
 
 /// Nothing else runs on this thread while a page is read: the test counts how often something does.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn whoever_reads_the_log_lets_others_run() {
     let books = Books::new();
     books.accept(3000).await;
@@ -291,7 +291,7 @@ async fn whoever_reads_the_log_lets_others_run() {
 }
 
 // A filter that nothing matched went over the whole topic in one answer.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_list_looks_at_some_records_and_says_where_to_go_on() {
     let books = Books::new();
     for _ in 0..21 {
@@ -451,7 +451,7 @@ async fn an_audit_of_too_many_counts_the_rest_and_says_where_to_go_on() {
     assert_eq!(missing, ids);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_report_names_a_thousand_and_counts_the_rest() {
     let books = Books::new();
     let ids = books.accept(1500).await;

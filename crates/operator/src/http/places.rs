@@ -130,8 +130,8 @@ mod tests {
         places.take(free, address.parse().expect("an address"))
     }
 
-    #[test]
-    fn one_address_has_its_share_and_a_balancer_has_all() {
+    #[tokio::test(start_paused = true)]
+    async fn one_address_has_its_share_and_a_balancer_has_all() {
         let balancers = TrustedNetworks::new(vec!["10.0.0.0/8".parse().expect("a network")]);
         let arrivals = Rate::per_second(NonZeroU32::MIN, NonZeroU32::new(5).expect("positive"));
         let places = Places::new(6).per_address((2, arrivals), balancers, "test");

@@ -125,7 +125,7 @@ mod tests {
         let (kept_from, minute) = (clock.now() - RETENTION, Duration::from_secs(60));
         let count = LEDGER_ROWS as u64 + 1;
         let old = (0..count).map(|n| settled(kept_from - minute - Duration::from_millis(n)));
-        let (old, young) = (old.collect::<Vec<_>>(), settled(kept_from + minute));
+        let (old, young) = (old.collect::<Vec<_>>(), settled(kept_from + RETENTION));
         let mut ids: Vec<_> = old.iter().map(|entry| entry.message).collect();
         ids.push(young.message);
         ledger.append(old).await.expect("appended");

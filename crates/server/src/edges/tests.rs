@@ -129,13 +129,14 @@ async fn an_address_has_twenty_requests_and_then_its_rate() {
         "{refused} of sixty were refused"
     );
     assert_ne!(ask_over(&client, port, Some("192.0.2.2")).await.status, 429);
-    // A client of a balancer may write what it likes; the balancer writes last.
-    assert_eq!(
-        ask_over(&client, port, Some("192.0.2.2, 192.0.2.1"))
-            .await
-            .status,
-        429
-    );
+    // A client of a balancer may write what it likes; the balancer writes last. Fewer requests than
+    // the other address has, and more than this one has again by the time that they take.
+    let mut answers = Vec::new();
+    for _ in 0..18 {
+        let answer = ask_over(&client, port, Some("192.0.2.2, 192.0.2.1")).await;
+        answers.push(answer.status);
+    }
+    assert!(answers.contains(&429), "{answers:?}");
     let unnamed = ask_over(&client, port, None).await;
     assert_eq!(unnamed.status, 400);
     assert!(

@@ -130,8 +130,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_thousand_warnings_of_one_place_are_twenty_and_a_number() {
+    #[tokio::test(start_paused = true)]
+    async fn a_thousand_warnings_of_one_place_are_twenty_and_a_number() {
         static SHOWN: AtomicUsize = AtomicUsize::new(0);
         let layer = Count(&SHOWN).with_filter(FloodFilter);
         let log = tracing_subscriber::registry().with(layer);

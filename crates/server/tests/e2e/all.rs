@@ -9,7 +9,23 @@ use server::settings::load_limits;
 use tempfile::TempDir;
 
 use crate::door::{Door, get};
+use crate::ports::free_ports;
 use crate::process::{Process, packetboat};
+
+/// Waits that end nothing on a stalled machine. A test sets those that it is about by itself.
+const PATIENT: [(&str, &str); 11] = [
+    ("boat.arrival_timeout", "5m"),
+    ("boat.tls_timeout", "5m"),
+    ("boat.upgrade_timeout", "5m"),
+    ("boat.session.handshake", "5m"),
+    ("boat.session.ack_wait", "5m"),
+    ("carrier.ack_wait", "5m"),
+    ("boat.station_timeout", "60s"),
+    ("station.publish_deadline", "50s"),
+    ("station.store_deadline", "50s"),
+    ("station.dedupe_deadline", "20s"),
+    ("station.members_deadline", "20s"),
+];
 
 /// `packetboat all` on a directory of its own.
 pub struct All {
@@ -46,8 +62,12 @@ impl Dir {
     pub fn settings(&self, ports: [&str; 3], more: &str) -> PathBuf {
         let [websocket, tcp, admin] = ports;
         let lifted = load_limits::lines();
+        let patient = PATIENT.iter().filter(|(key, _)| !more.contains(key));
+        let patient: String = patient
+            .map(|(key, wait)| format!("{key} = \"{wait}\"\n"))
+            .collect();
         let text = format!(
-            "log.level = \"warn\"\nhealth.listen = \"127.0.0.1:0\"\nadmin.listen = \"{admin}\"\nboat.websocket = \"{websocket}\"\nboat.tcp = \"{tcp}\"\n{lifted}{more}\n"
+            "log.level = \"warn\"\nhealth.listen = \"127.0.0.1:0\"\nadmin.listen = \"{admin}\"\nboat.websocket = \"{websocket}\"\nboat.tcp = \"{tcp}\"\n{lifted}{patient}{more}\n"
         );
         let file = self.path("packetboat.toml");
         std::fs::write(&file, text).expect("a file");
@@ -60,6 +80,11 @@ pub fn set_level(file: &Path, level: &str) {
     let text = std::fs::read_to_string(file).expect("a file");
     let (_, rest) = text.split_once('\n').expect("a first line");
     std::fs::write(file, format!("log.level = \"{level}\"\n{rest}")).expect("written");
+}
+
+/// Addresses for clients, for TCP clients and for operators.
+pub fn addresses() -> [String; 3] {
+    free_ports().map(|port: u16| format!("127.0.0.1:{port}"))
 }
 
 pub fn all(file: &Path, data: &Path) -> Command {
@@ -76,10 +101,11 @@ impl All {
         All::with("")
     }
 
-    /// Starts with more settings, as `section.key = value` lines.
+    /// Starts with more settings, as `section.key = value` lines. Its ports stay its own while it is
+    /// restarted.
     pub fn with(more: &str) -> All {
-        let free = "127.0.0.1:0";
-        All::over(Dir::new(), [free; 3], more)
+        let [websocket, tcp, admin] = addresses();
+        All::over(Dir::new(), [&websocket, &tcp, &admin], more)
     }
 
     /// Starts with this log level, and the log on `stderr`.

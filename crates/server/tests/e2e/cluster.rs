@@ -28,7 +28,7 @@ fn a_message_finds_its_receiver(redis: &str) {
 
     let away = fleet.send("1", "2", "while you were away");
     fleet.traced(&away, &["stored_offline", "notified"]);
-    let listen = ["listen", "--user", "2", "--count", "2", "--timeout", "30"];
+    let listen = ["listen", "--user", "2", "--count", "2", "--timeout", "120"];
     let mut listen = fleet.user(&listen);
     listen.env("PACKETBOAT_URL", fleet.boat("boat-2"));
     let listen = Process::start(&mut listen);

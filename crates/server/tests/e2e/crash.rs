@@ -16,7 +16,8 @@ fn what_was_accepted_before_a_kill_arrives_after_the_restart_once_and_in_order()
     all.send("1", "2", "are you new here?");
     assert_eq!(all.listen("2", 1)[0]["text"], "are you new here?");
 
-    let mut send = Process::start(&mut all.user(&["send", "--user", "1", "--to", "2", "--stdin"]));
+    let mut send = all.user(&["send", "--user", "1", "--to", "2", "--stdin"]);
+    let mut send = Process::start(send.args(["--timeout", "300"]));
     send.feed((0..MESSAGES).map(|n| format!("{n}\n")).collect());
     let mut answers: Vec<Value> = Vec::new();
     let next = || {

@@ -305,7 +305,7 @@ impl Drop for Redis {
 
 // proves S2-29
 #[test]
-#[ignore = "needs redis-server: scripts/e2e page"]
+#[ignore = "needs redis-server: make e2e"]
 fn a_master_that_no_replica_hears_takes_no_writes() {
     let dir = Dir::new();
     let single = Redis::start("deploy/redis/single.conf", &dir);

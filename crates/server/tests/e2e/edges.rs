@@ -9,10 +9,7 @@ use tokio::time::Instant;
 use crate::all::{All, Dir};
 use crate::door::get;
 use crate::ports::free_ports;
-use crate::process::{Process, run};
-
-/// Time for a boat to publish its load, and for a station to read it.
-const SOON: Duration = Duration::from_secs(30);
+use crate::process::{Process, SOON, run};
 
 /// Waits until the list names exactly these addresses, each with room.
 fn becomes(edges: &str, expected: &[&str]) {

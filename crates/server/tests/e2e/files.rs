@@ -15,12 +15,11 @@ use crate::raw::{RawClient, connect};
 const FILES: u32 = 600;
 const CROWD: usize = 700;
 
-/// Status of a probe; `None`: no answer within a second.
+/// Status of a probe; `None`: no answer.
 fn probed(all: &All, path: &str) -> Option<u16> {
     let address = all.health.trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).ok()?;
-    let patience = Some(Duration::from_secs(1));
-    stream.set_read_timeout(patience).expect("a socket");
+    stream.set_read_timeout(Some(SOON)).expect("a socket");
     let head = format!("GET {path} HTTP/1.1\r\nhost: boat\r\nconnection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).ok()?;
     let mut answer = [0; 12];
@@ -35,7 +34,7 @@ fn ready(all: &All) -> Option<u16> {
 // T-B4: more connections than files. Probes always get an answer: their files never go to clients.
 #[test]
 fn without_files_it_waits_and_recovers() {
-    let mut all = All::with("boat.session.handshake = \"60s\"\nboat.arrival_timeout = \"60s\"");
+    let mut all = All::start();
     let chat = Chat::beside(&all);
     let limit = Command::new("prlimit")
         .args(["--pid", &all.process.pid().to_string()])
@@ -43,13 +42,17 @@ fn without_files_it_waits_and_recovers() {
         .status();
     assert!(limit.expect("prlimit runs").success());
     let crowd: Vec<TcpStream> = (0..CROWD).map(|_| connect(all.tcp())).collect();
-    within(SOON, || ready(&all) != Some(200));
+    within(SOON, || ready(&all) == Some(503));
     for _ in 0..30 {
         std::thread::sleep(Duration::from_millis(200));
-        assert_eq!(probed(&all, "/livez"), Some(200));
+        let answer = probed(&all, "/livez");
+        assert!(answer.is_some());
+        // A process that the machine has stalled says so for a while.
+        within(SOON, || probed(&all, "/livez") == Some(200));
     }
     assert!(all.process.is_running());
-    assert_eq!(ready(&all), Some(503));
+    within(SOON, || ready(&all) == Some(503));
+    chat.goes_on(&all);
     assert!(all.metric("boat_accept_pauses_total") > 0);
     drop(crowd);
     within(SOON, || ready(&all) == Some(200));
@@ -66,17 +69,14 @@ fn without_files_it_waits_and_recovers() {
 // proves S1-05 in part: half of few files is for clients, and the next one is told.
 #[test]
 fn started_with_few_files_it_serves_few_and_says_so() {
-    let all = All::with_files(
-        FILES,
-        "boat.session.handshake = \"60s\"\nboat.arrival_timeout = \"60s\"",
-    );
+    let all = All::with_files(FILES, "");
     let mut neighbour = RawClient::tcp(all.tcp()).signed_in(1);
     let seats = FILES as usize / 2 - 1;
     let seated: Vec<TcpStream> = (0..seats).map(|_| connect(all.tcp())).collect();
     let mut next = RawClient::tcp(all.tcp());
     assert_eq!(next.closing(), Some(Code::Full));
     assert_eq!(all.metric("boat_accept_pauses_total"), 0);
-    assert_eq!(ready(&all), Some(200));
+    within(SOON, || ready(&all) == Some(200));
     neighbour.ping();
     let told = run(&mut all.operator(&["doctor"])).stdout;
     assert!(told.contains("600 files may be open"), "{told}");

@@ -98,6 +98,7 @@ fn garbage_of_every_kind_ends_its_own_connection_with_its_code() {
         crate::process::within(crate::process::SOON, || {
             (closed("malformed"), closed("too_large")) == expected
         });
+        chat.goes_on(&all);
     }
     for mut client in [
         RawClient::websocket(&all.websocket),

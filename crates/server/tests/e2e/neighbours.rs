@@ -13,6 +13,10 @@ use crate::process::{Process, SOON, within};
 pub const PAIRS: u32 = 4;
 /// Messages per second over all pairs.
 const RATE: u32 = 20;
+/// Messages that a chat goes on by, to show that nothing holds it up.
+const MORE: u64 = 20;
+/// Counter of messages that a device acknowledged to its boat.
+pub const DELIVERED: &str = "boat_deliveries_total{outcome=\"done\"}";
 
 /// A running `bench steady`.
 pub struct Chat {
@@ -24,11 +28,13 @@ pub struct Chat {
 pub struct ChatFindings(Value);
 
 impl Chat {
-    /// Starts a chat over both links; messages are flowing when this returns.
+    /// Starts a chat over both links; all are there and messages are flowing when this returns.
     pub fn beside(all: &All) -> Chat {
         let before = all.metric("boat_sends_total");
+        let sessions = all.metric("boat_sessions") + 2 * u64::from(PAIRS);
         let chat = Chat::over(all, &[&all.websocket, all.tcp()], 1_000_000);
         within(SOON, || all.metric("boat_sends_total") > before + 4);
+        within(SOON, || all.metric("boat_sessions") >= sessions);
         Chat {
             since: Instant::now(),
             ..chat
@@ -44,43 +50,53 @@ impl Chat {
         }
         command.args(["--first-user", &first_user.to_string()]);
         command.args(["--away", "0", "--seconds", "100000"]);
-        command.args(["--settle", "30", "--output", "json"]);
+        command.args(["--settle", "120", "--output", "json"]);
         Chat {
             process: Process::start(&mut command),
             since: Instant::now(),
         }
     }
 
+    /// Waits until the chat has gone on by some messages: what the test holds meanwhile holds nobody
+    /// else up.
+    pub fn goes_on(&self, all: &All) {
+        self.goes_on_by(|| all.metric(DELIVERED));
+    }
+
+    /// The same, with the number of messages delivered so far.
+    pub fn goes_on_by(&self, delivered: impl Fn() -> u64) {
+        let before = delivered();
+        within(SOON, || delivered() >= before + MORE);
+    }
+
     pub fn end(mut self) -> ChatFindings {
         // A shorter chat proves nothing.
         thread::sleep(Duration::from_secs(2).saturating_sub(self.since.elapsed()));
         assert!(self.process.is_running(), "the chat ended by itself");
-        let lasted = self.since.elapsed().as_secs();
         self.process.signal("TERM");
-        let found = self.process.line_within(Duration::from_secs(60));
+        let found = self.process.line_within(SOON * 4);
         let found = found.expect("it says what it found");
-        let mut found: Value = serde_json::from_str(&found).expect("JSON");
+        let found: Value = serde_json::from_str(&found).expect("JSON");
         println!("the chat found {found}");
         for fault in ["twice", "out_of_order", "open", "resets"] {
             assert_eq!(found[fault], 0, "{fault} in {found}");
         }
         assert_eq!(found["missing"], Value::Array(Vec::new()), "{found}");
-        found["lasted"] = lasted.into();
         ChatFindings(found)
     }
 }
 
 impl ChatFindings {
-    /// Asserts that the chat went on without long waits.
+    /// Asserts that the chat went on, and that no message waited as long as one that is held up.
     pub fn undisturbed(self) {
         self.went_on();
-        assert!(self.number("p99_ms") < 2_000, "{}", self.0);
+        let held_up = SOON.as_millis() as u64;
+        assert!(self.number("p99_ms") < held_up, "{}", self.0);
     }
 
-    /// Asserts that at least half of the undisturbed number of sends was accepted.
+    /// Asserts that messages were accepted, as many as a chat that goes on has.
     pub fn went_on(&self) {
-        let wanted = self.number("lasted") * u64::from(RATE) / 2;
-        assert!(self.number("accepted") >= wanted, "{wanted}: {}", self.0);
+        assert!(self.number("accepted") >= MORE, "{}", self.0);
     }
 
     fn number(&self, name: &str) -> u64 {

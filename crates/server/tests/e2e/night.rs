@@ -53,10 +53,10 @@ fn an_operator_clears_up_after_a_night() {
     let webhook = Webhook::accepting();
     let mut fleet = Fleet::with("cluster", &quick(&webhook));
     for user in (21..=25).map(|n: i64| n.to_string()) {
-        fleet.nothing_for(&user);
+        fleet.becomes_known(&user);
     }
     for user in [DAMAGED, LARGE, REFUSED] {
-        fleet.nothing_for(user);
+        fleet.becomes_known(user);
     }
     let present: Vec<Process> = (11..=15)
         .map(|user: i64| Process::start(&mut fleet.user(&["listen", "--user", &user.to_string()])))

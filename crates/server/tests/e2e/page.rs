@@ -33,7 +33,7 @@ fn the_page_of_the_cluster_says_what_to_type() {
 }
 
 #[test]
-#[ignore = "needs the real parts, and the ports of the page: scripts/e2e page"]
+#[ignore = "needs the real parts, and the ports of the page: make e2e"]
 fn the_page_of_the_cluster_ends_in_a_delivered_message() {
     let real = std::env::var("PACKETBOAT_REAL_DIR").expect("the real parts: make real-up");
     let dir = Dir::new();

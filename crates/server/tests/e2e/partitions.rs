@@ -23,6 +23,7 @@ fn survives(clients: bool, boat: bool) {
     thread::sleep(Duration::from_secs(1));
     let ended = all.metric("boat_disconnects_total");
     relay.stall(clients, boat);
+    neighbours.goes_on(&all);
     // All of the chat's clients, whichever side notices.
     within(SOON, || {
         all.metric("boat_disconnects_total") >= ended + 2 * u64::from(PAIRS)
@@ -65,6 +66,7 @@ fn a_network_that_delays_and_cuts_loses_nothing() {
     within(SOON, || {
         all.metric("boat_connections_accepted_total") > before + 3 * u64::from(PAIRS)
     });
+    neighbours.goes_on(&all);
     let _clean = chat.end();
     neighbours.end().undisturbed();
     all.at_rest();

@@ -149,6 +149,17 @@ impl RawClient {
         }
     }
 
+    /// Sends these frames in one write, over TCP.
+    pub fn send_together(&mut self, frames: impl IntoIterator<Item = ClientFrame>) {
+        let mut framed = BytesMut::new();
+        for frame in frames {
+            let mut frames = Frames::new(FRAME_MAX);
+            let frame = encode_client(&frame);
+            frames.encode(frame, &mut framed).expect("a frame");
+        }
+        self.send_raw(&framed);
+    }
+
     /// Sends bytes below the framing, as far as they are taken.
     pub fn send_raw(&mut self, bytes: &[u8]) {
         let _ = self.socket().write_all(bytes);

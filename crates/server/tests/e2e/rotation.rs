@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::all::{All, Dir};
 use crate::certificate::certificate;
-use crate::neighbours::Chat;
+use crate::neighbours::{Chat, PAIRS};
 use crate::process::{SOON, packetboat, run, within};
 
 /// Lines of the first block of a section.
@@ -67,8 +67,10 @@ fn new_keys_of_tickets_refuse_nothing() {
     let mut steps = 0;
     for line in &lines {
         if line.starts_with("sleep ") {
-            // Two passes over all sessions, and calls in flight.
-            std::thread::sleep(std::time::Duration::from_secs(10));
+            // Two whole passes over all sessions, and two more for calls in flight.
+            let asserted = || all.metric("boat_recover_total");
+            let passes = asserted() + 4 * 2 * u64::from(PAIRS);
+            within(SOON, || asserted() >= passes);
             continue;
         }
         let before = std::fs::read(&keys).expect("keys");
@@ -80,6 +82,7 @@ fn new_keys_of_tickets_refuse_nothing() {
         );
         steps += 1;
         within(SOON, || all.metric(reloaded) == steps);
+        chat.goes_on(&all);
     }
     assert_eq!(steps, 3);
     chat.end().undisturbed();

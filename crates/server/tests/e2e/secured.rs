@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::cluster::count_at;
 use crate::fleet::Fleet;
-use crate::neighbours::Chat;
+use crate::neighbours::{Chat, DELIVERED};
 use crate::process::{SOON, run};
 use crate::real;
 use crate::rotation::{runbook, type_line_with};
@@ -117,11 +117,14 @@ fn a_new_password_of_redis_refuses_nothing() {
     let fleet = Fleet::with_other_settings("cluster", &shared, &own.display().to_string());
     let urls = ["boat-1", "boat-2"].map(|name| fleet.boat(name));
     let chat = Chat::over(&fleet, &[&urls[0], &urls[1]], 1_000_000);
+    let delivered = || count_at(&fleet.admins(), DELIVERED);
     for line in runbook("A new password of Redis") {
         password.type_line(line);
+        chat.goes_on_by(delivered);
     }
     // Live connections do not sign in again; the next ones do.
     password.type_line("redis-cli $REDIS CLIENT KILL USER packetboat");
+    chat.goes_on_by(delivered);
     fleet.send("1", "2", "are you there yet?");
     assert_eq!(fleet.listen("2", 1)[0]["text"], "are you there yet?");
     chat.end().went_on();

@@ -17,13 +17,14 @@ use crate::process::{SOON, within};
 use crate::raw::{RawClient, connect_from, hello};
 
 const PAUSE: Duration = Duration::from_millis(200);
-/// Delay allowed for a busy machine.
-const LATE: Duration = Duration::from_secs(4);
+/// Bytes within which a connection ends: half a minute and more. Any wait but its own lasts longer,
+/// and what is sent is not complete by then.
+const BYTES_MAX: usize = 150;
 /// Last byte of the loopback address of balancers, which neighbours never use.
 const BALANCER: u8 = 2;
 const CLIENT: u8 = 1;
 
-/// A drip: its stage, its bytes, and the time within which the connection ends.
+/// A drip: its stage, its bytes, and the time after which the connection ends.
 struct Drip<'a> {
     what: &'static str,
     url: &'a str,
@@ -37,40 +38,43 @@ struct Drip<'a> {
 
 impl Drip<'_> {
     fn run(&self) {
+        // Before the boat begins to count, however slow the machine is.
+        let begun = Instant::now();
         let mut stream = connect_from(self.url, self.from, None);
         stream.write_all(&self.first).expect("taken");
-        let elapsed = drip(&mut stream, &self.bytes);
+        let taken = drip(&mut stream, &self.bytes);
+        let elapsed = begun.elapsed();
         let (what, earliest) = (self.what, self.ends.saturating_sub(PAUSE * 2));
-        println!("{what}: closed after {elapsed:.1?}");
-        let range = earliest..self.ends + LATE;
-        assert!(range.contains(&elapsed), "{what} after {elapsed:?}");
+        println!("{what}: closed after {elapsed:.1?} and {taken} bytes");
+        assert!(elapsed >= earliest, "{what} after {elapsed:?}");
+        assert!(taken < BYTES_MAX, "{what} after {taken} bytes");
     }
 }
 
-/// Time until the peer closes.
-fn drip(stream: &mut TcpStream, bytes: &[u8]) -> Duration {
-    let begun = Instant::now();
+/// Number of bytes until the peer closes.
+fn drip(stream: &mut TcpStream, bytes: &[u8]) -> usize {
     stream.set_read_timeout(Some(PAUSE)).expect("a socket");
-    for byte in bytes {
+    for (taken, byte) in bytes.iter().enumerate() {
         if stream.write_all(&[*byte]).is_err() {
-            return begun.elapsed();
+            return taken;
         }
-        let pause = begun.elapsed();
+        let written = Instant::now();
         match stream.read(&mut [0; 4096]) {
-            Ok(0) => return begun.elapsed(),
-            Ok(_) => thread::sleep((pause + PAUSE).saturating_sub(begun.elapsed())),
+            Ok(0) => return taken,
+            Ok(_) => thread::sleep(PAUSE.saturating_sub(written.elapsed())),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-            Err(_) => return begun.elapsed(),
+            Err(_) => return taken,
         }
     }
     panic!("all {} bytes were taken", bytes.len());
 }
 
-fn all_at_once(drips: &[Drip<'_>]) {
+fn all_at_once(drips: &[Drip<'_>], meanwhile: impl FnOnce()) {
     thread::scope(|scope| {
         for drip in drips {
             scope.spawn(|| drip.run());
         }
+        meanwhile();
     });
 }
 
@@ -115,7 +119,7 @@ fn upgrade() -> Vec<u8> {
 fn who_drips_at_a_plain_port_is_closed_in_time_and_a_chat_goes_on() {
     let all = All::with(&format!(
         "boat.proxy.header = \"proxy-v2\"\nboat.proxy.networks = [\"127.0.0.{BALANCER}/32\"]\n\
-         boat.upgrade_timeout = \"3s\"\nboat.session.handshake = \"4s\"\nboat.session.heartbeat = \"2s\""
+         boat.upgrade_timeout = \"6s\"\nboat.session.handshake = \"8s\"\nboat.session.heartbeat = \"2s\""
     ));
     let chat = Chat::beside(&all);
     let drip = |what, url, from, first, bytes, seconds| Drip {
@@ -133,7 +137,7 @@ fn who_drips_at_a_plain_port_is_closed_in_time_and_a_chat_goes_on() {
     let length = framed.len();
     assert!((128..16_384).contains(&length), "two bytes of length");
     framed.splice(0..0, [(length & 0x7f) as u8 | 0x80, (length >> 7) as u8]);
-    all_at_once(&[
+    let drips = [
         drip("a PROXY header, TCP", tcp, BALANCER, vec![], proxy(), 2),
         drip(
             "a PROXY header, WebSocket",
@@ -143,22 +147,23 @@ fn who_drips_at_a_plain_port_is_closed_in_time_and_a_chat_goes_on() {
             proxy(),
             2,
         ),
-        drip("a head", websocket, CLIENT, vec![], head("/ws"), 3),
-        drip("a first frame", tcp, CLIENT, vec![], half_frame(), 4),
+        drip("a head", websocket, CLIENT, vec![], head("/ws"), 6),
+        drip("a first frame", tcp, CLIENT, vec![], half_frame(), 8),
         drip(
             "a first message",
             websocket,
             CLIENT,
             upgrade(),
             half_message(),
-            4,
+            8,
         ),
         drip("a later frame", tcp, CLIENT, framed, half_frame(), 5),
-    ]);
+    ];
+    all_at_once(&drips, || chat.goes_on(&all));
     let ended = |code| all.metric(&format!("boat_disconnects_total{{code=\"{code}\"}}"));
-    // An end is counted after its client has seen it.
-    within(SOON, || ended("heartbeat_missed") == 1);
-    within(SOON, || ended("handshake_timeout") == 2);
+    // An end is counted after its client has seen it. A stalled machine may end some of the chat.
+    within(SOON, || ended("heartbeat_missed") >= 1);
+    within(SOON, || ended("handshake_timeout") >= 2);
     chat.end().undisturbed();
     all.at_rest();
 }
@@ -174,11 +179,12 @@ fn half_record() -> Vec<u8> {
 #[test]
 fn who_drips_below_tls_is_closed_in_time() {
     let files = tempfile::tempdir().expect("a directory");
-    let all = All::with(&format!(
-        "{}\nboat.proxy.header = \"proxy-v2\"\nboat.proxy.networks = [\"127.0.0.{BALANCER}/32\"]\n\
-         boat.tls_timeout = \"3s\"\nboat.arrival_timeout = \"4s\"",
-        // Nobody here verifies the certificate.
-        tls(&certificate(files.path(), "boat"))
+    // Nobody here verifies the certificate.
+    let certificate = tls(&certificate(files.path(), "boat"));
+    let all = All::with(&format!("{certificate}\nboat.tls_timeout = \"3s\""));
+    let bounded = All::with(&format!(
+        "{certificate}\nboat.proxy.header = \"proxy-v2\"\n\
+         boat.proxy.networks = [\"127.0.0.{BALANCER}/32\"]\nboat.arrival_timeout = \"4s\""
     ));
     let drip = |what, url, from, bytes, seconds| Drip {
         what,
@@ -188,11 +194,12 @@ fn who_drips_below_tls_is_closed_in_time() {
         bytes,
         ends: Duration::from_secs(seconds),
     };
-    // A header that takes a time of its own, and then a record.
+    // A header that takes a time of its own, and then a record. On a stalled machine the header may
+    // take all the time that one has.
     let mut both = b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00".to_vec();
     let slow_head = both.split_off(9);
     let both = [slow_head, half_record()].concat();
-    all_at_once(&[
+    let drips = [
         drip("a record, TCP", all.tcp(), CLIENT, half_record(), 3),
         drip(
             "a record, WebSocket",
@@ -203,9 +210,10 @@ fn who_drips_below_tls_is_closed_in_time() {
         ),
         Drip {
             first: b"\r\n\r\n\0\r\nQU".to_vec(),
-            ..drip("a header and a record", all.tcp(), BALANCER, both, 4)
+            ..drip("a header and a record", bounded.tcp(), BALANCER, both, 2)
         },
-    ]);
+    ];
+    all_at_once(&drips, || {});
     within(SOON, || all.metric("boat_tls_handshakes_failed_total") >= 2);
     within(SOON, || all.metric("boat_sessions") == 0);
 }

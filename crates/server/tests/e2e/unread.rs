@@ -46,7 +46,7 @@ fn send_to_all(sender: &mut RawClient) {
 fn who_does_not_read_is_closed_as_slow_and_has_it_all_later() {
     let all = All::with(
         "boat.session.write_wait = \"1s\"\nboat.session.link_bytes_min = 1048576\n\
-         boat.session.ack_wait = \"20s\"\ncarrier.ack_wait = \"20s\"",
+         boat.session.ack_wait = \"5m\"\ncarrier.ack_wait = \"5m\"",
     );
     let mut deaf: Vec<RawClient> = (0..CLIENTS)
         .map(|client| {
@@ -66,8 +66,10 @@ fn who_does_not_read_is_closed_as_slow_and_has_it_all_later() {
     // Limit for the queues of all clients, and for the growth of the stores meanwhile.
     assert!(grown < 256 << 20, "{grown} bytes");
     // Only messages of the chat, in flight.
-    let waits = all.metric("boat_outbound_queue_bytes");
-    assert!(waits < BYTES as u64, "{waits} bytes");
+    within(SOON, || {
+        all.metric("boat_outbound_queue_bytes") < BYTES as u64
+    });
+    chat.goes_on(&all);
     chat.end().undisturbed();
     // The reason comes behind the unread bytes, if it got through.
     let told = deaf.pop().and_then(|mut last| last.closing());

@@ -81,7 +81,7 @@ async fn a_reservation_that_hangs_is_given_up_and_asked_for_again() {
 
 // T-N1: two stations at once never hold one number, and never make one id.
 // proves S0 Pitfall D: a number is one holder's.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn two_at_once_make_different_ids() {
     let (registry, clock) = (registry(&Engine::memory()), HandClock::at_begin());
     let one = lease_of(&registry, &clock).await;
@@ -139,7 +139,7 @@ async fn a_lost_number_is_asked_for_again_until_there_is_one() {
 
 // proves S0 Pitfall D: a clock that moved back makes nothing.
 // T-N2: back 30 s is refused until the clock has caught up; forward 1 h waits for the reservation.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn no_clock_makes_an_id_twice_or_beyond_the_reservation() {
     let clock = HandClock::at_begin();
     let ids = lease(&Engine::memory(), &clock).await;
@@ -158,7 +158,7 @@ async fn no_clock_makes_an_id_twice_or_beyond_the_reservation() {
 }
 
 // reliability R10: ids that a crashed station may have made lie before its successor's first id.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_successor_begins_after_what_a_crash_took() {
     let (mut engine, clock) = (Engine::memory(), HandClock::at_begin());
     let mut made = BTreeSet::new();

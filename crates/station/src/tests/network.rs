@@ -3,10 +3,12 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::world::*;
+use crate::test_time::still;
 use crate::{Config, StartError, start};
 
 #[tokio::test]
 async fn a_station_serves_a_port_and_gives_it_back() {
+    let _still = still();
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let world = world_with(Config {
         listen: Some(any),

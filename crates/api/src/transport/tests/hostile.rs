@@ -61,9 +61,9 @@ async fn who_takes_calls_back_is_sent_away_and_others_go_on() {
         flood.extend(call_and_reset(call * 2 + 1));
     }
     // The server may have had enough before all is written.
-    let _ = timeout(Duration::from_secs(5), hostile.write_all(&flood)).await;
-    let code = timeout(Duration::from_secs(5), goaway(&mut hostile)).await;
-    assert_eq!(code.expect("in time"), Some(ENHANCE_YOUR_CALM));
+    let _ = timeout(LONG_ENOUGH, hostile.write_all(&flood)).await;
+    let code = timeout(LONG_ENOUGH, goaway(&mut hostile)).await;
+    assert_eq!(code.expect("an end"), Some(ENHANCE_YOUR_CALM));
     neighbour.probe(probe("well")).await.expect("answered");
     pair.idle().await;
 }
@@ -141,31 +141,38 @@ async fn a_connection_that_swallows_all_is_noticed_and_made_anew() {
         keepalive_interval: quick,
         keepalive_timeout: quick,
         connect_timeout: quick,
-        unary_timeout: Duration::from_secs(60),
         ..config()
     };
     let channel = Connector::new(config).channel(Role::Boat, &format!("http://{at}"));
     let mut client = BoatServiceClient::new(channel);
-    let (_sender, receiver) = mpsc::channel::<DeliverBatch>(4);
-    let answer = client.deliver(ReceiverStream::new(receiver)).await;
-    let mut outcomes = answer.expect("opened").into_inner();
+    // A busy machine may be too slow for these settings before anything stalls.
+    let (_sender, mut outcomes) = loop {
+        let (sender, receiver) = mpsc::channel::<DeliverBatch>(4);
+        let begun = Instant::now();
+        match client.deliver(ReceiverStream::new(receiver)).await {
+            Ok(answer) => break (sender, answer.into_inner()),
+            Err(status) => assert!(begun.elapsed() >= quick, "{status}"),
+        }
+    };
     let mut waiting = client.clone();
     let call = tokio::spawn(async move { waiting.probe(probe("never")).await });
     pair.busy().await;
     stall.send(true).expect("the relay lives");
-    let begun = Instant::now();
-    let status = outcomes.message().await.expect_err("nothing comes");
+    // The stream has no deadline, and the call an hour.
+    let ended = timeout(LONG_ENOUGH, async {
+        (outcomes.message().await, call.await)
+    });
+    let (stream, call) = ended.await.expect("noticed");
+    let status = stream.expect_err("nothing comes");
     assert_eq!(status.code(), Code::Unavailable, "{status}");
-    let status = call.await.expect("no panic").expect_err("nothing comes");
+    let status = call.expect("no panic").expect_err("nothing comes");
     assert_eq!(status.code(), Code::Unavailable, "{status}");
-    // An interval and the wait for its answer; not the minute that the call would take.
-    assert!(begun.elapsed() < quick * 2 + Duration::from_secs(5));
     stall.send(false).expect("the relay lives");
     let answered = async {
         while client.probe(probe("well")).await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let answered = timeout(Duration::from_secs(5), answered).await;
+    let answered = timeout(LONG_ENOUGH, answered).await;
     answered.expect("over a new connection");
 }

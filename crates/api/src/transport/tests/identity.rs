@@ -100,8 +100,6 @@ impl Identity for Proof {
     }
 }
 
-const HOUR: Duration = Duration::from_secs(3600);
-
 fn connector(proof: Arc<Proof>) -> Connector {
     Connector::new(config()).with_identity(proof)
 }
@@ -240,18 +238,43 @@ async fn in_one_process_the_composition_says_who_calls() {
 #[tokio::test]
 async fn a_connection_ends_with_the_certificate_of_its_peer() {
     let root = Root::new();
-    let server = root.service(Role::Boat, Duration::from_millis(300));
+    let server = root.service(Role::Boat, LIFE);
     let (address, _task) = serving(server).await;
     let caller = connector(root.service(Role::Carrier, HOUR));
-    let mut client = boat_at(&caller, &format!("https://{address}"));
-    let (_sender, receiver) = mpsc::channel::<DeliverBatch>(1);
-    let answer = client.deliver(ReceiverStream::new(receiver)).await;
-    let mut outcomes = answer.expect("opened").into_inner();
-    let status = timeout(Duration::from_secs(5), outcomes.message()).await;
-    let status = status.expect("in time").expect_err("it has ended");
-    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    let client = boat_at(&caller, &format!("https://{address}"));
+    ends_by_itself(&client).await;
     // The next connection has a handshake of its own.
-    client.probe(probe("well")).await.expect("answered");
+    in_a_life(async || client.clone().probe(probe("well")).await).await;
+}
+
+/// Rest of a certificate that ends soon.
+const LIFE: Duration = Duration::from_millis(300);
+
+/// Repeats a call that is refused because, on a busy machine, its connection ended before it.
+async fn in_a_life<T>(mut call: impl AsyncFnMut() -> Result<T, Status>) -> T {
+    loop {
+        let begun = Instant::now();
+        match call().await {
+            Ok(answer) => return answer,
+            Err(status) => {
+                assert_eq!(status.code(), Code::Unavailable, "{status}");
+                assert!(begun.elapsed() >= LIFE, "{status}");
+            }
+        }
+    }
+}
+
+/// Opens a stream, and waits for the end of its connection.
+async fn ends_by_itself(client: &BoatServiceClient<Channel>) {
+    let (_sender, mut outcomes) = in_a_life(async || {
+        let (sender, receiver) = mpsc::channel::<DeliverBatch>(1);
+        let answer = client.clone().deliver(ReceiverStream::new(receiver)).await;
+        Ok((sender, answer?.into_inner()))
+    })
+    .await;
+    let status = timeout(LONG_ENOUGH, outcomes.message()).await;
+    let status = status.expect("an end").expect_err("it has ended");
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
 }
 
 // The server saw the end of its caller's certificate, and the caller not that of the server's.
@@ -259,15 +282,10 @@ async fn a_connection_ends_with_the_certificate_of_its_peer() {
 async fn a_caller_leaves_a_server_whose_certificate_has_ended() {
     let root = Root::new();
     let (address, _task) = serving(root.service(Role::Boat, HOUR)).await;
-    let caller = connector(root.service(Role::Carrier, Duration::from_millis(300)));
-    let mut client = boat_at(&caller, &format!("https://{address}"));
-    let (_sender, receiver) = mpsc::channel::<DeliverBatch>(1);
-    let answer = client.deliver(ReceiverStream::new(receiver)).await;
-    let mut outcomes = answer.expect("opened").into_inner();
-    let status = timeout(Duration::from_secs(5), outcomes.message()).await;
-    let status = status.expect("in time").expect_err("it has ended");
-    assert_eq!(status.code(), Code::Unavailable, "{status}");
-    client.probe(probe("well")).await.expect("answered");
+    let caller = connector(root.service(Role::Carrier, LIFE));
+    let client = boat_at(&caller, &format!("https://{address}"));
+    ends_by_itself(&client).await;
+    in_a_life(async || client.clone().probe(probe("well")).await).await;
 }
 
 /// Retires the root of its peers on demand.
@@ -338,14 +356,14 @@ async fn a_connection_ends_whose_root_was_retired() {
         let mut outcomes = answer.expect("opened").into_inner();
         let begun = Instant::now();
         while looks.load(Ordering::SeqCst) < 3 {
-            assert!(begun.elapsed() < Duration::from_secs(5), "nobody looks");
+            assert!(begun.elapsed() < LONG_ENOUGH, "nobody looks");
             sender.send(batch("well", [1])).await.expect("open");
             let answer = outcomes.message().await.expect("well").expect("open");
             assert_eq!(tokens(answer), [1]);
         }
         has_retired.store(true, Ordering::SeqCst);
-        let status = timeout(Duration::from_secs(5), outcomes.message()).await;
-        let status = status.expect("in time").expect_err("it has ended");
+        let status = timeout(LONG_ENOUGH, outcomes.message()).await;
+        let status = status.expect("an end").expect_err("it has ended");
         assert_eq!(status.code(), Code::Unavailable, "{status}");
     }
 }
@@ -373,13 +391,14 @@ async fn connections_that_are_old_are_left_without_haste() {
         ..config()
     };
     let caller = Connector::new(quick).with_identity(root.service(Role::Carrier, HOUR));
+    let begun = Instant::now();
     let client = boat_at(&caller, &format!("https://{address}"));
     let (sender, receiver) = mpsc::channel(4);
     let mut streaming = client.clone();
     let answer = streaming.deliver(ReceiverStream::new(receiver)).await;
     let mut outcomes = answer.expect("opened").into_inner();
-    let begun = Instant::now();
-    while begun.elapsed() < age * 20 {
+    while handshakes.load(Ordering::SeqCst) < 12 {
+        assert!(begun.elapsed() < LONG_ENOUGH, "connections stay");
         let mut calls = (client.clone(), client.clone());
         let (one, other) = tokio::join!(calls.0.probe(probe("well")), calls.1.probe(probe("well")));
         one.expect("answered");
@@ -388,8 +407,10 @@ async fn connections_that_are_old_are_left_without_haste() {
         let answer = outcomes.message().await.expect("well").expect("open");
         assert_eq!(tokens(answer), [1]);
     }
-    let made = handshakes.load(Ordering::SeqCst);
-    assert!((5..=25).contains(&made), "{made} connections");
+    // At their age, ten percent more or less.
+    let made = handshakes.load(Ordering::SeqCst) as f64;
+    let most = 1.0 + begun.elapsed().div_duration_f64(age.mul_f64(0.9));
+    assert!(made <= most, "{made} connections, of {most}");
 }
 
 /// Counts accepted connections.
@@ -436,14 +457,25 @@ async fn a_handshake_that_does_not_come_is_given_up_after_five_seconds() {
 async fn silent_peers_keep_back_no_other() {
     let root = Root::new();
     let (address, _task) = serving(root.service(Role::Boat, HOUR)).await;
-    let mut silent = Vec::new();
-    for _ in 0..200 {
-        silent.push(TcpStream::connect(address).await.expect("listens"));
-    }
     let caller = connector(root.service(Role::Carrier, HOUR));
-    let mut client = boat_at(&caller, &format!("https://{address}"));
-    let answer = timeout(Duration::from_secs(3), client.probe(probe("well"))).await;
-    answer.expect("in time").expect("answered");
+    let answered_meanwhile = async || {
+        let mut silent = Vec::new();
+        for _ in 0..200 {
+            silent.push(TcpStream::connect(address).await.expect("listens"));
+        }
+        let mut client = boat_at(&caller, &format!("https://{address}"));
+        client.probe(probe("well")).await.expect("answered");
+        let is_there = |peer: &TcpStream| {
+            let read = peer.try_read(&mut [0]);
+            read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+        };
+        silent.iter().all(is_there)
+    };
+    // On a busy machine the silent ones may be given up first: that proves nothing.
+    let begun = Instant::now();
+    while !answered_meanwhile().await {
+        assert!(begun.elapsed() < LONG_ENOUGH, "only after the silent ones");
+    }
 }
 
 // A forged send without a certificate: no connection. A boat's and a carrier's at Kickout: refused.

@@ -16,7 +16,6 @@ use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse
 use super::identity::Root;
 use super::*;
 
-const HOUR: Duration = Duration::from_secs(3600);
 const BOAT: &str = "packetboat.v1.BoatService";
 
 struct Listener {
@@ -64,7 +63,7 @@ async fn check(channel: &Channel, service: &str) -> Result<i32, Code> {
 }
 
 async fn reaches(channel: &Channel, service: &str, status: ServingStatus) {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + LONG_ENOUGH;
     while check(channel, service).await != Ok(status as i32) {
         assert!(Instant::now() < until, "{service:?} is not {status}");
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -122,9 +121,9 @@ async fn a_watch_keeps_no_server_from_stopping() {
     let first = first.map(|first| first.status);
     assert_eq!(first, Some(ServingStatus::Serving as i32));
     server.stop.cancel();
-    let ended = timeout(Duration::from_secs(10), server.ended).await;
-    ended.expect("in time").expect("no panic");
-    let last = timeout(Duration::from_secs(10), async {
+    let ended = timeout(LONG_ENOUGH, server.ended).await;
+    ended.expect("before its grace").expect("no panic");
+    let last = timeout(LONG_ENOUGH, async {
         loop {
             match watching.message().await {
                 Ok(Some(answer)) => assert_ne!(answer.status, ServingStatus::Unknown as i32),

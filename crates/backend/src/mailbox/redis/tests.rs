@@ -76,11 +76,15 @@ async fn open_real(mode: RedisMode, part: &str) -> RedisMailbox {
 /// Deletes the keys a test left behind.
 async fn clean(mailbox: &RedisMailbox) {
     let all = auditor::all_keys(mailbox.pool(), &mailbox.keys).await;
-    for (master, name) in all.expect("scanned") {
-        let mut delete = redis::cmd("UNLINK");
-        delete.arg(name);
-        let deleted = auditor::ask(mailbox.pool(), &master, delete).await;
-        deleted.expect("deleted");
+    let all: Vec<_> = all.expect("scanned").into_iter().collect();
+    for some in all.chunks(1024) {
+        let deletions = some.iter().map(async |(master, name)| {
+            let mut delete = redis::cmd("UNLINK");
+            delete.arg(name);
+            let deleted = auditor::ask(mailbox.pool(), master, delete).await;
+            deleted.expect("deleted")
+        });
+        futures_util::future::join_all(deletions).await;
     }
 }
 
@@ -183,7 +187,7 @@ async fn acknowledge(mailbox: &RedisMailbox, target: Target, ids: &[i64]) -> Res
 
 /// Retries until success; a failover takes some seconds.
 async fn eventually<T>(mut attempt: impl AsyncFnMut() -> Result<T>) -> T {
-    let until = tokio::time::Instant::now() + Duration::from_secs(40);
+    let until = tokio::time::Instant::now() + Duration::from_secs(60);
     loop {
         match attempt().await {
             Ok(done) => return done,

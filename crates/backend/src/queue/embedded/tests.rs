@@ -16,7 +16,7 @@ const AT: Partition = Partition {
     number: 0,
 };
 
-/// Short, because a test waits for it.
+/// In memory, where time may be paused. A store on disk has threads, and members of real time.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 fn config() -> QueueConfig {
@@ -29,6 +29,15 @@ fn config() -> QueueConfig {
 
 fn open(engine: &Engine) -> EmbeddedQueue {
     EmbeddedQueue::open(engine.clone(), config(), Arc::new(SystemClock)).unwrap()
+}
+
+fn open_on_disk(dir: &TempDir) -> EmbeddedQueue {
+    let engine = Engine::open(dir.path(), EngineOptions::default()).unwrap();
+    let patient = QueueConfig {
+        poll_interval_max: QueueConfig::default().poll_interval_max,
+        ..config()
+    };
+    EmbeddedQueue::open(engine, patient, Arc::new(SystemClock)).unwrap()
 }
 
 struct InMemory {
@@ -70,7 +79,7 @@ struct OnDisk {
 impl OnDisk {
     fn new() -> OnDisk {
         let dir = TempDir::new().unwrap();
-        let queue = open(&Engine::open(dir.path(), EngineOptions::default()).unwrap());
+        let queue = open_on_disk(&dir);
         OnDisk { dir, queue }
     }
 }
@@ -83,17 +92,17 @@ impl World for OnDisk {
 
     async fn crash(&mut self) {
         self.dir = copy_of(self.dir.path());
-        self.queue = open(&Engine::open(self.dir.path(), EngineOptions::default()).unwrap());
+        self.queue = open_on_disk(&self.dir);
     }
 }
 
 // proves S1-02
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn keeps_the_contract_in_memory() {
     contract::all(|| Box::pin(async { InMemory::new() })).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn keeps_the_contract_behind_a_hook() {
     contract::all(|| Box::pin(async { BehindAHook(InMemory::new()) })).await;
 }
@@ -114,7 +123,7 @@ fn record(value: impl Into<Bytes>) -> NewRecord {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn nobody_sees_a_record_that_could_still_vanish() {
     let world = InMemory::new();
     let mut consumer = world
@@ -141,7 +150,7 @@ async fn nobody_sees_a_record_that_could_still_vanish() {
     assert_eq!(lost.bounds(AT).await.unwrap(), (0, 0));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_publisher_that_gave_up_still_has_its_record_delivered() {
     let world = InMemory::new();
     world.engine.hold_syncs();
@@ -183,7 +192,7 @@ async fn a_failed_fsync_acknowledges_nothing_and_refuses_the_next() {
     assert_eq!(world.queue.read(AT, 0, 9).await.unwrap().len(), 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_number_of_partitions_is_fixed_and_large_records_are_refused() {
     let world = InMemory::new();
     let changed = QueueConfig {
@@ -203,7 +212,7 @@ async fn the_number_of_partitions_is_fixed_and_large_records_are_refused() {
     assert_eq!(answers[1].as_ref().unwrap(), &0);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_no_longer_fits_in_memory_is_read_from_the_store() {
     let world = InMemory::new();
     let records = (0..3000u32)
@@ -229,7 +238,7 @@ async fn what_no_longer_fits_in_memory_is_read_from_the_store() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_poll_returns_about_as_many_bytes_as_configured() {
     let engine = Engine::memory();
     let small = QueueConfig {
@@ -251,7 +260,7 @@ async fn a_poll_returns_about_as_many_bytes_as_configured() {
     assert_eq!(sizes, [2, 2, 2, 2, 2, 1]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn retention_removes_what_every_group_has_passed_and_is_old() {
     let world = InMemory::new();
     let queue = &world.queue;
@@ -304,7 +313,7 @@ async fn retention_removes_what_every_group_has_passed_and_is_old() {
     assert_eq!(again.committed("audit", AT).await.unwrap(), Some(2500));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn operations_outlast_the_letters_that_they_are_about() {
     let world = InMemory::new();
     let of = |topic| {

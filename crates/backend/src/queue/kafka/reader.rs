@@ -391,7 +391,14 @@ mod tests {
             RDKafkaErrorCode::UnknownTopic,
             RDKafkaErrorCode::LeaderNotAvailable,
         ] {
-            assert_eq!(answers(&[code, code]), (3, Ok(())), "{code}");
+            // A machine that stood still meanwhile proves nothing.
+            let in_time = || {
+                let begun = Instant::now();
+                let answered = answers(&[code, code]);
+                (begun.elapsed() < SPREAD).then_some(answered)
+            };
+            let answered = (0..20).find_map(|_| in_time());
+            assert_eq!(answered, Some((3, Ok(()))), "{code}");
         }
         let refused = answers(&[RDKafkaErrorCode::TopicAuthorizationFailed]);
         assert!(matches!(refused, (1, Err(_))), "{refused:?}");
@@ -401,8 +408,8 @@ mod tests {
     fn a_partition_that_does_not_exist_is_refused_within_the_time_of_spread() {
         let begun = Instant::now();
         let unknown = KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownPartition);
-        let refused = patiently::<()>(SPREAD * 10, |_| Err(unknown.clone()));
+        let refused = patiently::<()>(SPREAD * 1000, |_| Err(unknown.clone()));
         assert_eq!(refused, Err(unknown));
-        assert!(begun.elapsed() < SPREAD * 2);
+        assert!(begun.elapsed() < SPREAD * 30);
     }
 }

@@ -13,6 +13,9 @@ use super::*;
 use crate::clock::{Entropy, SystemEntropy};
 use crate::queue::{NewRecord, Polled};
 
+/// Far more than anything here takes: groups need seconds to agree.
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+
 pub(super) fn at(number: u32) -> Partition {
     Partition {
         topic: Topic::Message,
@@ -68,8 +71,7 @@ async fn next_change(consumer: &mut dyn Consumer) -> Polled {
             }
         }
     };
-    let patience = Duration::from_secs(60);
-    let change = tokio::time::timeout(patience, change).await;
+    let change = tokio::time::timeout(PATIENCE, change).await;
     change.expect("the group decides")
 }
 
@@ -83,8 +85,7 @@ async fn receive(consumer: &mut dyn Consumer, count: usize) -> Vec<Record> {
             }
         }
     };
-    let patience = Duration::from_secs(60);
-    let all = tokio::time::timeout(patience, all).await;
+    let all = tokio::time::timeout(PATIENCE, all).await;
     all.expect("the records come");
     records
 }

@@ -9,7 +9,9 @@ use rcgen::{
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
+use tokio::time::Instant;
 
+use super::super::certificates::HALF_A_RENEWAL;
 use super::*;
 
 const BOAT: &str = "spiffe://packetboat/packetboat/boat/boat-1";
@@ -284,24 +286,31 @@ fn a_look_in_the_middle_of_a_renewal_waits_for_the_rest() {
     let (files, root) = fleet();
     let boat = load(&files, "boat", Role::Boat).expect("a boat");
     let new = Root::new("new root");
-    let renew = |root: &Root, trusted: &[&Root], late: &str| {
+    let renewed = |root: &Root, trusted: &[&Root], late: &str| {
         let content = || std::fs::read_to_string(files.path(late)).expect("a file");
         let before = content();
         root.service(&files, "boat", BOAT);
         trust(&files, trusted);
         let after = content();
         files.write(late, &before);
+        let begun = Instant::now();
         std::thread::scope(|scope| {
             let look = scope.spawn(|| boat.reload());
             std::thread::sleep(Duration::from_millis(100));
             files.write(late, &after);
-            look.join().expect("no panic")
+            let is_late = begun.elapsed() >= HALF_A_RENEWAL;
+            let looked = look.join().expect("no panic");
+            (!is_late).then_some(looked)
         })
     };
-    let renewed = renew(&root, &[&root], "boat.key");
-    assert_eq!(renewed.expect("in the end"), Reload::Reloaded);
-    let renewed = renew(&new, &[&root, &new], "ca.crt");
-    assert_eq!(renewed.expect("in the end"), Reload::Reloaded);
+    // A renewal that this machine did not end in time is none.
+    let renew = |root: &Root, trusted: &[&Root], late: &str| {
+        (0..20).find_map(|_| renewed(root, trusted, late))
+    };
+    let looked = renew(&root, &[&root], "boat.key").expect("in time");
+    assert_eq!(looked.expect("in the end"), Reload::Reloaded);
+    let looked = renew(&new, &[&root, &new], "ca.crt").expect("in time");
+    assert_eq!(looked.expect("in the end"), Reload::Reloaded);
     // A key of another certificate stays refused.
     let key = std::fs::read_to_string(files.path("station.key")).expect("a key");
     files.write("boat.key", &key);

@@ -46,7 +46,6 @@ fn over(source: Arc<Station>, user: i64) -> ClientConfig {
             zone,
             tls_only: false,
         }),
-        connect_timeout: Duration::from_millis(500),
         ..config(String::new(), user)
     }
 }
@@ -110,6 +109,7 @@ async fn an_own_address_is_for_a_client_without_a_list() {
     for silent in [away(), station(None), station(Some(Ok(vec![])))] {
         let config = ClientConfig {
             url: url.clone(),
+            connect_timeout: Duration::from_millis(500),
             ..over(silent, 1)
         };
         let (client, _events) = start(config).await;

@@ -214,8 +214,7 @@ async fn a_listener_without_tls_is_told_and_a_silent_one_is_left_in_time() {
     for scheme in ["wss", "tls"] {
         let mut config = secure(&identity, format!("{scheme}://{silent}"), 1);
         config.connect_timeout = Duration::from_millis(200);
-        let why = timeout(Duration::from_secs(5), woe(config)).await;
-        assert_eq!(why.as_deref(), Ok("no connection in time"));
+        assert_eq!(woe(config).await, "no connection in time");
     }
 
     let absent = listener(None).await;

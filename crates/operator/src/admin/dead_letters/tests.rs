@@ -130,7 +130,7 @@ async fn a_redrive_counts_the_letters_without_an_outcome_and_names_its_task() {
     assert_eq!(task.letters, 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_redrive_has_an_end() {
     let many = Selection::ids(vec!["message-0-0".to_owned(); LETTERS_MAX + 1]);
     let refused = redrive(desk(), anybody(), Json(many)).await;
@@ -139,7 +139,7 @@ async fn a_redrive_has_an_end() {
     assert!(refused.error.message.contains("1000"), "{refused:?}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_role_is_needed() {
     let viewer = || Extension(Operator::with("ann", &[Role::View]));
     let one = Selection::ids(vec!["message-0-0".to_owned()]);

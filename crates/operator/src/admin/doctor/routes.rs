@@ -119,7 +119,7 @@ mod tests {
         Path("7".to_owned())
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_repair_needs_its_role_and_a_reason() {
         let doctor = doctor_with(|backends| Access::from(backends));
         let asked = |operator: Operator, why: &str| {
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(repaired.steps, []);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn who_does_not_see_the_stores_says_who_does() {
         let doctor = doctor_with(|_| Access::default());
         let refused = examine(doctor.clone(), seven()).await;

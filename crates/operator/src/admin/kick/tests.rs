@@ -6,7 +6,9 @@ use axum::body::to_bytes;
 use axum::extract::Request;
 use axum::response::IntoResponse;
 use axum::{Router, response};
+use backend::clock::{SeededEntropy, SystemClock};
 use backend::discovery::Registration;
+use backend::embedded::Engine;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use protocol::access::Caller;
@@ -77,7 +79,10 @@ impl World {
     }
 
     async fn called_by(stations: &[Fake], caller: Option<Caller>) -> World {
-        let environment = Environment::in_memory().expect("stores in memory");
+        // Which station is asked first is by chance, and the same in every run.
+        let entropy = Arc::new(SeededEntropy::new(1));
+        let environment = Environment::over(Engine::memory(), Arc::new(SystemClock), entropy);
+        let environment = environment.expect("stores in memory");
         let mut held = Vec::new();
         for (number, fake) in stations.iter().cloned().enumerate() {
             let name = format!("station-{number}");
@@ -174,7 +179,7 @@ async fn until<F: Future<Output = bool>>(done: impl Fn() -> F) {
     panic!("not in time");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_kick_needs_its_role_and_a_reason() {
     let world = World::of(&[]).await;
     let viewer = || Operator::with("ann", &[May::View, May::Repair]);
@@ -209,7 +214,7 @@ async fn a_kick_needs_its_role_and_a_reason() {
     assert!(outcome.contains("no station is registered"), "{outcome}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn tokens_are_revoked_by_the_clock_of_the_station() {
     let station = Fake::new(|method| match method {
         "Revoke" => Ok(42),
@@ -230,7 +235,7 @@ async fn tokens_are_revoked_by_the_clock_of_the_station() {
 }
 
 // The log said that the user was signed out, and the sessions stayed.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_request_that_breaks_off_is_done_all_the_same() {
     let station = Fake {
         gate: Arc::new(Semaphore::new(0)),
@@ -252,7 +257,7 @@ async fn a_request_that_breaks_off_is_done_all_the_same() {
     assert!(outcome.starts_with("1 sessions end"), "{outcome}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn users_that_are_signed_out_at_a_time_are_bounded() {
     let station = Fake {
         gate: Arc::new(Semaphore::new(0)),
@@ -276,7 +281,7 @@ async fn users_that_are_signed_out_at_a_time_are_bounded() {
 }
 
 // A station without its store, one that drains, an older one: each stopped the search for another.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn another_station_is_asked_where_one_cannot() {
     let old = Fake::new(|_| Err(Status::unimplemented("an older version")));
     let well = Fake::new(|_| Ok(2));
@@ -310,7 +315,7 @@ fn what_another_service_does_not_allow_now_is_a_conflict() {
     assert!(!refused.error.retry);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_desk_of_a_carrier_says_where_to_ask() {
     let carrier = Caller::new(Role::Carrier, "carrier-1");
     let world = World::called_by(&[Fake::new(|_| Ok(1))], Some(carrier)).await;

@@ -21,8 +21,8 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 use opentelemetry_proto::tonic::trace::v1 as wire;
 use protocol::trace::{Span, Step};
 use protocol::{MessageId, Platform, TraceContext};
-use tokio::net::TcpListener;
-use tokio::time::Instant;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::time::{Instant, timeout};
 use tonic::service::Interceptor;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
@@ -32,6 +32,10 @@ use super::Config;
 use super::exporter::Exporter;
 use super::exposition::{attribute, text};
 use super::headers::Headers;
+
+/// Time limit, on the slowest machine, for anything that should happen soon. Only a failing test
+/// waits that long.
+const SOON: Duration = Duration::from_secs(60);
 
 /// Collector that keeps the requests it receives.
 #[derive(Clone, Default)]
@@ -92,16 +96,29 @@ impl MetricsService for RequestCollector {
     }
 }
 
-async fn listen(address: SocketAddr) -> (RequestCollector, SocketAddr) {
-    let listener = TcpListener::bind(address).await.expect("a port");
-    let bound = listener.local_addr().expect("bound");
+fn listen() -> (RequestCollector, SocketAddr) {
+    let (silent, address) = no_listener();
+    (listen_at(silent), address)
+}
+
+/// Has a collector listen at the address of this socket.
+fn listen_at(silent: TcpSocket) -> RequestCollector {
+    let listener = silent.listen(16).expect("it listens");
     let received = RequestCollector::default();
     let server = Server::builder()
         .add_service(TraceServiceServer::new(received.clone()))
         .add_service(MetricsServiceServer::new(received.clone()))
         .serve_with_incoming(TcpIncoming::from(listener));
     tokio::spawn(server);
-    (received, bound)
+    received
+}
+
+/// An address at which nobody listens, as long as the socket keeps it.
+fn no_listener() -> (TcpSocket, SocketAddr) {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind(any_port()).expect("a port");
+    let address = socket.local_addr().expect("bound");
+    (socket, address)
 }
 
 fn any_port() -> SocketAddr {
@@ -112,7 +129,7 @@ fn config(collector: SocketAddr) -> Config {
     Config {
         endpoint: Some(format!("http://{collector}").as_str().into()),
         linger: Duration::from_millis(10),
-        timeout: Duration::from_secs(2),
+        timeout: SOON,
         ..Config::default()
     }
 }
@@ -134,7 +151,7 @@ fn span(number: u64) -> Span {
 }
 
 async fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + SOON;
     while Instant::now() < until {
         if let Some(answer) = ask() {
             return answer;
@@ -152,7 +169,7 @@ async fn ended(exporter: Exporter) {
 
 #[tokio::test]
 async fn spans_reach_the_collector_as_they_are() {
-    let (received, address) = listen(any_port()).await;
+    let (received, address) = listen();
     let dir = tempfile::tempdir().expect("a directory");
     let headers = dir.path().join("headers");
     std::fs::write(&headers, "# who we are\n\nX-Tenant: harbour \n").expect("a file");
@@ -220,7 +237,7 @@ async fn spans_reach_the_collector_as_they_are() {
 
 #[tokio::test]
 async fn the_numbers_of_metrics_reach_the_collector() {
-    let (received, address) = listen(any_port()).await;
+    let (received, address) = listen();
     let exporter = started(&Config {
         metrics_interval: Duration::from_millis(50),
         ..config(address)
@@ -241,7 +258,7 @@ async fn the_numbers_of_metrics_reach_the_collector() {
 
 #[tokio::test]
 async fn what_is_on_its_way_at_the_end_still_arrives() {
-    let (received, address) = listen(any_port()).await;
+    let (received, address) = listen();
     let exporter = started(&Config {
         linger: Duration::from_secs(3600),
         batch_max: 10,
@@ -254,59 +271,48 @@ async fn what_is_on_its_way_at_the_end_still_arrives() {
     assert_eq!(received.spans().len(), 35);
 }
 
-// A dead collector costs the spans that find no room, and nothing else.
+// A dead collector costs the spans that find no room, and nothing else: whoever waited for it, at
+// the end, too, would wait for ever.
 #[tokio::test]
 async fn a_dead_collector_holds_nobody_up() {
-    let (_, address) = listen(any_port()).await;
-    let gone = SocketAddr::from(([127, 0, 0, 1], free_port().await));
-    assert_ne!(address, gone);
+    let (_silent, gone) = no_listener();
     let exporter = started(&Config {
         spans_max: 100,
         batch_max: 10,
+        timeout: Duration::from_secs(2),
         ..config(gone)
     });
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
-    let begun = Instant::now();
     metrics::with_local_recorder(&recorder, || {
         for number in 0..20_000 {
             sink(&exporter).record(span(number));
         }
     });
-    let took = begun.elapsed();
-    assert!(took < Duration::from_secs(2), "{took:?} for 20 000 spans");
     let numbers = recorder.handle().render();
     let dropped = numbers
         .lines()
         .find_map(|line| line.strip_prefix("otlp_spans_total{result=\"dropped\"} "));
     let dropped: u64 = dropped.expect("counted").parse().expect("a number");
     assert!((19_800..20_000).contains(&dropped), "{dropped}");
-    let begun = Instant::now();
-    ended(exporter).await;
-    assert!(begun.elapsed() < Duration::from_secs(5));
-}
-
-/// A port on which nobody listens.
-async fn free_port() -> u16 {
-    let listener = TcpListener::bind(any_port()).await.expect("a port");
-    listener.local_addr().expect("bound").port()
+    timeout(SOON, ended(exporter)).await.expect("it ends");
 }
 
 #[tokio::test]
 async fn a_collector_that_comes_back_is_told_what_waited() {
-    let address = SocketAddr::from(([127, 0, 0, 1], free_port().await));
+    let (silent, address) = no_listener();
     let exporter = started(&config(address));
     for number in 0..5 {
         sink(&exporter).record(span(number));
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let (received, _) = listen(address).await;
+    let received = listen_at(silent);
     eventually("all spans", || (received.spans().len() == 5).then_some(())).await;
     ended(exporter).await;
 }
 
 #[tokio::test]
 async fn spans_that_are_refused_for_good_do_not_hold_up_the_others() {
-    let (received, address) = listen(any_port()).await;
+    let (received, address) = listen();
     // The last one comes first.
     let refusals = [
         Status::invalid_argument("nonsense"),

@@ -10,13 +10,14 @@ use rcgen::{CertificateParams, KeyPair};
 use reqwest::Url;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
 
 use super::*;
 use crate::auth::provider::{Answer, Https, Provider, ProviderError};
+use crate::test_time::{moving, still};
 
 /// Behaviour of a server.
 #[derive(Clone)]
@@ -126,6 +127,7 @@ async fn answer_to(status: &str, headers: &str, body: &str) -> Result<Answer, Pr
 
 #[tokio::test]
 async fn a_set_comes_with_the_time_for_which_it_is_good() {
+    let _still = still();
     for (headers, seconds) in [
         ("", None),
         ("cache-control: public, max-age=300\r\n", Some(300)),
@@ -147,6 +149,7 @@ async fn a_set_comes_with_the_time_for_which_it_is_good() {
 
 #[tokio::test]
 async fn nobody_is_followed_elsewhere() {
+    let _still = still();
     let elsewhere = Server::start(Conduct::Say(http("200 OK", "", "{\"keys\":[]}"))).await;
     let location = format!("location: {}\r\n", elsewhere.url("http", "127.0.0.1"));
     for status in ["301 Moved", "302 Found", "307 Temporary", "308 Permanent"] {
@@ -162,6 +165,7 @@ async fn nobody_is_followed_elsewhere() {
 
 #[tokio::test]
 async fn an_answer_that_is_no_set_is_refused_and_an_error_is_none() {
+    let _still = still();
     for status in ["204 None", "206 Partial", "403 Forbidden", "404 Not Found"] {
         let refused = answer_to(status, "", "{\"keys\":[]}").await;
         let refused = refused.expect_err("no set");
@@ -188,6 +192,7 @@ async fn an_answer_that_is_no_set_is_refused_and_an_error_is_none() {
 #[tokio::test]
 async fn no_more_than_256_kib_of_an_answer_is_read() {
     const MOST: usize = 256 * 1024;
+    let _still = still();
     let whole = answer_to("200 OK", "", &" ".repeat(MOST)).await;
     assert_eq!(whole.expect("a set").content.len(), MOST);
     let more = answer_to("200 OK", "", &" ".repeat(MOST + 1)).await;
@@ -206,10 +211,10 @@ async fn no_more_than_256_kib_of_an_answer_is_read() {
 
 #[tokio::test]
 async fn an_answer_has_five_seconds_to_its_last_byte() {
+    let _still = still();
     let slow = Server::start(Conduct::Trickle(http("200 OK", "", &" ".repeat(100)))).await;
     let begin = Instant::now();
-    let error = timeout(Duration::from_secs(10), slow.fetch()).await;
-    let error = error.expect("a deadline").expect_err("no set").to_string();
+    let error = moving(slow.fetch()).await.expect_err("no set").to_string();
     assert_eq!(error, "the provider did not answer in time");
     let waited = begin.elapsed();
     let bounds = Duration::from_millis(4_900)..Duration::from_millis(6_000);
@@ -218,6 +223,7 @@ async fn an_answer_has_five_seconds_to_its_last_byte() {
 
 #[tokio::test]
 async fn a_provider_proves_who_it_is() {
+    let _still = still();
     let key = KeyPair::generate().expect("a key");
     let params = CertificateParams::new(["localhost".to_owned()]).expect("a name");
     let certificate = params.self_signed(&key).expect("a certificate");

@@ -373,9 +373,9 @@ async fn a_provider_that_says_how_long_its_set_is_good_is_asked_then() {
     }
 }
 
-/// Waits for another thread.
+/// Waits for another thread, a minute at most.
 async fn until(mut done: impl FnMut() -> bool) {
-    for _ in 0..1_000 {
+    for _ in 0..6_000 {
         if done() {
             return;
         }

@@ -75,7 +75,7 @@ impl Servers {
             }
         }
         for member in &self.members {
-            let end = Instant::now() + Duration::from_secs(30);
+            let end = Instant::now() + Duration::from_secs(60);
             while leader(&member.client).await.is_none() {
                 assert!(Instant::now() < end, "etcd does not start");
                 sleep(Duration::from_millis(100)).await;

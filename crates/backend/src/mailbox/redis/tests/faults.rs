@@ -111,7 +111,8 @@ async fn lost_scripts_are_loaded_again() {
 async fn a_server_that_hangs_costs_one_deadline() {
     let server = Server::start(&[]).await;
     let mut config = config(RedisMode::Single, vec![server.address()]);
-    config.deadline = Duration::from_millis(300);
+    let deadline = Duration::from_secs(2);
+    config.deadline = deadline;
     config.in_flight_max = 4;
     let mailbox = Arc::new(open(&config).await);
     server.signal("STOP");
@@ -121,11 +122,7 @@ async fn a_server_that_hangs_costs_one_deadline() {
     for answer in mailbox.route_or_store(requests).await {
         assert_eq!(answer.expect_err("hangs").kind, Kind::Unavailable);
     }
-    assert!(
-        start.elapsed() < Duration::from_secs(2),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < 4 * deadline, "{:?}", start.elapsed());
     // At most in_flight_max pipelines are in flight; the others wait as long and then fail.
     let crowd = (1..=20).map(|n| {
         let mailbox = Arc::clone(&mailbox);
@@ -135,11 +132,7 @@ async fn a_server_that_hangs_costs_one_deadline() {
         let refused = member.expect("no panic").expect_err("hangs");
         assert_eq!(refused.kind, Kind::Unavailable);
     }
-    assert!(
-        start.elapsed() < Duration::from_secs(4),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < 10 * deadline, "{:?}", start.elapsed());
     // After this many unanswered calls nobody waits for the server any more.
     for n in 1..=8 {
         put(&mailbox, ios(n), 3).await.expect_err("hangs");
@@ -149,11 +142,8 @@ async fn a_server_that_hangs_costs_one_deadline() {
         let refused = put(&mailbox, ios(n), 3).await.expect_err("hangs");
         assert_eq!(refused.kind, Kind::Unavailable);
     }
-    assert!(
-        start.elapsed() < Duration::from_millis(300),
-        "{:?}",
-        start.elapsed()
-    );
+    // Each of them waited for its deadline otherwise.
+    assert!(start.elapsed() < 5 * deadline, "{:?}", start.elapsed());
     server.signal("CONT");
     eventually(async || put(&mailbox, ios(1), 3).await).await;
     // Calls reported as unavailable may have taken effect, but only as a whole.

@@ -1,6 +1,10 @@
 //! A server killed in the middle of scripts, over and over.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use futures_util::future::join_all;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use super::server::Server;
 use super::*;
@@ -14,10 +18,16 @@ async fn what_is_left_of_a_killed_server_is_whole() {
     config.deadline = Duration::from_secs(1);
     let mailbox = Arc::new(open(&config).await);
     for round in 1..=8 {
+        let (killed, begun) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(Semaphore::new(0)),
+        );
         let crowd: Vec<_> = (0..8)
             .map(|lane| {
                 let mailbox = Arc::clone(&mailbox);
+                let (killed, begun) = (Arc::clone(&killed), Arc::clone(&begun));
                 tokio::spawn(async move {
+                    let mut done = 0;
                     for n in 1.. {
                         let n = round * 100_000 + n;
                         // The first two share a bucket, and so the body.
@@ -25,18 +35,24 @@ async fn what_is_left_of_a_killed_server_is_whole() {
                         let requests = targets.map(|target| request(target, n)).to_vec();
                         let routed = mailbox.route_or_store(requests).await;
                         let acked = acknowledge(&mailbox, targets[1], &[n, n - 3]).await;
-                        if acked.is_err() || routed.iter().any(Result::is_err) {
-                            return n - round * 100_000;
+                        if acked.is_ok() && routed.iter().all(Result::is_ok) {
+                            done += 1;
+                            begun.add_permits(usize::from(done == 1));
+                        } else if killed.load(Ordering::SeqCst) {
+                            break;
                         }
                     }
-                    0
+                    done
                 })
             })
             .collect();
+        let all = timeout(Duration::from_secs(60), begun.acquire_many(8)).await;
+        drop(all.expect("each does something").expect("open"));
         tokio::time::sleep(Duration::from_millis(150)).await;
+        killed.store(true, Ordering::SeqCst);
         server.kill();
         for member in join_all(crowd).await {
-            assert!(member.expect("no panic") > 1, "it did something");
+            assert!(member.expect("no panic") > 0, "it did something");
         }
         server.again().await;
         eventually(async || mailbox.waiting(ios(1)).await).await;

@@ -41,11 +41,11 @@ async fn guarded() -> (Server, Server, Server, RedisMailbox) {
     replica.says("master_link_status:up").await;
     let sentinel = Server::sentinel(&master).await;
     let mut config = config(RedisMode::Sentinel, vec![sentinel.address()]);
-    config.deadline = Duration::from_millis(500);
-    config.connect_wait = Duration::from_secs(1);
+    config.deadline = Duration::from_secs(3);
+    config.connect_wait = Duration::from_secs(3);
     let mailbox = open(&config).await;
     // The sentinel learns of replicas every ten seconds.
-    for _ in 0..400 {
+    for _ in 0..1200 {
         let words = ["SENTINEL", "REPLICAS", "packetboat"];
         let told: Vec<redis::Value> = sentinel.tell(&words).await.expect("told");
         if !told.is_empty() {

@@ -43,8 +43,8 @@ impl Server {
         let text = format!(
             "bind 127.0.0.1\nport {port}\ndir {}\n\
              sentinel monitor packetboat 127.0.0.1 {} 1\n\
-             sentinel down-after-milliseconds packetboat 500\n\
-             sentinel failover-timeout packetboat 3000\n",
+             sentinel down-after-milliseconds packetboat 3000\n\
+             sentinel failover-timeout packetboat 10000\n",
             dir.path().display(),
             master.port
         );
@@ -104,7 +104,7 @@ impl Server {
 
     /// Waits until INFO has this line.
     pub(super) async fn says(&self, line: &str) {
-        for _ in 0..400 {
+        for _ in 0..1200 {
             let told = self.tell::<String>(&["INFO"]).await.unwrap_or_default();
             if told.lines().any(|told| told == line) {
                 return;
@@ -115,7 +115,7 @@ impl Server {
     }
 
     async fn answers(&self) {
-        for _ in 0..400 {
+        for _ in 0..2400 {
             if self.tell::<String>(&["PING"]).await.is_ok() {
                 return;
             }

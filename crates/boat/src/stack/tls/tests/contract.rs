@@ -4,7 +4,6 @@
 use std::future::Future;
 use std::io::ErrorKind;
 use std::process::Stdio;
-use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::net::TcpListener;
@@ -339,6 +338,15 @@ async fn tokio_rustls_keeps_the_contract() {
     keeps_the_contract(judge).await;
 }
 
+/// Reads until `wanted` has come, after what was read before.
+async fn read_up_to(pipe: &mut (impl AsyncRead + Unpin), read: &mut Vec<u8>, wanted: &str) {
+    let from = read.len().saturating_sub(1);
+    while !String::from_utf8_lossy(&read[from..]).contains(wanted) {
+        let count = pipe.read_buf(read).await.expect("a pipe");
+        assert!(count > 0, "ended without {wanted:?}");
+    }
+}
+
 /// OpenSSL's client takes a line's first letter as a command: K and k update its keys, with and
 /// without a request to update ours.
 #[tokio::test]
@@ -361,18 +369,27 @@ async fn openssl_is_understood() {
             .args(["-servername", NAME])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(Stdio::piped())
             .spawn()
             .expect("openssl");
         let (stream, _) = listener.accept().await.expect("a connection");
         let served = tokio::spawn(adapter(stream, SERVER.clone()));
         let mut stdin = openssl.stdin.take().expect("a pipe");
-        for line in lines.iter().chain(&["Q\n"]) {
-            tokio::time::sleep(Duration::from_millis(300)).await;
+        let mut stdout = openssl.stdout.take().expect("a pipe");
+        let mut stderr = openssl.stderr.take().expect("a pipe");
+        let (mut text, mut log) = (Vec::new(), Vec::new());
+        // It takes a letter as a command only if it reads the line alone.
+        for line in lines {
             stdin.write_all(line.as_bytes()).await.expect("a pipe");
+            match line.len() > 2 {
+                true => read_up_to(&mut stdout, &mut text, &format!("\n{line}")).await,
+                false => read_up_to(&mut stderr, &mut log, "KEYUPDATE\n").await,
+            }
         }
-        let output = openssl.wait_with_output().await.expect("an end");
-        let text = String::from_utf8_lossy(&output.stdout);
+        stdin.write_all(b"Q\n").await.expect("a pipe");
+        stdout.read_to_end(&mut text).await.expect("a pipe");
+        openssl.wait().await.expect("an end");
+        let text = String::from_utf8_lossy(&text);
         let wanted = ["ALPN protocol: packetboat.v1", version];
         let echoed = lines.iter().filter(|line| line.len() > 2);
         for wanted in wanted.iter().chain(echoed) {
