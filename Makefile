@@ -1,4 +1,7 @@
-.PHONY: help demo test unit check fmt lint docs sim settings bench coverage real-up real-down real-status e2e campaign fuzz console console-test alerts manifests conformance clean e2e-secured deny sbom planted
+.PHONY: help demo test unit gate nightly texts check fmt lint docs sim settings bench coverage real-up real-down real-status e2e campaign fuzz console console-test alerts manifests conformance clean e2e-secured deny sbom planted
+
+# Tools of a pinned version, which scripts/need fetches.
+export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 help: ## the verbs
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -6,25 +9,26 @@ help: ## the verbs
 demo: ## build, start everything, send some messages, leave it running
 	@scripts/need cargo cc openssl-dev protoc && scripts/demo
 
-test: unit ## all tests, in one process each, no server needed
-	@cargo test --workspace --locked --bins --test '*' -- $(PATIENT:%=--skip %)
-	@RUST_TEST_THREADS=$${RUST_TEST_THREADS:-6} cargo test --workspace --locked --test '*' -- $(PATIENT)
-	@cargo test --workspace --locked --doc
+test: ## all tests that need no server, one process each (T=name: those whose name has this in it)
+	@scripts/need cargo cc openssl-dev protoc python3 cargo-nextest && cargo nextest run --workspace --locked --profile gate $(T)
+	@$(if $(T),,cargo test --workspace --locked --doc --quiet)
 
-# Tests that wait more than they work, and that no neighbour disturbs.
-PATIENT = canary:: dead_letters:: failpoints:: tokens::
+unit: ## tests of the crates alone
+	@scripts/need cargo cc openssl-dev protoc python3 cargo-nextest && cargo nextest run --workspace --locked --profile gate --lib $(T)
 
-unit: ## tests of the crates alone; they wait more than they work
-	@scripts/need cargo cc openssl-dev protoc && RUST_TEST_THREADS=$${RUST_TEST_THREADS:-8} cargo test --workspace --locked --lib
+gate: ## what each change passes, as CI runs it: lint, all tests, those on real parts, the console (logs: target/gate)
+	@scripts/gate
+
+nightly: ## what is long, or rarely red: slim program, kills, TLS, judges from elsewhere, fuzzing, more worlds, planted bugs
+	@scripts/gate nightly
 
 check: fmt lint docs ## what must be clean before a commit
 
 fmt: ## is the code formatted
 	@cargo fmt --all --check && cargo fmt --manifest-path fuzz/Cargo.toml --check
 
-lint: ## warnings are errors, in the slim program, too
+lint: ## warnings are errors
 	@scripts/need cargo cc openssl-dev protoc && cargo clippy --workspace --all-targets --locked -- -D warnings
-	@cargo clippy --package server --no-default-features --locked -- -D warnings
 
 docs: ## the documentation builds without a warning
 	@scripts/need cargo cc openssl-dev protoc && RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
@@ -55,13 +59,13 @@ real-status: ## which of them answer, where, with how much memory
 	@scripts/real/all status
 
 e2e: ## the tests that need the real parts (fresh ones: make real-up): the system, contract suites, all services, the page
-	@scripts/need cargo cc openssl-dev protoc && scripts/e2e system contracts services page
+	@scripts/need cargo cc openssl-dev protoc python3 cargo-nextest && scripts/e2e real
 
 e2e-secured: ## the tests that need real parts with TLS and passwords (make real-up TLS=1)
-	@scripts/need cargo cc openssl-dev protoc && scripts/e2e secured
+	@scripts/need cargo cc openssl-dev protoc python3 cargo-nextest && scripts/e2e secured
 
 campaign: ## kill everything, everywhere, on the real parts: under a steady chat, one part for minutes, after each effect, in a night of dead letters
-	@scripts/need cargo cc openssl-dev protoc kcat && scripts/e2e campaign failpoints night
+	@scripts/need cargo cc openssl-dev protoc python3 cargo-nextest kcat && scripts/e2e campaign
 
 SECONDS ?= 60
 fuzz: ## bytes from strangers: frames, WebSockets, PROXY headers, HTTP heads, TLS, each for SECONDS=60
@@ -75,6 +79,9 @@ console-test: ## the console in a browser, over a real Packetboat (PACKETBOAT_PR
 
 conformance: ## judges from elsewhere: Autobahn (Python 2.7), OpenSSL and testssl.sh, haproxy, nginx
 	@scripts/conformance autobahn tls haproxy nginx
+
+texts: manifests alerts ## what is not Rust: the schema, manifests, rules for alarms, and whether the planted bugs apply
+	@scripts/buf lint && scripts/planted apply
 
 alerts: ## check the rules for Prometheus, and what each says of made-up hours
 	@scripts/need promtool && promtool check rules deploy/alerts/*.yml && promtool test rules deploy/alerts/tests/*.yml
