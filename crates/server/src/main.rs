@@ -12,14 +12,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     // All TLS below uses the provider of the process.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(usage) => return cli::show_usage(&usage),
+    };
     let ended = cli::run(cli);
     server::telemetry::end();
-    match ended {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("packetboat: {error:#}");
-            cli::exit_code(&error)
-        }
-    }
+    ended.unwrap_or_else(|error| cli::fail(&error))
 }

@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::Output;
-use super::daemon::{client_urls, edges_url, fit_files, runtime, serve_to_the_end};
+use super::daemon::{announce, client_urls, edges_url, fit_files, runtime, serve_to_the_end};
 use super::reload::Reload;
 use crate::compose::{Around, Environment, StationProvers, System};
 use crate::settings::Settings;
@@ -125,40 +125,34 @@ impl All {
         phases.enter(Phase::Ready);
         let clients = client_urls(&settings.boat.tls, system.websocket(), system.tcp());
         let edges = edges_url(&settings.station.http, system.edges());
-        self.announce((clients, edges), settings.admin.url(admin), probes)?;
+        announce(&self.addresses((clients, edges), &settings.admin.url(admin), probes));
         let code = serve_to_the_end(system, &phases).await?;
         stop_admin.cancel();
         Ok(code)
     }
 
-    fn announce(
+    /// Addresses for people, or as one line of JSON.
+    fn addresses(
         &self,
         ((websocket, tcp), edges): ((String, String), Option<String>),
-        admin: String,
+        admin: &str,
         probes: SocketAddr,
-    ) -> Result<()> {
-        use std::io::Write;
+    ) -> String {
         let health = format!("http://{probes}");
-        let mut output = std::io::stdout().lock();
-        match self.output {
-            Output::Json => {
-                let bound = json!({
-                    "websocket": websocket, "tcp": tcp, "edges": edges, "admin": admin, "health": health,
-                });
-                writeln!(output, "{bound}")?;
-            }
-            Output::Table => {
-                writeln!(output, "packetboat is ready")?;
-                writeln!(output, "  clients    {websocket}")?;
-                writeln!(output, "             {tcp}")?;
-                if let Some(edges) = edges {
-                    writeln!(output, "  edges      {edges}")?;
-                }
-                writeln!(output, "  operators  {admin}  (console)")?;
-                writeln!(output, "  probes     {health}  (/livez, /readyz, /metrics)")?;
-                writeln!(output, "Try: packetboat send --user 1 --to 2 \"hello\"")?;
-            }
+        if self.output == Output::Json {
+            let bound = json!({
+                "websocket": websocket, "tcp": tcp, "edges": edges, "admin": admin, "health": health,
+            });
+            return bound.to_string();
         }
-        Ok(output.flush()?)
+        let edges = edges.map_or_else(String::new, |edges| format!("\n  edges      {edges}"));
+        format!(
+            "packetboat is ready
+  clients    {websocket}
+             {tcp}{edges}
+  operators  {admin}  (console)
+  probes     {health}  (/livez, /readyz, /metrics)
+Try: packetboat send --user 1 --to 2 \"hello\""
+        )
     }
 }

@@ -8,13 +8,15 @@ use std::time::Duration;
 use anyhow::Result;
 use backend::clock::{Clock, SystemClock};
 use clap::{Args, Subcommand};
-use comfy_table::{Table, presets};
 use operator::admin::audit::{AuditQuestion, MESSAGES, MESSAGES_MAX, Report};
 use operator::admin::verify;
 use operator::answer::{List, Time};
 
 use super::Output;
 use super::desk::Desk;
+use super::numbers::span;
+use super::table::TextTable;
+use super::terminal::{out, outln};
 
 #[derive(Debug, Args)]
 #[command(
@@ -31,7 +33,7 @@ pub struct Audit {
     #[command(flatten)]
     desk: Desk,
     /// Only messages accepted within this time before now. Default: 24h.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = span)]
     last: Option<Duration>,
     /// Only messages accepted at this time or later.
     #[arg(long, value_name = "WHEN", value_parser = moment, conflicts_with = "last")]
@@ -94,8 +96,8 @@ impl Audit {
         };
         let report: Report = self.desk.get("/api/v1/audit", &question).await?;
         match self.output {
-            Output::Json => println!("{}", serde_json::to_string(&report)?),
-            Output::Table => print(&report, self.minutes),
+            Output::Json => outln!("{}", serde_json::to_string(&report)?)?,
+            Output::Table => print(&report, self.minutes)?,
         }
         Ok(if report.balanced && report.truncated == 0 {
             ExitCode::SUCCESS
@@ -113,8 +115,8 @@ impl Verify {
         };
         let report: verify::Report = self.desk.get("/api/v1/audit/verify", &question).await?;
         match self.output {
-            Output::Json => println!("{}", serde_json::to_string(&report)?),
-            Output::Table => print_verified(&report, self.deep),
+            Output::Json => outln!("{}", serde_json::to_string(&report)?)?,
+            Output::Table => print_verified(&report, self.deep)?,
         }
         Ok(if report.intact {
             ExitCode::SUCCESS
@@ -124,27 +126,30 @@ impl Verify {
     }
 }
 
-fn print_verified(report: &verify::Report, deep: bool) {
+fn print_verified(report: &verify::Report, deep: bool) -> Result<()> {
     let verdict = if report.intact {
         "the chain holds"
     } else {
         "THE CHAIN DOES NOT HOLD"
     };
-    println!(
+    outln!(
         "{verdict}: {} closed minutes from {} to {}",
-        report.minutes, report.since, report.until
-    );
+        report.minutes,
+        report.since,
+        report.until
+    )?;
     if deep {
-        println!(
+        outln!(
             "of these {} were read from the log again",
             report.minutes_in_log
-        );
+        )?;
     }
-    println!("link {} has digest {}", report.link, report.digest);
+    outln!("link {} has digest {}", report.link, report.digest)?;
     for flaw in &report.flaws.items {
-        println!("{}: {}", flaw.minute, flaw.flaw);
+        outln!("{}: {}", flaw.minute, flaw.flaw)?;
     }
-    more(report.flaws.truncated);
+    more(report.flaws.truncated)?;
+    Ok(())
 }
 
 /// Parses a time such as `2026-03-01T09:00:00Z`, or milliseconds since 1970.
@@ -152,47 +157,45 @@ fn moment(text: &str) -> Result<Time, String> {
     text.parse()
 }
 
-fn print(report: &Report, minutes: bool) {
+fn print(report: &Report, minutes: bool) -> Result<()> {
     let verdict = if report.balanced {
         "the books balance"
     } else {
         "THE BOOKS DO NOT BALANCE"
     };
-    println!(
+    outln!(
         "{verdict}: {} accepted = {} settled + {} in flight + {} missing",
         report.accepted,
         report.settled,
         report.in_flight,
         report.missing.total(),
-    );
+    )?;
     let since = Some(report.since).filter(|since| since.ms() > 0);
     match (since, report.until) {
-        (None, None) => println!("of all that the log keeps"),
-        (None, Some(until)) => println!("accepted before {until}"),
-        (Some(since), None) => println!("accepted since {since}"),
-        (Some(since), Some(until)) => println!("accepted from {since} to {until}"),
+        (None, None) => outln!("of all that the log keeps")?,
+        (None, Some(until)) => outln!("accepted before {until}")?,
+        (Some(since), None) => outln!("accepted since {since}")?,
+        (Some(since), Some(until)) => outln!("accepted from {since} to {until}")?,
     }
     if report.truncated > 0 {
         let next = report.next.map(|next| next.to_string()).unwrap_or_default();
-        println!(
+        outln!(
             "NOT LOOKED AT: {} more. Go on with --since {next}, or set a larger --limit",
             report.truncated
-        );
+        )?;
     }
-    names("missing", &report.missing);
-    names("contradiction", &report.contradictions);
+    names("missing", &report.missing)?;
+    names("contradiction", &report.contradictions)?;
     if report.unreadable > 0 {
-        println!(
+        outln!(
             "{} records are none of ours: see packetboat dlq list",
             report.unreadable
-        );
+        )?;
     }
     if minutes {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        table.set_header(["minute", "accepted", "settled", "in flight", "missing"]);
+        let mut table = TextTable::new(&["minute", "accepted", "settled", "in flight", "missing"]);
         for minute in &report.minutes.items {
-            table.add_row([
+            table.row([
                 minute.at.to_string(),
                 minute.accepted.to_string(),
                 minute.settled.to_string(),
@@ -200,22 +203,23 @@ fn print(report: &Report, minutes: bool) {
                 minute.missing.to_string(),
             ]);
         }
-        println!("{table}");
-        more(report.minutes.truncated);
+        out!("{table}\n")?;
+        more(report.minutes.truncated)?;
     }
+    Ok(())
 }
 
-fn names(what: &str, names: &List<impl Display>) {
-    names
-        .items
-        .iter()
-        .for_each(|name| println!("{what}: {name}"));
-    more(names.truncated);
+fn names(what: &str, names: &List<impl Display>) -> Result<()> {
+    for name in &names.items {
+        outln!("{what}: {name}")?;
+    }
+    more(names.truncated)
 }
 
 /// Prints how many items a list leaves out, if any.
-pub(super) fn more(truncated: u64) {
+pub(super) fn more(truncated: u64) -> Result<()> {
     if truncated > 0 {
-        println!("… and {truncated} more");
+        outln!("… and {truncated} more")?;
     }
+    Ok(())
 }

@@ -20,6 +20,8 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use tempfile::NamedTempFile;
 
+use super::terminal::outln;
+
 const ROOTS: &str = "ca.crt";
 const ROOT_KEY: &str = "ca.key";
 /// A root is replaced by hand, and without hurry.
@@ -101,17 +103,22 @@ impl FromStr for Service {
 
 impl Certs {
     pub(super) fn run(self) -> Result<ExitCode> {
-        match self.verb {
+        let written = match self.verb {
             CertsCommand::New(new) => new.run()?,
-            CertsCommand::Root(folder) => folder.add_root()?,
-            CertsCommand::Retire(folder) => folder.retire()?,
+            CertsCommand::Root(folder) => vec![folder.add_root()?],
+            CertsCommand::Retire(folder) => vec![folder.retire()?],
+        };
+        // A reader of standard output who leaves must not keep a file from being written.
+        for line in written {
+            outln!("{line}")?;
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
 impl New {
-    fn run(self) -> Result<()> {
+    /// Writes the files. Returns a line for each certificate.
+    fn run(self) -> Result<Vec<String>> {
         let services = match self.services.is_empty() {
             true => Role::ALL
                 .map(|role| Service {
@@ -133,8 +140,9 @@ impl New {
                 bail!("two services are called {name}: their files would be the same");
             }
         }
+        let mut written = Vec::new();
         if !self.folder.file(ROOT_KEY).exists() {
-            self.folder.add_root()?;
+            written.push(self.folder.add_root()?);
         }
         let root = self.folder.root()?;
         let life = Duration::from_secs(u64::from(self.days) * 86_400);
@@ -144,12 +152,10 @@ impl New {
             self.folder.write(&format!("{name}.key"), &key, false)?;
             self.folder
                 .write(&format!("{name}.crt"), &certificate, true)?;
-            println!(
-                "{} {uri}",
-                self.folder.file(&format!("{name}.crt")).display()
-            );
+            let file = self.folder.file(&format!("{name}.crt"));
+            written.push(format!("{} {uri}", file.display()));
         }
-        Ok(())
+        Ok(written)
     }
 }
 
@@ -213,8 +219,8 @@ impl Folder {
         Ok(Issuer::new(root_of(&key), key))
     }
 
-    /// Adds a new root in front of the others.
-    fn add_root(&self) -> Result<()> {
+    /// Adds a new root in front of the others. Returns the file of roots.
+    fn add_root(&self) -> Result<String> {
         std::fs::create_dir_all(&self.path)
             .with_context(|| format!("{} cannot be made", self.path.display()))?;
         let key = KeyPair::generate()?;
@@ -224,12 +230,11 @@ impl Folder {
         // nobody can use.
         self.write(ROOTS, &roots, true)?;
         self.write(ROOT_KEY, &key.serialize_pem(), false)?;
-        println!("{}", self.file(ROOTS).display());
-        Ok(())
+        Ok(self.file(ROOTS).display().to_string())
     }
 
-    /// Keeps only the root of the present key, whatever stands first.
-    fn retire(&self) -> Result<()> {
+    /// Keeps only the root of the present key, whatever stands first. Returns the file of roots.
+    fn retire(&self) -> Result<String> {
         const END: &str = "-----END CERTIFICATE-----\n";
         let roots = self.roots()?;
         let root = self.root()?;
@@ -243,8 +248,7 @@ impl Folder {
             bail!("{} has no root of {}", roots.display(), key.display());
         };
         self.write(ROOTS, present, true)?;
-        println!("{}", self.file(ROOTS).display());
-        Ok(())
+        Ok(self.file(ROOTS).display().to_string())
     }
 
     /// The trusted roots; empty if there is no file.
@@ -311,7 +315,7 @@ mod tests {
             domain: "packetboat".into(),
             days: 30,
         };
-        new.run()
+        new.run().map(drop)
     }
 
     fn load(folder: &Folder, stem: &str, role: Role) -> Result<Identity> {

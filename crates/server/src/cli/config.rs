@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
+use super::terminal::{out, outln};
 use crate::settings::{self, Settings};
 
 #[derive(Debug, Args)]
@@ -41,11 +42,11 @@ struct Check {
 impl Config {
     pub(super) async fn run(self, file: Option<&Path>) -> Result<ExitCode> {
         match self.what {
-            ConfigCommand::Default => print!("{}", settings::template()),
+            ConfigCommand::Default => out!("{}", settings::template())?,
             ConfigCommand::Check(check) => return check.run(&Settings::load(file)?).await,
-            ConfigCommand::Print => print!("{}", Settings::load(file)?.print()?),
+            ConfigCommand::Print => out!("{}", Settings::load(file)?.print()?)?,
             ConfigCommand::Schema => {
-                println!("{}", serde_json::to_string_pretty(&settings::schema())?)
+                out!("{}\n", serde_json::to_string_pretty(&settings::schema())?)?
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -55,10 +56,10 @@ impl Config {
 impl Check {
     async fn run(self, settings: &Settings) -> Result<ExitCode> {
         settings.check_files()?;
-        println!("the settings are right");
+        outln!("the settings are right")?;
         #[cfg(feature = "cluster")]
         if self.connect {
-            return Ok(dial(settings).await);
+            return dial(settings).await;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -66,17 +67,17 @@ impl Check {
 
 /// Dials each part; a part that hangs delays only its own line.
 #[cfg(feature = "cluster")]
-async fn dial(settings: &Settings) -> ExitCode {
+async fn dial(settings: &Settings) -> Result<ExitCode> {
     let outcomes = crate::compose::dial(settings).await;
     let mut code = ExitCode::SUCCESS;
     for (part, outcome) in outcomes {
         match outcome {
-            Ok(()) => println!("{part} answers"),
+            Ok(()) => outln!("{part} answers")?,
             Err(error) => {
-                println!("{part}: {error:#}");
+                outln!("{part}: {error:#}")?;
                 code = ExitCode::FAILURE;
             }
         }
     }
-    code
+    Ok(code)
 }

@@ -18,6 +18,7 @@ use reqwest::Url;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::edges::EdgeList;
+use super::terminal::errln;
 use super::token;
 use crate::settings::Settings;
 
@@ -142,7 +143,7 @@ pub(super) struct Complaints(Option<String>);
 impl Complaints {
     pub(super) fn hear(&mut self, state: &ConnectionState) {
         if let Some(cause) = self.news(state) {
-            eprintln!("packetboat: no connection, and trying again: {cause}");
+            errln!("packetboat: no connection, and trying again: {cause}");
         }
     }
 

@@ -10,6 +10,7 @@ use operator::lifecycle::{Phase, Phases};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::terminal::out;
 use crate::compose::System;
 #[cfg(feature = "cluster")]
 use crate::compose::process::ServiceProcess;
@@ -70,6 +71,15 @@ pub(super) async fn serve_to_the_end(
     }
     phases.enter(Phase::Stopped);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints where a service is reached. A courtesy: a service whose output is full, or read by nobody,
+/// serves all the same.
+pub(super) fn announce(lines: &str) {
+    if let Err(error) = out!("{lines}\n") {
+        let error = format!("{:#}", anyhow::Error::from(error));
+        tracing::warn!(error, "the addresses were not printed");
+    }
 }
 
 /// Clients and services have threads of their own, as in separate processes: one for each core of

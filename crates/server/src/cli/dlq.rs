@@ -27,9 +27,13 @@ use serde_json::json;
 use self::selection::{Filters, SelectionArgs, letters};
 use super::Output;
 use super::desk::Desk;
+use super::numbers::whole;
+use super::terminal::{errln, outln};
 
 /// Path of the desk's answers about dead letters.
 const LETTERS: &str = "/api/v1/dead-letters";
+/// Entries of the log of operations that are printed at a time.
+const ENTRIES_MAX: u64 = 10_000;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -125,7 +129,7 @@ enum DlqCommand {
     },
     /// Print what operators did, the newest first.
     Log {
-        #[arg(long, default_value_t = 50)]
+        #[arg(long, default_value_t = 50, value_parser = whole::<usize>(1..=ENTRIES_MAX))]
         limit: usize,
         /// Only requests of operators, not the work itself.
         #[arg(long)]
@@ -354,7 +358,7 @@ async fn have_done(
     }
     let task = task::watch(desk, task).await?;
     if !chosen.is_by_name() && task.letters == LETTERS_MAX as u64 {
-        eprintln!("packetboat: that is as many as go at a time; there may be more");
+        errln!("packetboat: that is as many as go at a time; there may be more");
     }
     task::outcomes(output, &task)
 }
@@ -381,10 +385,11 @@ async fn of_task(desk: &Desk, output: Output, what: TaskWhat) -> Result<ExitCode
     show(output, &task, tables::task)
 }
 
-fn show<T: Serialize>(output: Output, found: &T, table: fn(&T)) -> Result<ExitCode> {
+/// Prints an answer; `table` prints it for people.
+fn show<T: Serialize>(output: Output, found: &T, table: fn(&T) -> Result<()>) -> Result<ExitCode> {
     match output {
-        Output::Json => println!("{}", serde_json::to_string(found)?),
-        Output::Table => table(found),
+        Output::Json => outln!("{}", serde_json::to_string(found)?)?,
+        Output::Table => table(found)?,
     }
     Ok(ExitCode::SUCCESS)
 }

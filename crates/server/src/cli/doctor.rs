@@ -23,6 +23,7 @@ use tokio::time::timeout;
 use self::answer::Answer;
 use super::Output;
 use super::desk::{Desk, DeskCredentials, DeskError};
+use super::terminal::outln;
 
 /// Time limits of a port: to say its version and time, and to check everything.
 const CLOCK: Duration = Duration::from_secs(10);
@@ -102,8 +103,8 @@ impl Doctor {
             findings,
         };
         match self.output {
-            Output::Json => println!("{}", serde_json::to_string(&report)?),
-            Output::Table => tables::print(&report),
+            Output::Json => outln!("{}", serde_json::to_string(&report)?)?,
+            Output::Table => tables::print(&report)?,
         }
         Ok(exit(report.verdict))
     }

@@ -15,6 +15,8 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::connection::{SignIn, attend};
+use super::numbers::seconds;
+use super::terminal::outln;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -88,8 +90,8 @@ struct CallerArgs {
     #[command(flatten)]
     sign_in: SignIn,
     /// Time after which to give up.
-    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
-    timeout: u64,
+    #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = seconds)]
+    timeout: Duration,
 }
 
 #[derive(Debug, Args)]
@@ -138,7 +140,7 @@ impl Group {
         };
         let client = here.who.connect(config).await?;
         let ticket = client.group_command(here.group, command).await?;
-        report(&client, here.group, ticket, here.who.patience()).await
+        report(&client, here.group, ticket, here.who.timeout).await
     }
 }
 
@@ -170,10 +172,6 @@ impl CallerArgs {
         tokio::spawn(attend(events));
         Ok(client)
     }
-
-    fn patience(&self) -> Duration {
-        Duration::from_secs(self.timeout)
-    }
 }
 
 async fn create(
@@ -184,7 +182,7 @@ async fn create(
 ) -> Result<ExitCode> {
     let client = who.connect(config).await?;
     let (group, ticket) = client.create_group(settings, members).await?;
-    report(&client, group, ticket, who.patience()).await
+    report(&client, group, ticket, who.timeout).await
 }
 
 /// Prints one line; done means that the group is in this state now.
@@ -209,7 +207,7 @@ async fn report(
             json!({ "group": group, "status": status, "error": ErrorDetail::from(refusal) })
         }
     };
-    println!("{line}");
+    outln!("{line}")?;
     client.close().await;
     Ok(match refusal {
         None => ExitCode::SUCCESS,
@@ -219,7 +217,7 @@ async fn report(
 
 async fn members(here: Here, config: Option<&Path>) -> Result<ExitCode> {
     let client = here.who.connect(config).await?;
-    let ready = timeout(here.who.patience(), client.ready()).await;
+    let ready = timeout(here.who.timeout, client.ready()).await;
     match ready {
         Ok(ready) => ready.map_err(anyhow::Error::msg)?,
         Err(_) => bail!("the server was not reached in time"),
@@ -233,7 +231,7 @@ async fn members(here: Here, config: Option<&Path>) -> Result<ExitCode> {
                 Role::Admin => "admin",
                 Role::Member => "member",
             };
-            println!("{}", json!({ "user": user.get(), "role": role }));
+            outln!("{}", json!({ "user": user.get(), "role": role }))?;
         }
         after = page.members.last().map(|(user, _)| *user);
         if !page.more || after.is_none() {

@@ -10,6 +10,7 @@ use protocol::ticket::KeyFile;
 use station::tickets::random_key;
 
 use super::certs::write;
+use super::terminal::outln;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -57,16 +58,16 @@ impl File {
         if !self.path.exists() {
             let [id, ..] = random_key(&SystemEntropy);
             self.save(&KeyFile::new(id, key))?;
-            println!("{}: a key that signs", self.path.display());
+            outln!("{}: a key that signs", self.path.display())?;
             return Ok(());
         }
         let mut keys = self.keys()?;
         let id = keys.add(key).context("no key was added")?;
         self.save(&keys)?;
-        println!(
+        outln!(
             "{}: key {id} checks, and does not sign yet",
             self.path.display()
-        );
+        )?;
         Ok(())
     }
 
@@ -80,7 +81,7 @@ impl File {
         }
         let id = keys.promote().context("there is no key")?;
         self.save(&keys)?;
-        println!("{}: key {id} signs", self.path.display());
+        outln!("{}: key {id} signs", self.path.display())?;
         Ok(())
     }
 
@@ -89,8 +90,8 @@ impl File {
         let retired: Vec<String> = keys.retire().iter().map(u8::to_string).collect();
         self.save(&keys)?;
         match retired.is_empty() {
-            true => println!("{}: nothing to retire", self.path.display()),
-            false => println!("{}: retired {}", self.path.display(), retired.join(", ")),
+            true => outln!("{}: nothing to retire", self.path.display())?,
+            false => outln!("{}: retired {}", self.path.display(), retired.join(", "))?,
         }
         Ok(())
     }

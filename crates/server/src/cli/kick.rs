@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::Output;
 use super::desk::Desk;
+use super::terminal::outln;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -50,17 +51,18 @@ impl Kick {
             "the desk gave no answer in time, and may have done it all the same (packetboat dlq log says so): ask again",
         )??;
         match self.output {
-            Output::Json => println!("{}", serde_json::to_string(&kicked)?),
-            Output::Table => print(self.user, &kicked),
+            Output::Json => outln!("{}", serde_json::to_string(&kicked)?)?,
+            Output::Table => print(self.user, &kicked)?,
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn print(user: UserId, kicked: &KickAnswer) {
+fn print(user: UserId, kicked: &KickAnswer) -> Result<()> {
     if let Some(before) = kicked.revoked_before {
         let before = utc(before);
-        println!("tokens of user {user} that were issued before {before} are refused");
+        outln!("tokens of user {user} that were issued before {before} are refused")?;
     }
-    println!("user {user}: {} sessions end", kicked.sessions);
+    outln!("user {user}: {} sessions end", kicked.sessions)?;
+    Ok(())
 }

@@ -1,7 +1,6 @@
 //! `packetboat listen`: prints messages to standard output.
 
 use std::borrow::Cow;
-use std::io::Write;
 use std::path::Path;
 use std::pin::pin;
 use std::process::ExitCode;
@@ -18,6 +17,8 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep_until};
 
 use super::connection::{Complaints, Device};
+use super::numbers::seconds;
+use super::terminal::{errln, outln};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -31,8 +32,8 @@ pub struct Listen {
     #[arg(long)]
     count: Option<u64>,
     /// End after this many seconds: exit 1 if --count is not reached by then.
-    #[arg(long, value_name = "SECONDS")]
-    timeout: Option<f64>,
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    timeout: Option<Duration>,
     /// Show messages, but never acknowledge nor remember them (for tests: the server will reconnect
     /// this session and keep the messages).
     #[arg(long)]
@@ -88,10 +89,7 @@ impl Listen {
         if self.from_now {
             settings.catch_up = CatchUp::Recent(0);
         }
-        let deadline = match self.timeout {
-            Some(seconds) => Some(Instant::now() + Duration::try_from_secs_f64(seconds)?),
-            None => None,
-        };
+        let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
         let (client, mut events) = Client::connect(settings).await?;
         let result = self.listen(&mut events, deadline).await;
         client.close().await;
@@ -135,11 +133,9 @@ impl Listen {
                     to,
                     ..
                 }) if !self.from_now => {
-                    eprintln!(
-                        "packetboat: {conversation}: messages {from} to {to} are missing here"
-                    );
+                    errln!("packetboat: {conversation}: messages {from} to {to} are missing here");
                 }
-                Some(Event::Reset(reset)) => eprintln!("packetboat: starting anew: {reset:?}"),
+                Some(Event::Reset(reset)) => errln!("packetboat: starting anew: {reset:?}"),
                 Some(_) => {}
                 None => bail!("the client ended"),
             }
@@ -147,7 +143,7 @@ impl Listen {
         events.taken();
         match self.count {
             Some(count) if seen < count => {
-                eprintln!("packetboat: {seen} of {count} messages came in time");
+                errln!("packetboat: {seen} of {count} messages came in time");
                 Ok(ExitCode::FAILURE)
             }
             _ => Ok(ExitCode::SUCCESS),
@@ -195,7 +191,5 @@ fn print(shown: &ShownMessage) -> Result<()> {
 }
 
 fn write_line(line: &Line<'_>) -> Result<()> {
-    let mut output = std::io::stdout().lock();
-    writeln!(output, "{}", serde_json::to_string(line)?)?;
-    Ok(output.flush()?)
+    Ok(outln!("{}", serde_json::to_string(line)?)?)
 }

@@ -17,12 +17,15 @@ mod group;
 mod keys;
 mod kick;
 mod listen;
+mod numbers;
 mod reload;
 #[cfg(feature = "cluster")]
 mod schema;
 mod send;
 #[cfg(feature = "cluster")]
 mod serve;
+mod table;
+mod terminal;
 mod token;
 #[cfg(feature = "cluster")]
 mod topics;
@@ -37,6 +40,7 @@ use anyhow::Result;
 use backend::discovery::Role;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
+use self::terminal::{PrintError, errln};
 use crate::compose::{Around, Bare};
 use crate::settings::{SettingsError, environment};
 
@@ -190,9 +194,30 @@ fn on_runtime(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCod
     result
 }
 
+/// Shows help, the version, or a mistake of usage; the exit code is clap's.
+pub fn show_usage(usage: &clap::Error) -> ExitCode {
+    match usage.print() {
+        Err(error) if !usage.use_stderr() => fail(&PrintError::from(error).into()),
+        _ => u8::try_from(usage.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from),
+    }
+}
+
+/// Says why a command failed. A reader of its output who left needs no words.
+pub fn fail(error: &anyhow::Error) -> ExitCode {
+    if let Some(code) = terminal::code_without_reader(error) {
+        return code;
+    }
+    match error.chain().any(|cause| cause.is::<SettingsError>()) {
+        // A line for each problem.
+        true => terminal::complain_lines(&format!("packetboat: {error:#}\n")),
+        false => errln!("packetboat: {error:#}"),
+    }
+    exit_code(error)
+}
+
 /// Exit code: 3 for errors that a restart does not mend (invalid settings, an installation of two
 /// numbers), 1 for everything else (usage errors are clap's 2).
-pub fn exit_code(error: &anyhow::Error) -> ExitCode {
+fn exit_code(error: &anyhow::Error) -> ExitCode {
     let is_final = |cause: &(dyn std::error::Error + 'static)| {
         let start = cause.downcast_ref::<station::StartError>();
         cause.is::<SettingsError>()
@@ -207,11 +232,73 @@ pub fn exit_code(error: &anyhow::Error) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
+    use std::any::TypeId;
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// Numbers that are only compared with others: each is right.
+    const COMPARED: [&str; 3] = ["before", "confirm", "count"];
+
+    fn assert_numbers_have_bounds(command: &clap::Command, count: &mut usize) {
+        for flag in command.get_arguments() {
+            let (name, parser) = (flag.get_id().as_str(), flag.get_value_parser());
+            let numbers = [
+                TypeId::of::<u64>(),
+                TypeId::of::<i64>(),
+                TypeId::of::<usize>(),
+                TypeId::of::<f64>(),
+                TypeId::of::<Duration>(),
+            ];
+            let is_number = numbers.iter().any(|number| parser.type_id() == *number);
+            if !is_number || COMPARED.contains(&name) {
+                continue;
+            }
+            *count += 1;
+            let alone = clap::Arg::new("number").value_parser(parser.clone());
+            let alone = clap::Command::new("alone").arg(alone.allow_hyphen_values(true));
+            for text in [
+                "18446744073709551615",
+                "9223372036854775807",
+                "-9223372036854775808",
+                "1e300",
+                "NaN",
+                "500000000000years",
+            ] {
+                let parsed = alone.clone().try_get_matches_from(["alone", text]);
+                let command = command.get_name();
+                assert!(parsed.is_err(), "{command}: --{name} takes {text}");
+            }
+        }
+        for command in command.get_subcommands() {
+            assert_numbers_have_bounds(command, count);
+        }
+    }
+
+    #[test]
+    fn a_number_that_cannot_be_meant_is_a_mistake_of_usage() {
+        let mut count = 0;
+        assert_numbers_have_bounds(&Cli::command(), &mut count);
+        assert!(count > 20, "they are there: {count}");
+        let most = u64::MAX.to_string();
+        let send = [
+            "packetboat",
+            "send",
+            "--user",
+            "1",
+            "--to",
+            "2",
+            "--timeout",
+            &most,
+            "x",
+        ];
+        let usage = Cli::try_parse_from(send).expect_err("out of bounds");
+        assert_eq!(usage.exit_code(), 2, "{usage}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use backend::scylla::schema;
 use clap::{Args, Subcommand};
 
+use super::terminal::{out, outln};
 use crate::settings::Settings;
 
 #[derive(Debug, Args)]
@@ -36,17 +37,17 @@ impl Schema {
                 let applied = schema::apply(&config).await.context("asking ScyllaDB")?;
                 let mut new = applied.iter().filter(|migration| migration.new).peekable();
                 if new.peek().is_none() {
-                    println!("nothing to do");
+                    outln!("nothing to do")?;
                 }
                 for migration in new {
-                    println!("{:04} {}", migration.number, migration.name);
+                    outln!("{:04} {}", migration.number, migration.name)?;
                 }
             }
             SchemaCommand::Check => {
                 schema::check(&config).await.context("asking ScyllaDB")?;
-                println!("the tables are right");
+                outln!("the tables are right")?;
             }
-            SchemaCommand::Print => print!("{}", schema::print(&config)),
+            SchemaCommand::Print => out!("{}", schema::print(&config))?,
         }
         Ok(ExitCode::SUCCESS)
     }

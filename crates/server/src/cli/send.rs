@@ -1,7 +1,7 @@
 //! `packetboat send`: sends messages from the command line.
 
 use std::collections::VecDeque;
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,6 +18,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use super::connection::{SignIn, attend};
+use super::numbers::seconds;
+use super::terminal::{errln, outln};
 
 /// Messages in flight at a time.
 const PIPELINE: usize = 256;
@@ -44,8 +46,8 @@ pub struct Send {
     #[arg(long, conflicts_with = "text")]
     stdin: bool,
     /// Time after which to give up on a message that the server has not accepted.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    timeout: u64,
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    timeout: Duration,
     /// Message to send.
     #[arg(required_unless_present = "stdin")]
     text: Option<String>,
@@ -70,7 +72,6 @@ impl Send {
         let (client, events) = Client::connect(settings).await?;
         tokio::spawn(attend(events));
 
-        let patience = Duration::from_secs(self.timeout);
         let to = match self.group {
             true => Recipient::Group(GroupId::new(self.to.get())?),
             false => Recipient::User(self.to),
@@ -84,7 +85,7 @@ impl Send {
                 line = lines.recv(), if sends.len() < PIPELINE => match line {
                     Some(text) => {
                         let ticket = client.send(to, Content::text(text?)).await?;
-                        let until = Instant::now() + patience;
+                        let until = Instant::now() + self.timeout;
                         sends.push_back(SendAttempt { ticket, until });
                     }
                     None if sends.is_empty() => break,
@@ -112,7 +113,7 @@ impl Send {
             None => {
                 let input = std::io::stdin();
                 if input.is_terminal() {
-                    eprintln!("One message a line; end with Ctrl-D.");
+                    errln!("One message a line; end with Ctrl-D.");
                 }
                 for line in input.lock().lines() {
                     if feed.blocking_send(line).is_err() {
@@ -154,9 +155,7 @@ async fn report(client: &Client, sends: &mut VecDeque<SendAttempt>) -> Result<bo
             error: Some(ErrorDetail::from(&refusal)),
         },
     };
-    let mut output = std::io::stdout().lock();
-    writeln!(output, "{}", serde_json::to_string(&line)?)?;
-    output.flush()?;
+    outln!("{}", serde_json::to_string(&line)?)?;
     Ok(accepted)
 }
 

@@ -1,6 +1,5 @@
 //! `packetboat boat|station|carrier|horn`: runs one service as a process, on the real parts.
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -18,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::Output;
-use super::daemon::{client_urls, edges_url, fit_files, runtime, serve_to_the_end};
+use super::daemon::{announce, client_urls, edges_url, fit_files, runtime, serve_to_the_end};
 use super::reload::Reload;
 use crate::compose::process::{self, Parts};
 use crate::compose::{Around, StationProvers};
@@ -181,52 +180,47 @@ impl Member {
         phases.enter(Phase::Ready);
         let clients = (member.clients()).map(|(ws, tcp)| client_urls(&settings.boat.tls, ws, tcp));
         let edges = edges_url(&settings.station.http, member.edges());
-        self.announce(
+        announce(&self.addresses(
             role,
             (clients, member.address(), edges),
             settings.admin.url(admin),
             probes,
-        )?;
+        ));
         let code = serve_to_the_end(member, &phases).await?;
         stop_admin.cancel();
         Ok(code)
     }
 
-    fn announce(
+    /// Addresses for people, or as one line of JSON.
+    fn addresses(
         &self,
         role: Role,
         (clients, grpc, edges): (Option<(String, String)>, Option<String>, Option<String>),
         admin: String,
         probes: SocketAddr,
-    ) -> Result<()> {
+    ) -> String {
         let (websocket, tcp) = clients.unzip();
         let health = format!("http://{probes}");
-        let mut output = std::io::stdout().lock();
-        match self.output {
-            Output::Json => {
-                let bound = json!({
-                    "websocket": websocket, "tcp": tcp, "grpc": grpc, "edges": edges, "admin": admin, "health": health,
-                });
-                writeln!(output, "{bound}")?;
-            }
-            Output::Table => {
-                writeln!(output, "packetboat {} is ready", role.name())?;
-                let lines = [
-                    ("clients", websocket),
-                    ("", tcp),
-                    ("services", grpc),
-                    ("edges", edges),
-                    ("operators", Some(admin)),
-                    ("probes", Some(health)),
-                ];
-                for (what, address) in lines {
-                    if let Some(address) = address {
-                        writeln!(output, "  {what:<10} {address}")?;
-                    }
-                }
+        if self.output == Output::Json {
+            let bound = json!({
+                "websocket": websocket, "tcp": tcp, "grpc": grpc, "edges": edges, "admin": admin, "health": health,
+            });
+            return bound.to_string();
+        }
+        let mut lines = format!("packetboat {} is ready", role.name());
+        for (what, address) in [
+            ("clients", websocket),
+            ("", tcp),
+            ("services", grpc),
+            ("edges", edges),
+            ("operators", Some(admin)),
+            ("probes", Some(health)),
+        ] {
+            if let Some(address) = address {
+                lines += &format!("\n  {what:<10} {address}");
             }
         }
-        Ok(output.flush()?)
+        lines
     }
 }
 

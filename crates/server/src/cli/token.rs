@@ -11,6 +11,8 @@ use protocol::{DeviceId, Platform, UserId};
 
 use station::auth::Signer;
 
+use super::numbers::span;
+use super::terminal::outln;
 use crate::settings::Settings;
 
 /// Life of tokens that a command signs for itself, unless their issuer allows less.
@@ -41,14 +43,14 @@ pub struct TokenArgs {
     #[arg(long)]
     device: Option<DeviceId>,
     /// Validity. Default: as long as the issuer allows, at most 30 days.
-    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = span)]
     lifetime: Option<Duration>,
 }
 
 impl TokenArgs {
     pub(super) fn run(self, config: Option<&Path>) -> Result<ExitCode> {
         let settings = Settings::load(config)?;
-        println!(
+        outln!(
             "{}",
             sign(
                 &settings,
@@ -58,7 +60,7 @@ impl TokenArgs {
                 self.lifetime
                     .map_or(Lifetime::AtMost(THIRTY_DAYS), Lifetime::Exactly)
             )?
-        );
+        )?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use backend::queue::topics;
 use clap::{Args, Subcommand};
 
+use super::terminal::outln;
 use crate::settings::Settings;
 
 #[derive(Debug, Args)]
@@ -33,20 +34,20 @@ impl Topics {
             TopicsCommand::Apply => {
                 let changes = topics::apply(&config).await.context("asking Kafka")?;
                 for change in &changes {
-                    println!("{change}");
+                    outln!("{change}")?;
                 }
                 if changes.is_empty() {
-                    println!("nothing to do");
+                    outln!("nothing to do")?;
                 }
                 Ok(ExitCode::SUCCESS)
             }
             TopicsCommand::Check => {
                 let differences = topics::check(&config).await.context("asking Kafka")?;
                 for difference in &differences {
-                    println!("{difference}");
+                    outln!("{difference}")?;
                 }
                 if differences.is_empty() {
-                    println!("the topics are right");
+                    outln!("the topics are right")?;
                     return Ok(ExitCode::SUCCESS);
                 }
                 Ok(ExitCode::FAILURE)

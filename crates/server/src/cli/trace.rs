@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use comfy_table::{Table, presets};
 use operator::admin::trace::{EventDetail, Name, Report};
 use operator::answer::List;
 use serde_json::{Value, json};
@@ -13,6 +12,8 @@ use serde_json::{Value, json};
 use super::Output;
 use super::audit::more;
 use super::desk::Desk;
+use super::table::TextTable;
+use super::terminal::{errln, out, outln};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -33,35 +34,34 @@ impl Trace {
         let path = format!("/api/v1/trace/{}", self.id);
         let lives: List<Report> = self.desk.get(&path, &json!({})).await?;
         match self.output {
-            Output::Json => println!("{}", serde_json::to_string(&lives)?),
-            Output::Table => lives.items.iter().for_each(print),
+            Output::Json => outln!("{}", serde_json::to_string(&lives)?)?,
+            Output::Table => lives.items.iter().try_for_each(print)?,
         }
         if lives.items.is_empty() {
-            eprintln!("packetboat: nothing is known of {}", self.id);
+            errln!("packetboat: nothing is known of {}", self.id);
             return Ok(ExitCode::FAILURE);
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn print(life: &Report) {
-    println!("message {}", life.msg_id);
+fn print(life: &Report) -> Result<()> {
+    outln!("message {}", life.msg_id)?;
     for sentence in &life.verdict.items {
-        println!("  {sentence}");
+        outln!("  {sentence}")?;
     }
-    more(life.verdict.truncated);
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["  after", "for", "what"]);
+    more(life.verdict.truncated)?;
+    let mut table = TextTable::new(&["  after", "for", "what"]);
     for event in &life.events.items {
-        table.add_row([
+        table.row([
             format!("  {} ms", event.at.ms() - life.accepted_at.ms()),
             event.target.clone().unwrap_or_default(),
             words(&event.event),
         ]);
     }
-    println!("{table}");
-    more(life.events.truncated);
+    out!("{table}\n")?;
+    more(life.events.truncated)?;
+    Ok(())
 }
 
 /// Formats an event as `pushed attempt=1 …`.

@@ -38,6 +38,29 @@ fn two_chats_see_each_other_and_what_became_of_their_lines() {
     }
 }
 
+#[test]
+fn text_of_others_steers_no_terminal() {
+    let all = All::start();
+    let strange = "hi \u{1b}[2J\u{9b}2J\u{1b}]52;c;aGk=\u{7}\n1: I owe you \u{202e}1000";
+    all.send("1", "2", strange);
+    let mut chat = Process::start(&mut all.user(&["chat", "--user", "2", "--to", "1"]));
+    let shown = r"hi \u001b[2J\u009b2J\u001b]52;c;aGk=\u0007\n1: I owe you \u202e1000";
+    chat.line_is(&format!("1: {shown}"));
+    chat.type_line("/list");
+    chat.line_is(&format!("1  {shown}"));
+    chat.feed(String::new());
+    assert!(chat.ended(SOON).success());
+    // JSON keeps the value.
+    let listen = ["listen", "--user", "2", "--platform", "pad", "--count", "1"];
+    let heard = run(&mut all.user(&listen)).ok();
+    assert!(
+        !heard.stdout.trim_end().contains(char::is_control),
+        "{}",
+        heard.stdout
+    );
+    assert_eq!(heard.json_lines()[0]["text"], strange);
+}
+
 // proves S3-17 in part, S3 Pitfall C: delivered is not read.
 #[test]
 fn a_listener_has_it_delivered_and_not_read() {

@@ -22,6 +22,7 @@ mod limits;
 mod neighbours;
 mod partitions;
 mod ports;
+mod printing;
 mod process;
 mod raw;
 mod relay;

@@ -96,6 +96,17 @@ impl Process {
         }
     }
 
+    /// Starts a process whose output goes elsewhere.
+    pub fn printing_to(command: &mut Command, stdout: impl Into<Stdio>) -> Process {
+        let child = command.stdin(Stdio::null()).stdout(stdout).spawn();
+        let (_, lines) = channel();
+        Process {
+            child: child.expect("it starts"),
+            lines,
+            stdin: None,
+        }
+    }
+
     /// Writes a line to the input.
     pub fn type_line(&mut self, line: &str) {
         let stdin = self.stdin.as_mut().expect("its input is open");

@@ -21,7 +21,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use backend::tls::CertificateFiles;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -32,10 +32,11 @@ pub(super) use self::clients::EdgeClients;
 use self::crowd::{Crowd, Users};
 use self::orders::{Answer, Kind};
 use self::report::Report;
-use super::Place;
 use super::dialect::Dialect;
 use super::installation::Installation;
+use super::{COUNTS, Place, ROUNDS};
 use crate::cli::Output;
+use crate::cli::numbers::{long, rate, seconds, whole};
 use crate::settings::Settings;
 
 /// First number of a crowd's users; users who chat have lower ones.
@@ -47,31 +48,31 @@ pub(super) struct Edge {
     #[arg(value_enum)]
     parts: Vec<Part>,
     /// Connections that stay, come, go or come back at a time.
-    #[arg(long, default_value_t = 10_000)]
+    #[arg(long, default_value_t = 10_000, value_parser = whole::<u64>(COUNTS))]
     connections: u64,
     /// Connections that come and go, one after the other.
-    #[arg(long, default_value_t = 100_000)]
+    #[arg(long, default_value_t = 100_000, value_parser = whole::<u64>(COUNTS))]
     cycles: u64,
     /// Clients that do not read.
-    #[arg(long, default_value_t = 5_000)]
+    #[arg(long, default_value_t = 5_000, value_parser = whole::<u64>(COUNTS))]
     slow: u64,
     /// Memory limit of the server for the slow clients, in bytes (`boat.memory_max`).
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30, value_parser = whole::<u64>(1..=1 << 50))]
     memory_max: u64,
     /// Pairs of users who chat during a herd, and beside slow readers.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = whole::<u64>(COUNTS))]
     pairs: u64,
     /// Messages per second of these pairs.
-    #[arg(long, default_value_t = 500.0)]
+    #[arg(long, default_value_t = 500.0, value_parser = rate)]
     rate: f64,
     /// Time of the chat before, as the baseline.
-    #[arg(long, value_name = "SECONDS", default_value_t = 8)]
-    seconds: u64,
+    #[arg(long, value_name = "SECONDS", default_value = "8", value_parser = long)]
+    seconds: Duration,
     /// Rest of a server before and after a measurement.
-    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
-    settle: f64,
+    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
+    settle: Duration,
     /// Rounds of server and bare accept in `connect`; medians are reported.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = whole::<usize>(ROUNDS))]
     rounds: usize,
     /// Keep the server's data in memory.
     #[arg(long, conflicts_with = "boats")]
@@ -79,7 +80,7 @@ pub(super) struct Edge {
     /// Run this many boats, a station, a carrier and a horn as processes of their own, on the real
     /// parts of the settings file, instead of everything in one process (run `topics apply` and
     /// `schema apply` before).
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<usize>(1..=1000))]
     boats: Option<usize>,
 }
 
@@ -162,16 +163,6 @@ impl Edge {
         settings: &Settings,
         output: Output,
     ) -> Result<ExitCode> {
-        ensure!(
-            self.connections
-                .min(self.cycles)
-                .min(self.slow)
-                .min(self.pairs)
-                > 0
-                && self.rounds > 0
-                && self.settle >= 0.0,
-            "at least one of each is needed, and no time below zero"
-        );
         let mut run = Run {
             args: self,
             place,
@@ -284,7 +275,7 @@ impl Run<'_> {
 
     /// Waits until ongoing work is over.
     async fn settle(&self) {
-        sleep(Duration::from_secs_f64(self.args.settle)).await;
+        sleep(self.args.settle).await;
     }
 
     fn count(&mut self, answer: &Answer) {

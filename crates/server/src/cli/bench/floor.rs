@@ -23,6 +23,8 @@ use clap::Args;
 use futures_util::{SinkExt, StreamExt};
 use tokio::sync::mpsc;
 
+use crate::cli::terminal::{errln, outln};
+
 pub(super) const HELLO: u8 = 0;
 pub(super) const SEND: u8 = 1;
 pub(super) const ACCEPTED: u8 = 2;
@@ -79,7 +81,7 @@ impl FloorServer {
             .build()?;
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-            println!("{{\"websocket\":\"ws://{}\"}}", listener.local_addr()?);
+            outln!("{{\"websocket\":\"ws://{}\"}}", listener.local_addr()?)?;
             let router = Router::new().route("/", any(upgrade)).with_state(floor);
             axum::serve(listener, router).await?;
             Ok(ExitCode::SUCCESS)
@@ -145,7 +147,7 @@ impl Floor {
                 .and_then(|()| file.sync_data())
                 .is_err()
             {
-                eprintln!("floor: the write-ahead file cannot be written");
+                errln!("floor: the write-ahead file cannot be written");
                 std::process::exit(1);
             }
             let connections = lock(&self.connections);

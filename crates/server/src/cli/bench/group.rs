@@ -19,14 +19,16 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_tungstenite::tungstenite::Message;
 
-use super::Place;
 use super::dialect::{BenchFrame, Dialect};
 use super::groups::create_group;
 use super::installation::{Also, Installation, cpu_beside};
 use super::load::LATENCY_MAX_US;
 use super::report::median;
 use super::sign_in::{Socket, binary, sign_in, sign_in_all};
+use super::{BODY_BYTES, COUNTS, Place, ROUNDS};
 use crate::cli::Output;
+use crate::cli::numbers::{long, whole};
+use crate::cli::terminal::{errln, out, outln};
 use crate::settings::Settings;
 
 /// Time after which a message counts as lost.
@@ -35,19 +37,19 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug, Args)]
 pub(super) struct Group {
     /// Members, all online and acknowledging; the sender comes on top.
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value_t = 1000, value_parser = whole::<u64>(COUNTS))]
     members: u64,
     /// Messages in flight at a time.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = whole::<u64>(COUNTS))]
     in_flight: u64,
     /// Size of a message's body.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 200, value_parser = whole::<usize>(BODY_BYTES))]
     bytes: usize,
     /// Measured time of each round, after a warm-up of a third of it.
-    #[arg(long, default_value_t = 10)]
-    seconds: u64,
+    #[arg(long, default_value = "10", value_parser = long)]
+    seconds: Duration,
     /// Rounds, each with a new server; medians are reported.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = whole::<usize>(ROUNDS))]
     rounds: usize,
     /// Running server to measure instead of a new one, perhaps another build. Needs --pid.
     #[arg(long, value_name = "ws://HOST:PORT", requires = "pid")]
@@ -135,7 +137,7 @@ impl Group {
             open: BTreeMap::new(),
             latency: Histogram::new_with_bounds(1, LATENCY_MAX_US, 3)?,
         };
-        let measured = Duration::from_secs(self.seconds);
+        let measured = self.seconds;
         self.drive(&mut fan, &mut arrivals, measured / 3).await?;
         fan.latency.reset();
         let before = side.cpu()?;
@@ -147,7 +149,7 @@ impl Group {
         let cpu = used.as_secs_f64() * 1e6 / deliveries as f64;
         let at = |share| fan.latency.value_at_quantile(share) as f64 / 1000.0;
         let (p50, p99) = (at(0.5), at(0.99));
-        eprintln!("{cpu:.2} µs of CPU a delivery; last member {p50:.1} and {p99:.1} ms (p50, p99)");
+        errln!("{cpu:.2} µs of CPU a delivery; last member {p50:.1} and {p99:.1} ms (p50, p99)");
         rounds.cpu_us_a_delivery.push(cpu);
         rounds.last_p50_ms.push(p50);
         rounds.last_p99_ms.push(p99);
@@ -277,7 +279,7 @@ impl MeasuredServer {
 impl GroupRounds {
     fn print(&self, output: Output) -> Result<()> {
         match output {
-            Output::Json => println!("{}", serde_json::to_string(self)?),
+            Output::Json => outln!("{}", serde_json::to_string(self)?)?,
             Output::Table => {
                 let mut table = Table::new();
                 table.load_style(presets::ASCII_MARKDOWN);
@@ -290,7 +292,7 @@ impl GroupRounds {
                 for (name, values) in rows {
                     table.add_row([name.to_owned(), format!("{:.2}", median(values))]);
                 }
-                println!("{table}");
+                out!("{table}\n")?;
             }
         }
         Ok(())

@@ -18,6 +18,9 @@ use serde::Serialize;
 use super::dialect::Dialect;
 use super::installation::Installation;
 use super::load::{self, Load, LoadPace};
+use super::{BODY_BYTES, COUNTS, ROUNDS};
+use crate::cli::numbers::{long, whole};
+use crate::cli::terminal::{errln, outln};
 use crate::cli::{Cli, Command, Output, run_around};
 use crate::compose::Around;
 use crate::settings::Settings;
@@ -25,16 +28,16 @@ use crate::settings::Settings;
 #[derive(Clone, Debug, Args)]
 pub(super) struct Ledger {
     /// Pairs of users, one sending and one receiving.
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value_t = 1000, value_parser = whole::<u64>(COUNTS))]
     pairs: u64,
     /// Measured time of each run, after a warm-up of a third of it.
-    #[arg(long, default_value_t = 10)]
-    seconds: u64,
+    #[arg(long, default_value = "10", value_parser = long)]
+    seconds: Duration,
     /// Size of a message's body.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 200, value_parser = whole::<usize>(BODY_BYTES))]
     bytes: usize,
     /// Rounds, each with and without the ledger.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = whole::<usize>(ROUNDS))]
     rounds: usize,
 }
 
@@ -110,7 +113,7 @@ impl Ledger {
             let with = self.one(settings, data, &[], &mut found.clean).await?;
             let prefix = ["bench", "without-ledger"];
             let without = self.one(settings, data, &prefix, &mut found.clean).await?;
-            eprintln!("round {round}: {with:.1} µs with the ledger, {without:.1} without");
+            errln!("round {round}: {with:.1} µs with the ledger, {without:.1} without");
             found.with.push(with);
             found.without.push(without);
             shares.push((with - without) / with * 100.0);
@@ -118,13 +121,13 @@ impl Ledger {
         shares.sort_by(f64::total_cmp);
         found.share = shares.get(shares.len() / 2).copied().unwrap_or_default();
         match output {
-            Output::Json => println!("{}", serde_json::to_string(&found)?),
-            Output::Table => println!(
+            Output::Json => outln!("{}", serde_json::to_string(&found)?)?,
+            Output::Table => outln!(
                 "the ledger takes {:.1} % of the CPU of a message (rounds: {:.1} to {:.1})",
                 found.share,
                 shares.first().copied().unwrap_or_default(),
                 shares.last().copied().unwrap_or_default(),
-            ),
+            )?,
         }
         Ok(match found.clean {
             true => ExitCode::SUCCESS,
@@ -140,7 +143,7 @@ impl Ledger {
         clean: &mut bool,
     ) -> Result<f64> {
         let server = Installation::embedded(data, prefix)?;
-        let measured = Duration::from_secs(self.seconds);
+        let measured = self.seconds;
         let load = Load {
             pairs: self.pairs,
             body_bytes: self.bytes,

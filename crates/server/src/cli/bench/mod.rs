@@ -15,11 +15,12 @@ mod report;
 mod sign_in;
 mod steady;
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 
 use self::dialect::Dialect;
@@ -27,10 +28,17 @@ use self::installation::{Also, Installation};
 use self::load::{Load, LoadPace};
 use self::report::{Chat, Idle, Report};
 use super::Output;
+use super::numbers::{long, rate, whole};
+use super::terminal::errln;
 use crate::settings::Settings;
 
 /// Concurrent sign-ins while a load is set up.
 const SIGN_INS: usize = 64;
+
+/// Users, connections or messages that a bench may be asked for.
+const COUNTS: RangeInclusive<u64> = 1..=1_000_000_000;
+const BODY_BYTES: RangeInclusive<u64> = 0..=(16 << 20);
+const ROUNDS: RangeInclusive<u64> = 1..=1_000_000;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -55,7 +63,7 @@ pub struct Bench {
 enum BenchCommand {
     /// Measure the memory of idle WebSocket connections.
     Idle {
-        #[arg(long, default_value_t = 10_000)]
+        #[arg(long, default_value_t = 10_000, value_parser = whole::<u64>(COUNTS))]
         connections: u64,
     },
     /// Measure a durable private chat, at saturation and at half that rate, beside the floor.
@@ -89,19 +97,19 @@ enum BenchCommand {
 #[derive(Clone, Debug, Args)]
 struct ChatArgs {
     /// Pairs of users, one sending and one receiving.
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value_t = 1000, value_parser = whole::<u64>(COUNTS))]
     pairs: u64,
     /// Measured time of each run, after a warm-up of a third of it.
-    #[arg(long, default_value_t = 10)]
-    seconds: u64,
+    #[arg(long, default_value = "10", value_parser = long)]
+    seconds: Duration,
     /// Size of a message's body.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 200, value_parser = whole::<usize>(BODY_BYTES))]
     bytes: usize,
     /// Messages per second on both sides, instead of half of each side's own saturated rate.
-    #[arg(long, value_name = "MESSAGES")]
+    #[arg(long, value_name = "MESSAGES", value_parser = rate)]
     rate: Option<f64>,
     /// Rounds of floor and server; medians are reported.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = whole::<usize>(ROUNDS))]
     rounds: usize,
     /// Run boat, station, carrier and horn as processes of their own, on the real parts of the
     /// settings file, instead of everything in one process (run `topics apply` and `schema apply`
@@ -246,11 +254,11 @@ async fn chat(place: &Place<'_>, settings: &Settings, args: ChatArgs) -> Result<
     for round in 1..=args.rounds {
         for side in [&Dialect::Floor, &packetboat] {
             let saturated = one_run(side, place, &args, LoadPace::Closed).await?;
-            let half = LoadPace::Open {
-                rate: args.rate.unwrap_or(saturated.rate / 2.0),
-            };
+            let rate = args.rate.unwrap_or(saturated.rate / 2.0);
+            ensure!(rate > 0.0, "no message was accepted at saturation");
+            let half = LoadPace::Open { rate };
             let half = one_run(side, place, &args, half).await?;
-            eprintln!(
+            errln!(
                 "round {round}, {}: {:.0} messages/s at {:.1} µs of CPU; half load p99 {:.2} ms",
                 side.name(),
                 saturated.rate,
@@ -281,7 +289,7 @@ async fn one_run(
             (server, args.also.as_slice())
         }
     };
-    let measured = Duration::from_secs(args.seconds);
+    let measured = args.seconds;
     let load = Load {
         pairs: args.pairs,
         body_bytes: args.bytes,

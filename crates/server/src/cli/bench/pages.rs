@@ -23,7 +23,10 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::report::median;
+use super::{BODY_BYTES, COUNTS, ROUNDS};
 use crate::cli::Output;
+use crate::cli::numbers::whole;
+use crate::cli::terminal::{errln, outln};
 use crate::compose::{Environment, messages};
 use crate::settings::Settings;
 
@@ -37,16 +40,16 @@ const TOGETHER: u64 = 200;
 #[derive(Clone, Debug, Args)]
 pub(super) struct Pages {
     /// Messages of the small conversation.
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value_t = 1000, value_parser = whole::<u64>(COUNTS))]
     small: u64,
     /// Messages of the large conversation.
-    #[arg(long, default_value_t = 1_000_000)]
+    #[arg(long, default_value_t = 1_000_000, value_parser = whole::<u64>(COUNTS))]
     large: u64,
     /// Pages of each kind and conversation.
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value_t = 1000, value_parser = whole::<usize>(ROUNDS))]
     rounds: usize,
     /// Size of a message's body.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = whole::<usize>(BODY_BYTES))]
     bytes: usize,
     /// Use the store of the settings instead of an embedded one (run `schema apply` before).
     #[arg(long)]
@@ -112,7 +115,7 @@ impl Pages {
         for talk in [&small, &large] {
             let begun = Instant::now();
             talk.fill(&*store, self.bytes).await?;
-            eprintln!(
+            errln!(
                 "{} messages written in {:.0?}",
                 talk.messages,
                 begun.elapsed()
@@ -135,7 +138,7 @@ impl Pages {
             });
         }
         match output {
-            Output::Json => println!("{}", serde_json::json!({ "items": all })),
+            Output::Json => outln!("{}", serde_json::json!({ "items": all }))?,
             Output::Table => {
                 for PageMedians {
                     page,
@@ -144,10 +147,11 @@ impl Pages {
                     ratio,
                 } in &all
                 {
-                    println!(
+                    outln!(
                         "{page:?}: {small:.0} µs of {}, {large:.0} µs of {}: ratio {ratio:.2}",
-                        self.small, self.large
-                    );
+                        self.small,
+                        self.large
+                    )?;
                 }
             }
         }

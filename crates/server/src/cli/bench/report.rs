@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::dialect::Dialect;
 use super::load::LoadResult;
 use crate::cli::Output;
+use crate::cli::terminal::{out, outln};
 
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
@@ -105,18 +106,18 @@ impl Report {
 
     pub(super) fn print(&self, output: Output) -> Result<()> {
         match output {
-            Output::Json => println!("{}", serde_json::to_string(self)?),
+            Output::Json => outln!("{}", serde_json::to_string(self)?)?,
             Output::Table => {
                 if let Some(idle) = &self.idle {
-                    println!(
-                        "{} idle WebSocket connections: {:.2} KiB resident each, {:.0} µs of CPU a sign-in\n",
+                    out!(
+                        "{} idle WebSocket connections: {:.2} KiB resident each, {:.0} µs of CPU a sign-in\n\n",
                         idle.connections,
                         idle.bytes_each as f64 / 1024.0,
                         idle.sign_in_cpu_us,
-                    );
+                    )?;
                 }
                 if let Some(chat) = &self.chat {
-                    println!("{}", table(chat));
+                    out!("{}\n", table(chat))?;
                 }
             }
         }

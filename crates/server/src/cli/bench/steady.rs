@@ -22,7 +22,10 @@ use tokio_util::sync::CancellationToken;
 use self::book::{Book, SteadyResult};
 use self::people::People;
 use crate::cli::Output;
+use crate::cli::bench::{BODY_BYTES, COUNTS};
 use crate::cli::connection::Trust;
+use crate::cli::numbers::{rate, seconds, whole};
+use crate::cli::terminal::errln;
 use crate::settings::Settings;
 
 /// Interval of progress lines on standard error.
@@ -38,32 +41,32 @@ pub(super) struct Steady {
     #[command(flatten)]
     trust: Trust,
     /// Pairs of users, one sending and one receiving.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = whole::<u32>(COUNTS))]
     pairs: u32,
     /// Messages per second over all pairs; for one pair at most `station.user_sends_per_second`.
-    #[arg(long, default_value_t = 200.0)]
+    #[arg(long, default_value_t = 200.0, value_parser = rate)]
     rate: f64,
     /// Seconds to send; a signal ends it earlier.
-    #[arg(long, default_value_t = 30)]
-    seconds: u64,
+    #[arg(long, default_value = "30", value_parser = seconds)]
+    seconds: Duration,
     /// Percentage of receivers that come and go.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = whole::<u32>(0..=100))]
     away: u32,
     /// Time such receivers stay, and time they stay away.
-    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
-    away_for: f64,
+    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
+    away_for: Duration,
     /// Size of a message's body, at least 16.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 200, value_parser = whole::<usize>(BODY_BYTES))]
     bytes: usize,
     /// Number of the first user; two per pair follow in sequence.
-    #[arg(long, default_value_t = 1_000_000)]
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(i64).range(1..=1 << 60))]
     first_user: i64,
     /// File of pairs to use instead, a line each: the sender, a space, the receiver.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pairs", "first_user"])]
     users: Option<PathBuf>,
     /// Time after the last send for accepted messages to be shown.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    settle: u64,
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    settle: Duration,
 }
 
 impl Steady {
@@ -72,8 +75,8 @@ impl Steady {
             Some(file) => users::read(file)?,
             None => users::consecutive(self.first_user, self.pairs)?,
         };
-        if users.is_empty() || self.url.is_empty() || self.rate <= 0.0 {
-            bail!("at least one pair, one boat and a rate above zero are needed");
+        if users.is_empty() || self.url.is_empty() {
+            bail!("at least one pair and one boat are needed");
         }
         let settings = Settings::load(config)?;
         let state = tempfile::tempdir().context("making a folder for the clients' state")?;
@@ -104,7 +107,7 @@ impl Steady {
         let watch = tokio::spawn(say(books.clone(), listening.clone(), output));
         self.send_time(&mut tasks).await?;
         sending.cancel();
-        let until = Instant::now() + Duration::from_secs(self.settle);
+        let until = Instant::now() + self.settle;
         // A book that is settled before its sender's last message says nothing of that.
         let _ = timeout_at(until, numbered.recv()).await;
         settled(&books, until).await;
@@ -128,7 +131,7 @@ impl Steady {
             biased;
             _ = terminate.recv() => Ok(()),
             _ = tokio::signal::ctrl_c() => Ok(()),
-            () = sleep(Duration::from_secs(self.seconds)) => Ok(()),
+            () = sleep(self.seconds) => Ok(()),
             Some(ended) = tasks.join_next() => {
                 ended??;
                 bail!("a client ended before its time")
@@ -152,7 +155,7 @@ async fn say(books: Vec<Arc<Book>>, stop: CancellationToken, output: Output) {
     due.tick().await;
     while stop.run_until_cancelled(due.tick()).await.is_some() {
         let found = SteadyResult::sum(&books);
-        eprintln!(
+        errln!(
             "{} sent, {} accepted, {} shown, {} on their way",
             found.sent,
             found.accepted,

@@ -1,6 +1,6 @@
 //! Chat for scripts: lines in, lines out.
 
-use std::io::{BufRead, Write};
+use std::io::BufRead;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use super::talk::{ChatCommand, News, Talk};
 use crate::cli::connection::Complaints;
 use crate::cli::send::word;
+use crate::cli::terminal::{out, outln};
 
 /// Wait for answers after the end of the input.
 const LINGER: Duration = Duration::from_secs(10);
@@ -33,7 +34,7 @@ pub(super) async fn run(mut talk: Talk) -> Result<()> {
                 Some(line) => {
                     let said = talk.run(ChatCommand::of(&line?)).await?;
                     if let Some(text) = said {
-                        println!("{text}");
+                        out!("{text}\n")?;
                     }
                 }
                 None => open = false,
@@ -52,29 +53,28 @@ pub(super) async fn run(mut talk: Talk) -> Result<()> {
 }
 
 fn show(talk: &Talk, news: News, complaints: &mut Complaints) -> Result<()> {
-    let mut output = std::io::stdout().lock();
     match news {
         News::Message(index) => {
             let said = &talk.messages[index];
-            writeln!(output, "{}: {}", said.from, said.text())?;
+            outln!("{}: {}", said.from, said.text())?;
         }
         News::Changed(index) => {
             let said = &talk.messages[index];
-            writeln!(output, "[changed] {}: {}", said.from, said.text())?;
+            outln!("[changed] {}: {}", said.from, said.text())?;
         }
         News::Hidden(indexes) => {
             for said in indexes.into_iter().map(|index| &talk.messages[index]) {
-                writeln!(output, "[changed] {}: {}", said.from, said.text())?;
+                outln!("[changed] {}: {}", said.from, said.text())?;
             }
         }
         News::Status(index) => {
             let said = &talk.messages[index];
             if let Some(status) = &said.status {
-                writeln!(output, "[{}] {}", word(status), said.text())?;
+                outln!("[{}] {}", word(status), said.text())?;
             }
         }
         News::State => complaints.hear(&talk.state),
         News::List | News::Nothing => {}
     }
-    Ok(output.flush()?)
+    Ok(())
 }

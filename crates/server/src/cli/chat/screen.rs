@@ -11,12 +11,13 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph, Wrap};
 
 use super::talk::{ChatCommand, ChatLine, HELP, Talk};
+use crate::cli::terminal::visible;
 
 /// Columns of the conversation list.
 const LIST: u16 = 28;
 
 pub(super) async fn run(talk: Talk) -> Result<()> {
-    let mut terminal = ratatui::init();
+    let mut terminal = ratatui::try_init()?;
     let result = Screen {
         talk,
         line: String::new(),
@@ -108,8 +109,10 @@ impl Screen {
             .wrap(Wrap { trim: false })
             .block(Block::bordered().title(title));
         frame.render_widget(messages, above);
-        let input = Paragraph::new(self.line.as_str())
-            .block(Block::bordered().title(format!(" Enter sends, Esc leaves. {} ", self.told)));
+        let input = Paragraph::new(self.line.as_str()).block(Block::bordered().title(format!(
+            " Enter sends, Esc leaves. {} ",
+            visible(&self.told)
+        )));
         frame.render_widget(input, below);
         let column = self
             .line
@@ -129,7 +132,7 @@ fn said(said: &ChatLine) -> Line<'_> {
         None => Span::raw(""),
         Some(SendStatus::Pending) => Span::styled("  … sending", quiet),
         Some(SendStatus::Failed(why)) => Span::styled(
-            format!("  ✗ failed: {}", why.text),
+            format!("  ✗ failed: {}", visible(&why.text)),
             Style::default().fg(Color::Red),
         ),
         Some(SendStatus::Accepted { .. } | SendStatus::Placed { .. }) => {
@@ -149,7 +152,9 @@ fn state(state: &ConnectionState) -> String {
         ConnectionState::Idle | ConnectionState::Connecting => "connecting".into(),
         ConnectionState::Syncing => "catching up".into(),
         ConnectionState::Ready => "connected".into(),
-        ConnectionState::Reconnecting { why, .. } => format!("reconnecting ({})", why.text),
-        ConnectionState::Closed(why) => format!("closed ({})", why.text),
+        ConnectionState::Reconnecting { why, .. } => {
+            format!("reconnecting ({})", visible(&why.text))
+        }
+        ConnectionState::Closed(why) => format!("closed ({})", visible(&why.text)),
     }
 }

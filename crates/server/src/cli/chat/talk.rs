@@ -9,6 +9,8 @@ use protocol::message::Content;
 use protocol::{ConversationId, GroupId, MessageId, Placed, Recipient, SendId, Seq, UserId};
 use tokio::sync::watch;
 
+use crate::cli::terminal::visible;
+
 /// Past messages loaded at a time.
 const PAST: u32 = 50;
 
@@ -138,7 +140,7 @@ impl ChatLine {
         self.place.map(|(_, id)| id)
     }
 
-    /// Text as a reader sees it.
+    /// Text as a reader sees it, in one line: others write it.
     pub(super) fn text(&self) -> String {
         if self.marks.hidden {
             return "(hidden)".to_owned();
@@ -160,7 +162,7 @@ impl ChatLine {
         let reactions: String = reactions
             .map(|(reaction, users)| format!("  {reaction} {}", users.len()))
             .collect();
-        format!("{}{edited}{pinned}{reactions}", self.text)
+        visible(&format!("{}{edited}{pinned}{reactions}", self.text)).into_owned()
     }
 }
 

@@ -1,6 +1,6 @@
 //! `packetboat dlq edit`: changes the content of a letter, in an editor or from a file.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -12,6 +12,7 @@ use operator::dead_letters::{EditResult, Envelope, LetterChange};
 use super::{LETTERS, show, tables};
 use crate::cli::Output;
 use crate::cli::desk::Desk;
+use crate::cli::terminal::{errln, is_yes, may_ask, visible, visible_lines};
 
 /// Editor used if the environment names none.
 const EDITOR: &str = "vi";
@@ -51,13 +52,13 @@ impl Edit {
                 None => in_editor(&text)?,
             };
             if text == begun {
-                eprintln!("Nothing changed.");
+                errln!("Nothing changed.");
                 return Ok(ExitCode::SUCCESS);
             }
             match self.change(desk, &held, &text, true).await {
                 Ok(draft) => break draft,
                 Err(error) if self.file.is_none() && may_ask() => {
-                    eprintln!("{error:#}");
+                    errln!("{error:#}");
                     if !is_yes("Open the editor again?")? {
                         return Ok(ExitCode::FAILURE);
                     }
@@ -66,11 +67,11 @@ impl Edit {
             }
         };
         if draft.diff.is_empty() {
-            eprintln!("Nothing changed.");
+            errln!("Nothing changed.");
             return Ok(ExitCode::SUCCESS);
         }
         if !self.yes {
-            tables::changed(&draft);
+            tables::changed(&draft)?;
             if !may_ask() {
                 bail!("nothing is done: say --yes where nobody can be asked");
             }
@@ -103,20 +104,27 @@ impl Edit {
 
 /// Text of the editor: remarks, then the envelope.
 fn page_of(held: &Envelope) -> String {
-    let mut page = format!(
-        "# {}, a {}. Lines that begin with # are left out.\n",
+    let mut remarks = vec![format!(
+        "{}, a {}. Lines that begin with # are left out.",
         held.letter, held.schema
-    );
+    )];
     if let Some(why) = &held.flaw {
-        page += &format!("# A carrier would refuse it as it is: {why}\n");
+        remarks.push(format!("A carrier would refuse it as it is: {why}"));
     }
     for field in &held.unknown_fields {
-        page += &format!("# This program does not know the field {field}; see --drop-unknown.\n");
+        remarks.push(format!(
+            "This program does not know the field {field}; see --drop-unknown."
+        ));
     }
     if let Some(raw) = &held.raw {
-        page += &format!("# The bytes are none. Write a whole one to replace them:\n# {raw}\n");
+        remarks.push("The bytes are none. Write a whole one to replace them:".to_owned());
+        remarks.push(raw.clone());
     }
-    page + held.text.as_deref().unwrap_or("{}") + "\n"
+    // A line break within a remark would make its rest a part of the envelope.
+    let remarks = remarks
+        .iter()
+        .map(|remark| format!("# {}\n", visible(remark)));
+    remarks.collect::<String>() + &visible_lines(held.text.as_deref().unwrap_or("{}")) + "\n"
 }
 
 /// Blanks remarks line by line, so that an error names the line that the operator sees.
@@ -151,17 +159,6 @@ fn open(editor: &str, file: &Path) -> Result<()> {
         bail!("{program} ended with {status}: nothing is done");
     }
     Ok(())
-}
-
-fn may_ask() -> bool {
-    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
-}
-
-fn is_yes(question: &str) -> Result<bool> {
-    eprint!("{question} [y/N] ");
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ use operator::desk::{Cause, OperatorWork};
 use protocol::UserId;
 use protocol::ledger::DeadReason;
 
+use crate::cli::numbers::span;
+
 /// Filters, all of which must match.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Filters {
@@ -34,10 +36,10 @@ pub(super) struct Filters {
     #[arg(long)]
     user: Option<UserId>,
     /// Only letters that died in the last 2h, 3d …
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = span)]
     last: Option<Duration>,
     /// Only letters that died longer ago than this.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = span)]
     older_than: Option<Duration>,
 }
 

@@ -1,6 +1,6 @@
 //! Tables of the desk's answers.
 
-use comfy_table::{Table, presets};
+use anyhow::Result;
 use operator::admin::operation::{Action, Operation};
 use operator::admin::task::Task;
 use operator::answer::{List, Page, utc};
@@ -10,23 +10,18 @@ use operator::dead_letters::{
 use operator::desk::Progress;
 
 use crate::cli::audit::more;
+use crate::cli::table::TextTable;
+use crate::cli::terminal::{out, outln};
 
-fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(header);
-    table
-}
-
-pub(super) fn list(page: &Page<Letter>) {
+pub(super) fn list(page: &Page<Letter>) -> Result<()> {
     if page.items.is_empty() {
         match &page.next {
-            None => println!("Nothing is dead."),
-            Some(next) => println!("No match so far. more: --after {next}"),
+            None => outln!("Nothing is dead.")?,
+            Some(next) => outln!("No match so far. more: --after {next}")?,
         }
-        return;
+        return Ok(());
     }
-    let mut table = table(&[
+    let mut table = TextTable::new(&[
         "id",
         "reason",
         "died",
@@ -38,12 +33,13 @@ pub(super) fn list(page: &Page<Letter>) {
         "error",
     ]);
     for letter in &page.items {
-        table.add_row(row(letter));
+        table.row(row(letter));
     }
-    println!("{table}");
+    out!("{table}\n")?;
     if let Some(next) = &page.next {
-        println!("more: --after {next}");
+        outln!("more: --after {next}")?;
     }
+    Ok(())
 }
 
 fn row(letter: &Letter) -> [String; 9] {
@@ -70,34 +66,35 @@ fn state(letter: &Letter) -> &'static str {
     }
 }
 
-pub(super) fn one(shown: &LetterDetail) {
+pub(super) fn one(shown: &LetterDetail) -> Result<()> {
     for header in &shown.headers {
-        println!("{:18} {}", header.name, header.value);
+        outln!("{:18} {}", header.name, header.value)?;
     }
-    println!("{:18} {}", "state", state(&shown.letter));
+    outln!("{:18} {}", "state", state(&shown.letter))?;
     if let Some(at) = shown.letter.discarded_at.filter(|_| shown.letter.gone) {
         let at = utc(at);
-        println!(
+        outln!(
             "{:18} discarded on {at}: its time is over, and what it holds is not shown",
             ""
-        );
+        )?;
     }
     if let Some(edit) = &shown.edit {
         let (by, at, fields) = (&edit.by, utc(edit.at), edit.fields.join(", "));
-        println!("{:18} by {by} at {at}: {fields}. {}", "edited", edit.why);
+        outln!("{:18} by {by} at {at}: {fields}. {}", "edited", edit.why)?;
     }
-    println!("{:18} {} bytes", "body", shown.letter.bytes);
+    outln!("{:18} {} bytes", "body", shown.letter.bytes)?;
     if let Some(body) = &shown.body {
-        println!("\n{body}");
+        out!("\n{body}\n")?;
     }
+    Ok(())
 }
 
-pub(super) fn stats(stats: &Stats) {
+pub(super) fn stats(stats: &Stats) -> Result<()> {
     if stats.causes.items.is_empty() {
-        println!("Nothing is dead.");
-        return;
+        outln!("Nothing is dead.")?;
+        return Ok(());
     }
-    let mut table = table(&[
+    let mut table = TextTable::new(&[
         "topic",
         "letters",
         "redriven",
@@ -109,7 +106,7 @@ pub(super) fn stats(stats: &Stats) {
     ]);
     for cause in &stats.causes.items {
         let summary = &cause.summary;
-        table.add_row([
+        table.row([
             cause.kind.name().to_owned(),
             summary.letters.to_string(),
             summary.redriven.to_string(),
@@ -120,20 +117,21 @@ pub(super) fn stats(stats: &Stats) {
             cause.example.clone(),
         ]);
     }
-    println!("{table}");
-    more(stats.causes.truncated);
+    out!("{table}\n")?;
+    more(stats.causes.truncated)?;
     for reason in &stats.reasons {
         let (kind, name) = (reason.kind.name(), reason.reason.name());
-        println!("{kind} {name}: {} letters", reason.summary.letters);
+        outln!("{kind} {name}: {} letters", reason.summary.letters)?;
     }
     if stats.uncounted > 0 {
-        println!("NOT COUNTED: {} newer letters", stats.uncounted);
+        outln!("NOT COUNTED: {} newer letters", stats.uncounted)?;
     }
+    Ok(())
 }
 
-pub(super) fn plan(plan: &Plan) {
+pub(super) fn plan(plan: &Plan) -> Result<()> {
     if plan.forecasts.is_empty() {
-        println!("No letter matches.");
+        outln!("No letter matches.")?;
     }
     for share in &plan.forecasts {
         let what = match &share.forecast {
@@ -146,29 +144,31 @@ pub(super) fn plan(plan: &Plan) {
             Forecast::LeftAlone { outcome } => outcome.text().to_owned(),
         };
         let sample = share.sample.join(" ");
-        println!("{:>6}  {what}  (as {sample})", share.letters);
+        outln!("{:>6}  {what}  (as {sample})", share.letters)?;
     }
+    Ok(())
 }
 
-pub(super) fn outcomes(done: &List<LetterOutcome>) {
+pub(super) fn outcomes(done: &List<LetterOutcome>) -> Result<()> {
     if done.items.is_empty() {
-        println!("No letter matches.");
+        outln!("No letter matches.")?;
     }
     for letter in &done.items {
-        println!("{}: {}", letter.id, letter.outcome.text());
+        outln!("{}: {}", letter.id, letter.outcome.text())?;
     }
-    more(done.truncated);
+    more(done.truncated)?;
+    Ok(())
 }
 
-pub(super) fn tasks(tasks: &List<Task>) {
+pub(super) fn tasks(tasks: &List<Task>) -> Result<()> {
     if tasks.items.is_empty() {
-        println!("Nothing was asked for.");
-        return;
+        outln!("Nothing was asked for.")?;
+        return Ok(());
     }
-    let mut table = table(&["task", "does", "by", "at", "done", "is", "about", "why"]);
+    let mut table = TextTable::new(&["task", "does", "by", "at", "done", "is", "about", "why"]);
     for task in &tasks.items {
         let done = format!("{} of {}", task.done_letters(), task.letters);
-        table.add_row([
+        table.row([
             task.id.to_string(),
             task.work.name().to_owned(),
             task.by.clone(),
@@ -179,22 +179,24 @@ pub(super) fn tasks(tasks: &List<Task>) {
             task.why.clone(),
         ]);
     }
-    println!("{table}");
+    out!("{table}\n")?;
+    Ok(())
 }
 
-pub(super) fn task(one: &Task) {
-    tasks(&vec![one.clone()].into());
+pub(super) fn task(one: &Task) -> Result<()> {
+    tasks(&vec![one.clone()].into())?;
     for (outcome, count) in &one.outcomes {
-        println!("{count:>6}  {}", outcome.text());
+        outln!("{count:>6}  {}", outcome.text())?;
     }
     let new_letters = &one.new_letters;
     if new_letters.total() > 0 {
-        println!("{:>6}  died again, as", new_letters.total());
+        outln!("{:>6}  died again, as", new_letters.total())?;
         for letter in &new_letters.items {
-            println!("        {letter}");
+            outln!("        {letter}")?;
         }
-        more(new_letters.truncated);
+        more(new_letters.truncated)?;
     }
+    Ok(())
 }
 
 fn progress(progress: &Progress) -> String {
@@ -207,27 +209,29 @@ fn progress(progress: &Progress) -> String {
     }
 }
 
-pub(super) fn log(page: &Page<Operation>) {
-    let mut table = table(&["at", "by", "did"]);
+pub(super) fn log(page: &Page<Operation>) -> Result<()> {
+    let mut table = TextTable::new(&["at", "by", "did"]);
     for operation in &page.items {
         let (at, by) = (utc(operation.at), operation.by.clone());
-        table.add_row([at, by, words(&operation.action)]);
+        table.row([at, by, words(&operation.action)]);
     }
-    println!("{table}");
+    out!("{table}\n")?;
     if let Some(next) = &page.next {
-        println!("more: --before {next}");
+        outln!("more: --before {next}")?;
     }
+    Ok(())
 }
 
-pub(super) fn changed(changed: &EditResult) {
-    print!("{}", changed.diff);
+pub(super) fn changed(changed: &EditResult) -> Result<()> {
+    out!("{}", changed.diff)?;
     match &changed.flaw {
-        Some(why) => println!("A carrier would refuse it: {why}"),
-        None => println!("A carrier would read it."),
+        Some(why) => outln!("A carrier would refuse it: {why}")?,
+        None => outln!("A carrier would read it.")?,
     }
     if changed.done {
-        println!("The letter holds this now; a redrive sends it.");
+        outln!("The letter holds this now; a redrive sends it.")?;
     }
+    Ok(())
 }
 
 fn words(action: &Action) -> String {
@@ -298,13 +302,14 @@ fn words(action: &Action) -> String {
     }
 }
 
-pub(super) fn unpacked(found: &ImportResult) {
-    println!(
+pub(super) fn unpacked(found: &ImportResult) -> Result<()> {
+    outln!(
         "{} letters are back, {} were there already",
         found.imported.len(),
         found.present.len()
-    );
+    )?;
     for id in &found.refused {
-        println!("{id} is not taken by the log: it is too large, most likely");
+        outln!("{id} is not taken by the log: it is too large, most likely")?;
     }
+    Ok(())
 }

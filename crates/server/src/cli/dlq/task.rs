@@ -12,6 +12,7 @@ use serde_json::json;
 use super::{LETTERS, show, tables};
 use crate::cli::Output;
 use crate::cli::desk::Desk;
+use crate::cli::terminal::errln;
 
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -35,7 +36,7 @@ pub(super) async fn watch(desk: &Desk, mut task: Task) -> Result<Task> {
 pub(super) fn outcomes(output: Output, task: &Task) -> Result<ExitCode> {
     show(output, &task.results, tables::outcomes)?;
     if let Progress::Paused { by, why } = &task.state {
-        eprintln!("packetboat: {} was paused by {by}: {why}", task.id);
+        errln!("packetboat: {} was paused by {by}: {why}", task.id);
     }
     let all_went = task.outcomes.keys().all(|outcome| outcome.went());
     Ok(match task.state == Progress::Over && all_went {

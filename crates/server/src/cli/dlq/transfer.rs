@@ -1,6 +1,6 @@
 //! `packetboat dlq export` and `import`.
 
-use std::io::{BufRead, Write};
+use std::io::BufRead;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -14,6 +14,7 @@ use super::selection::Filters;
 use super::{LETTERS, show, tables};
 use crate::cli::Output;
 use crate::cli::desk::Desk;
+use crate::cli::terminal::outln;
 
 /// Letters of one call, and approximately their bytes.
 const CALL: (usize, usize) = (100, 4 << 20);
@@ -29,7 +30,6 @@ pub(super) struct Export {
 
 impl Export {
     pub(super) async fn run(self, desk: &Desk) -> Result<ExitCode> {
-        let mut output = std::io::stdout().lock();
         let (list, mut after) = (self.filters.question(), None);
         loop {
             let question = ExportQuestion {
@@ -42,7 +42,7 @@ impl Export {
             let package: Page<LetterPackage> =
                 desk.post(&format!("{LETTERS}/export"), &question).await?;
             for letter in &package.items {
-                writeln!(output, "{}", serde_json::to_string(letter)?)?;
+                outln!("{}", serde_json::to_string(letter)?)?;
             }
             after = package.next;
             if after.is_none() {

@@ -1,20 +1,22 @@
 //! Findings as tables for people: healthy parts get one line each, problems a line and a remedy.
 
-use comfy_table::{ContentArrangement, Table, presets};
+use anyhow::Result;
 use operator::doctor::{CheckVerdict, Finding};
 
 use super::Report;
+use crate::cli::table::TextTable;
+use crate::cli::terminal::{out, outln};
 
-pub(super) fn print(report: &Report) {
+pub(super) fn print(report: &Report) -> Result<()> {
     for process in &report.processes {
         let role = process.role.as_deref();
         let role = role.map(|role| format!(" ({role})")).unwrap_or_default();
-        println!("{}{role}", process.admin);
-        findings(&process.findings);
+        outln!("{}{role}", process.admin)?;
+        findings(&process.findings)?;
     }
     if !report.findings.is_empty() {
-        println!("all together");
-        findings(&report.findings);
+        outln!("all together")?;
+        findings(&report.findings)?;
     }
     let all = report
         .processes
@@ -24,32 +26,32 @@ pub(super) fn print(report: &Report) {
     let count = |verdict| all.iter().filter(|one| one.verdict == verdict).count();
     let (warnings, failures) = (count(CheckVerdict::Warning), count(CheckVerdict::Failure));
     match (failures, warnings) {
-        (0, 0) => println!("ok: {} checks, nothing to do", all.len()),
-        (0, warnings) => println!(
+        (0, 0) => outln!("ok: {} checks, nothing to do", all.len())?,
+        (0, warnings) => outln!(
             "ok: nothing failed, {warnings} of {} checks warn",
             all.len()
-        ),
+        )?,
         (failures, warnings) => {
-            println!(
+            outln!(
                 "FAILED: {failures} of {} checks, and {warnings} warn",
                 all.len()
-            );
+            )?;
         }
     }
+    Ok(())
 }
 
-fn findings(findings: &[Finding]) {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_content_arrangement(ContentArrangement::Dynamic);
+fn findings(findings: &[Finding]) -> Result<()> {
+    let mut table = TextTable::wrapped();
     for finding in findings {
         let (verdict, check) = (word(finding.verdict), finding.check.name());
-        table.add_row([verdict, check, &finding.observation]);
+        table.row([verdict, check, &finding.observation]);
         if !finding.advice.is_empty() {
-            table.add_row(["", "→", &finding.advice]);
+            table.row(["", "→", &finding.advice]);
         }
     }
-    println!("{table}");
+    out!("{table}\n")?;
+    Ok(())
 }
 
 /// Name of a verdict; problems stand out in capitals.

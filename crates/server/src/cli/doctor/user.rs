@@ -15,6 +15,7 @@ use super::tables::word;
 use super::{Output, exit};
 use crate::cli::audit::more;
 use crate::cli::desk::Desk;
+use crate::cli::terminal::outln;
 
 /// Time limit of an examination, which reads several times if something looks wrong.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -55,8 +56,8 @@ impl User {
         } else {
             let report: UserReport = in_time(self.desk.get(&path, &json!({}))).await?;
             match self.output {
-                Output::Json => println!("{}", serde_json::to_string(&report)?),
-                Output::Table => print(&report),
+                Output::Json => outln!("{}", serde_json::to_string(&report)?)?,
+                Output::Table => print(&report)?,
             }
             report
         };
@@ -65,23 +66,22 @@ impl User {
 
     fn told(&self, repaired: &RepairReport) -> Result<()> {
         if self.output == Output::Json {
-            println!("{}", serde_json::to_string(repaired)?);
+            outln!("{}", serde_json::to_string(repaired)?)?;
             return Ok(());
         }
-        print(&repaired.before);
+        print(&repaired.before)?;
         if repaired.steps.is_empty() {
-            println!("nothing to mend");
+            outln!("nothing to mend")?;
             return Ok(());
         }
         for RepairStep { step, error } in &repaired.steps {
             match error {
-                None => println!("done: {step}"),
-                Some(error) => println!("NOT DONE: {step}: {error}"),
+                None => outln!("done: {step}")?,
+                Some(error) => outln!("NOT DONE: {step}: {error}")?,
             }
         }
-        println!("and now:");
-        print(&repaired.after);
-        Ok(())
+        outln!("and now:")?;
+        print(&repaired.after)
     }
 }
 
@@ -90,7 +90,7 @@ async fn in_time<A: DeserializeOwned>(answer: impl Future<Output = Result<A>>) -
     answered.context("no answer in time: ask again")?
 }
 
-fn print(report: &UserReport) {
+fn print(report: &UserReport) -> Result<()> {
     let UserReport {
         user,
         sessions,
@@ -99,24 +99,25 @@ fn print(report: &UserReport) {
         rows,
         ..
     } = report;
-    println!(
+    outln!(
         "user {user}: {sessions} sessions, {mails} messages waiting, {conversations} conversations with {rows} \
          messages"
-    );
+    )?;
     for finding in &report.differences.items {
         let (verdict, kind) = (word(finding.verdict), &finding.kind);
-        println!("{verdict} {kind}: {}", finding.observation);
+        outln!("{verdict} {kind}: {}", finding.observation)?;
         match (&finding.repair, &finding.advice) {
-            (Some(repair), _) => println!("  → --repair would {repair}"),
-            (None, Some(advice)) => println!("  → not by --repair: {advice}"),
+            (Some(repair), _) => outln!("  → --repair would {repair}")?,
+            (None, Some(advice)) => outln!("  → not by --repair: {advice}")?,
             (None, None) => {}
         }
     }
-    more(report.differences.truncated);
+    more(report.differences.truncated)?;
     for text in &report.omissions {
-        println!("NOT LOOKED AT: {text}");
+        outln!("NOT LOOKED AT: {text}")?;
     }
     if report.differences.total() == 0 {
-        println!("ok: nothing contradicts itself");
+        outln!("ok: nothing contradicts itself")?;
     }
+    Ok(())
 }

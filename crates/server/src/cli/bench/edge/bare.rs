@@ -27,6 +27,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_rustls::TlsAcceptor;
 
+use crate::cli::terminal::outln;
 use crate::settings::Settings;
 
 const FRAME_BYTES_MAX: usize = 64 * 1024;
@@ -63,7 +64,7 @@ impl BareAccept {
         let listener = socket.listen(BACKLOG)?;
         let scheme = if tls.is_some() { "wss" } else { "ws" };
         let address = listener.local_addr()?;
-        println!("{{\"websocket\":\"{scheme}://{address}\"}}");
+        outln!("{{\"websocket\":\"{scheme}://{address}\"}}")?;
         accept_for_ever(listener, tls, tokens).await
     }
 }
@@ -128,8 +129,10 @@ where
     wire.receive_plain(read);
     loop {
         while let Some(received) = wire.next_frame() {
-            let ClientInput::Frame(frame) = received else {
-                return Ok(());
+            let frame = match received {
+                ClientInput::Frame(frame) => frame,
+                ClientInput::Ping => continue,
+                _ => return Ok(()),
             };
             if let Some(answer) = answer(frame, tokens).await? {
                 wire.send(&api::codec::encode_server(&answer));

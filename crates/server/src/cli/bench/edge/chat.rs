@@ -23,7 +23,7 @@ pub(super) struct Chat {
 impl Run<'_> {
     /// Event without anything happening.
     pub(super) fn quiet(&self) -> impl Future<Output = Result<()>> + use<> {
-        let seconds = Duration::from_secs(self.args.seconds);
+        let seconds = self.args.seconds;
         async move {
             sleep(seconds).await;
             Ok(())
@@ -42,7 +42,7 @@ impl Run<'_> {
             pace: LoadPace::Open {
                 rate: self.args.rate,
             },
-            warm_up: Duration::from_secs_f64(self.args.settle),
+            warm_up: self.args.settle,
             measured: Duration::ZERO,
         };
         let dialect = self.dialect.anew();

@@ -2,7 +2,6 @@
 //! limit of files.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -20,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::link::{ConnectTarget, Link, LinkLoss};
 use super::orders::{Answer, Kind, Order};
 use crate::cli::bench::dialect::Dialect;
+use crate::cli::terminal::outln;
 use crate::settings::Settings;
 
 /// Time limit of a herd: a slower one has lost clients.
@@ -60,16 +60,14 @@ impl EdgeClients {
             held: JoinSet::new(),
             slow: JoinSet::new(),
         };
-        println!("{{}}");
+        outln!("{{}}")?;
         let mut orders = BufReader::new(tokio::io::stdin()).lines();
         while let Some(line) = orders.next_line().await? {
             let order = serde_json::from_str(&line).context("no order")?;
             let begun = Instant::now();
             let mut answer = clients.follow(order).await?;
             answer.seconds = begun.elapsed().as_secs_f64();
-            let mut output = std::io::stdout().lock();
-            writeln!(output, "{}", serde_json::to_string(&answer)?)?;
-            output.flush()?;
+            outln!("{}", serde_json::to_string(&answer)?)?;
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -37,9 +37,9 @@ pub(super) async fn killed(run: &mut Run<'_>) -> Result<()> {
     run.settle().await;
     // The same duration without a fault: a cluster at rest queries Redis, too.
     let rest = redis::commands(&run.redis).await?;
-    sleep(Duration::from_secs(run.args.seconds)).await;
+    sleep(run.args.seconds).await;
     let before = redis::commands(&run.redis).await?;
-    let a_second = (before - rest) / run.args.seconds.max(1) as f64;
+    let a_second = (before - rest) / run.args.seconds.as_secs_f64();
     let begun = Instant::now();
     server.kill("boat")?;
     drop(crowd);

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::Part;
 use crate::cli::Output;
+use crate::cli::terminal::{errln, out, outln};
 
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
@@ -86,7 +87,7 @@ fn number(value: f64) -> String {
 impl Report {
     pub(super) fn add(&mut self, figure: Figure) {
         let [part, name, value, peer, ratio, _] = figure.cells();
-        eprintln!("{part}: {name} {value} {peer} {ratio}");
+        errln!("{part}: {name} {value} {peer} {ratio}");
         self.figures.push(figure);
     }
 
@@ -103,16 +104,16 @@ impl Report {
 
     pub(super) fn print(&self, output: Output) -> Result<()> {
         match output {
-            Output::Json => println!("{}", serde_json::to_string(self)?),
+            Output::Json => outln!("{}", serde_json::to_string(self)?)?,
             Output::Table => {
                 let mut table = Table::new();
                 table.load_style(presets::ASCII_MARKDOWN);
                 table.set_header(["", "", "packetboat", "beside it", "ratio", "goal"]);
                 table.add_rows(self.figures.iter().map(Figure::cells));
-                println!("{table}");
-                println!("failed: {}", self.failed);
+                out!("{table}\n")?;
+                outln!("failed: {}", self.failed)?;
                 if let Some(why) = &self.why {
-                    println!("the first: {why}");
+                    outln!("the first: {why}")?;
                 }
             }
         }

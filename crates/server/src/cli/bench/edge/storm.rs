@@ -21,7 +21,7 @@ pub(super) async fn storm(run: &mut Run<'_>) -> Result<()> {
     let scraper = Scraper::new(&server.health())?;
     let connections = run.args.connections;
     // Sign-offs count as over once none was made for this long.
-    let quiet = Duration::from_secs_f64(run.args.settle);
+    let quiet = run.args.settle;
     let crowd = run.connected(&server, 0, connections).await?;
     run.settle().await;
     let (before, cpu) = (scraper.look().await?, server.cpu_of_all()?);

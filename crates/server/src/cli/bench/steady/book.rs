@@ -9,6 +9,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::cli::Output;
+use crate::cli::terminal::{out, outln};
 
 /// Upper bound of recorded latencies, in milliseconds: longer ones count as this long.
 const LATENCY_MAX: u64 = 3_600_000;
@@ -164,7 +165,7 @@ impl SteadyResult {
 
     pub(super) fn print(&self, output: Output) -> Result<()> {
         if output == Output::Json {
-            println!("{}", serde_json::to_string(self)?);
+            outln!("{}", serde_json::to_string(self)?)?;
             return Ok(());
         }
         let mut table = Table::new();
@@ -186,9 +187,9 @@ impl SteadyResult {
         for (what, number) in rows {
             table.add_row([what.to_owned(), number.to_string()]);
         }
-        println!("{table}");
+        out!("{table}\n")?;
         for id in self.missing.iter().take(NAMED) {
-            println!("missing: {id} (packetboat trace {id} says more)");
+            outln!("missing: {id} (packetboat trace {id} says more)")?;
         }
         Ok(())
     }

@@ -20,6 +20,7 @@ use super::super::SIGN_INS;
 use super::Steady;
 use super::book::Book;
 use super::users::Pair;
+use crate::cli::terminal::errln;
 use crate::cli::token;
 use crate::settings::Settings;
 
@@ -99,7 +100,7 @@ impl People {
     ) -> Result<()> {
         let user = self.users[pair as usize].receiver;
         let wanders = pair % 100 < self.plan.away;
-        let stay = Duration::try_from_secs_f64(self.plan.away_for)?;
+        let stay = self.plan.away_for;
         let mut first = true;
         while !stop.is_cancelled() {
             let signing_in = self.signing_in.acquire().await?;
@@ -191,7 +192,7 @@ async fn followed(
         let answer = accepted(&client, number, &mut ticket, &book);
         let Some(id) = stop.run_until_cancelled(answer).await else {
             let (status, state) = (ticket.status(), client.state().borrow().clone());
-            eprintln!("message {number} is open at the end: {status:?}, its client {state:?}");
+            errln!("message {number} is open at the end: {status:?}, its client {state:?}");
             break;
         };
         book.accepted(number, id?);
@@ -212,7 +213,7 @@ async fn accepted(
                 bail!("a sender was sent away: {refusal}")
             }
             Err(refusal) => {
-                eprintln!("message {number} is sent again: {refusal}");
+                errln!("message {number} is sent again: {refusal}");
                 book.retried();
                 sleep(TRY_AGAIN).await;
                 client.retry(ticket.send_id()).await?;
