@@ -7,13 +7,15 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use comfy_table::{Table, presets};
 use operator::admin::drain::{BoatProgress, BoatRow, DrainQuestion};
 use operator::answer::List;
+use protocol::drain::BoatState;
 use tokio::time::{Instant, sleep};
 
 use super::Output;
-use super::desk::Desk;
+use super::desk::{Desk, DeskError};
+use super::table::TextTable;
+use super::terminal::{errln, is_yes, may_ask, out, outln};
 
 /// Polling interval of `--wait`.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -25,7 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
   packetboat drain
   packetboat drain boat-2 --wait
   packetboat drain boat-2 --pace 200/s
-  packetboat drain boat-2 --cancel")]
+  packetboat drain boat-2 --cancel
+  packetboat drain boat-1 --force")]
 pub struct Drain {
     /// Boat to drain; without one, all boats are listed.
     boat: Option<String>,
@@ -35,6 +38,9 @@ pub struct Drain {
     /// Clients sent away per second at most; fewer if other boats have no room for more.
     #[arg(long, requires = "boat", value_name = "N/s", value_parser = pace)]
     pace: Option<NonZeroU32>,
+    /// Drain the boat without a question, even if no other boat takes clients.
+    #[arg(long, requires = "boat", conflicts_with = "cancel")]
+    force: bool,
     /// Wait until the boat is empty. Interrupting ends the wait, not the drain.
     #[arg(long, requires = "boat")]
     wait: bool,
@@ -49,11 +55,15 @@ impl Drain {
         let Some(boat) = &self.boat else {
             let boats: List<BoatRow> = self.desk.get("/api/v1/boats", &()).await?;
             match self.output {
-                Output::Json => println!("{}", serde_json::to_string(&boats)?),
-                Output::Table => println!("{}", table(&boats.items)),
+                Output::Json => outln!("{}", serde_json::to_string(&boats)?)?,
+                Output::Table => out!("{}\n", table(&boats.items))?,
             }
             return Ok(ExitCode::SUCCESS);
         };
+        if !self.cancel && !self.force && !self.is_meant(boat).await? {
+            errln!("Nothing is done.");
+            return Ok(ExitCode::FAILURE);
+        }
         let question = DrainQuestion {
             cancel: self.cancel,
             pace: self.pace,
@@ -64,7 +74,7 @@ impl Drain {
         let mut shown = None;
         while self.wait && progress.connections > 0 {
             if shown.as_ref() != Some(&progress) {
-                eprintln!("{}", words(&progress));
+                errln!("{}", words(&progress));
             }
             let asked = self.ask_again(&path).await?;
             shown = Some(std::mem::replace(&mut progress, asked));
@@ -76,21 +86,41 @@ impl Drain {
             }
         }
         match self.output {
-            Output::Json => println!("{}", serde_json::to_string(&progress)?),
-            Output::Table => println!("{}", words(&progress)),
+            Output::Json => outln!("{}", serde_json::to_string(&progress)?)?,
+            Output::Table => outln!("{}", words(&progress))?,
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
 impl Drain {
+    /// True if other boats take clients, or if the operator wants the drain all the same.
+    async fn is_meant(&self, boat: &str) -> Result<bool> {
+        let boats: Result<List<BoatRow>> = self.desk.get("/api/v1/boats", &()).await;
+        let objection = match boats {
+            Ok(boats) => objection(boat, &boats.items),
+            Err(error) if error.is::<DeskError>() => Some(format!(
+                "Whether another boat takes clients cannot be seen ({error:#})."
+            )),
+            Err(error) => return Err(error),
+        };
+        let Some(objection) = objection else {
+            return Ok(true);
+        };
+        if !may_ask() {
+            bail!("nothing is done. {objection} Say --force to drain {boat} all the same");
+        }
+        errln!("{objection}");
+        is_yes(&format!("Drain {boat} all the same?"))
+    }
+
     /// Polls the progress a moment later. One failed answer does not end a wait of hours.
     async fn ask_again(&self, path: &str) -> Result<BoatProgress> {
         let end = Instant::now() + PATIENCE;
         loop {
             sleep(ASK_AGAIN).await;
             match self.desk.get(path, &()).await {
-                Err(error) if Instant::now() < end => eprintln!("{error:#}; asking again"),
+                Err(error) if Instant::now() < end => errln!("{error:#}; asking again"),
                 answer => return answer,
             }
         }
@@ -124,15 +154,38 @@ fn words(progress: &BoatProgress) -> String {
     format!("{name} is {state}, {clients} aboard{waits}")
 }
 
-fn table(boats: &[BoatRow]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["boat", "state", "clients", "seats", "zone", "url"]);
+/// Says what a drain of the only boat that takes clients does; `None` if another one takes clients,
+/// or if this one takes none already. A boat that is short of memory or files counts as one to wait
+/// for, as for the drain itself.
+fn objection(boat: &str, boats: &[BoatRow]) -> Option<String> {
+    let own = boats.iter().find(|row| row.name == boat)?;
+    let is_beside = |state: &str| (boats.iter()).any(|row| row.name != boat && row.state == state);
+    let draining = BoatState::Draining.name();
+    if own.state == draining || is_beside(BoatState::Open.name()) {
+        return None;
+    }
+    let clients = match own.connections {
+        None => "its clients".to_owned(),
+        Some(1) => "its 1 client".to_owned(),
+        Some(many) => format!("its {many} clients"),
+    };
+    let fate = match is_beside(BoatState::Tight.name()) {
+        true => "stay aboard until another boat has room",
+        false => "be sent away at once, with no other boat to go to",
+    };
+    Some(format!(
+        "{boat} is the only boat that takes clients: {clients} would {fate}, and nobody could sign in until \
+         `packetboat drain {boat} --cancel`."
+    ))
+}
+
+fn table(boats: &[BoatRow]) -> TextTable {
+    let mut table = TextTable::new(&["boat", "state", "clients", "seats", "zone", "url"]);
     for boat in boats {
         let number =
             |number: Option<usize>| number.map_or_else(|| "-".to_owned(), |it| it.to_string());
         let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-        table.add_row([
+        table.row([
             boat.name.clone(),
             boat.state.clone(),
             number(boat.connections),
@@ -155,5 +208,57 @@ mod tests {
         for wrong in ["0", "-1", "500/m", "fast", ""] {
             assert!(pace(wrong).is_err(), "{wrong:?}");
         }
+    }
+
+    fn boat(name: &str, state: BoatState, connections: Option<usize>) -> BoatRow {
+        BoatRow {
+            name: name.to_owned(),
+            state: state.name().to_owned(),
+            connections,
+            seats: None,
+            zone: None,
+            url: None,
+        }
+    }
+
+    #[test]
+    fn a_drain_of_the_only_boat_is_objected_to() {
+        let (open, draining) = (BoatState::Open, BoatState::Draining);
+        let own = boat("boat-1", open, Some(12));
+        let alone = objection("boat-1", std::slice::from_ref(&own)).expect("an objection");
+        assert!(
+            alone.contains("its 12 clients would be sent away at once"),
+            "{alone}"
+        );
+        assert!(
+            alone.contains("packetboat drain boat-1 --cancel"),
+            "{alone}"
+        );
+        for (other, objects) in [
+            (boat("boat-2", open, Some(0)), false),
+            (boat("boat-2", draining, Some(3)), true),
+            // Nothing published: the drain does not count it.
+            (boat("boat-2", BoatState::Unknown, None), true),
+        ] {
+            let boats = [own.clone(), other];
+            assert_eq!(objection("boat-1", &boats).is_some(), objects, "{boats:?}");
+        }
+        let tight = [own, boat("boat-2", BoatState::Tight, Some(9))];
+        let waits = objection("boat-1", &tight).expect("an objection");
+        assert!(
+            waits.contains("would stay aboard until another boat has room"),
+            "{waits}"
+        );
+        let emptied = [boat("boat-1", draining, Some(0))];
+        assert_eq!(
+            objection("boat-1", &emptied),
+            None,
+            "it takes nobody already"
+        );
+        assert_eq!(
+            objection("boat-x", &tight),
+            None,
+            "the desk says that there is none"
+        );
     }
 }

@@ -38,7 +38,15 @@ fn a_boat_is_emptied_and_takes_clients_again() {
     });
     let name = boat["name"].as_str().expect("a name");
 
-    let drain = ["drain", name, "--wait", "--output", "json"];
+    // Nobody can be asked here, and the clients would have no other boat.
+    let refused = run(&mut all.operator(&["drain", name]));
+    assert_eq!(refused.code, Some(1), "{}", refused.stdout);
+    for words in ["the only boat", "--force"] {
+        assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    }
+    assert_eq!(boat_of(&all)["state"], "open");
+
+    let drain = ["drain", name, "--force", "--wait", "--output", "json"];
     let drained = run(&mut all.operator(&drain)).ok();
     let progress = drained.json_lines().remove(0);
     assert_eq!(progress["state"], "draining", "{progress}");

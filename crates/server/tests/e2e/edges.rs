@@ -58,7 +58,7 @@ fn a_boat_that_is_emptied_is_named_to_nobody() {
     let boats = run(&mut all.operator(&["drain", "--output", "json"])).ok();
     let boat = boats.json_lines().remove(0)["items"][0]["name"].clone();
     let boat = boat.as_str().expect("a name");
-    run(&mut all.operator(&["drain", boat, "--wait"])).ok();
+    run(&mut all.operator(&["drain", boat, "--force", "--wait"])).ok();
     becomes(&edges, &[]);
     run(&mut all.operator(&["drain", boat, "--cancel"])).ok();
     becomes(&edges, &[&url]);
