@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
 use protocol::Timestamp;
-use protocol::accept_backoff::AcceptBackoff;
+use protocol::accept_backoff::{AcceptBackoff, is_exhaustion};
 use protocol::log_pace::LogPace;
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
@@ -87,7 +87,7 @@ pub(super) async fn serve(
     }
 }
 
-/// Gives each connection a permit. Pauses after one that could not be accepted.
+/// Gives each connection a permit. Pauses where this process has no room for another one.
 fn placed(
     incoming: impl Stream<Item = io::Result<TcpStream>>,
 ) -> impl Stream<Item = io::Result<(TcpStream, OwnedSemaphorePermit)>> {
@@ -99,14 +99,16 @@ fn placed(
                 backoff.accepted();
                 Duration::ZERO
             }
-            // Out of files, most likely: the next would fail as well.
-            Err(error) => {
+            // The next would fail as well.
+            Err(error) if error.raw_os_error().is_some_and(is_exhaustion) => {
                 let pause = backoff.failed(Timestamp::ZERO + begun.elapsed());
                 if pause.warn {
                     tracing::warn!(%error, "accepting pauses: connections of services fail");
                 }
                 pause.length
             }
+            // The error concerns one connection, which is gone.
+            Err(_) => Duration::ZERO,
         };
         let places = places.clone();
         async move {
@@ -185,14 +187,26 @@ mod tests {
 
     use super::*;
 
+    /// Time that ten failures in a row take.
+    async fn time_of_ten(os_error: i32) -> Duration {
+        let begun = Instant::now();
+        let failures = (0..10).map(|_| Err(io::Error::from_raw_os_error(os_error)));
+        let tried = placed(stream::iter(failures)).map(|tried| tried.is_err());
+        let tried: Vec<bool> = tried.collect().await;
+        assert_eq!(tried, [true; 10]);
+        begun.elapsed()
+    }
+
     // The listener tried, and warned, ten times a second.
     #[tokio::test(start_paused = true)]
     async fn failures_in_a_row_come_once_a_second() {
-        let begun = Instant::now();
-        let failures = stream::iter((0..10).map(|_| Err(io::Error::from_raw_os_error(24))));
-        let tried = placed(failures).map(|tried| tried.is_err());
-        let tried: Vec<bool> = tried.collect().await;
-        assert_eq!(tried, [true; 10]);
-        assert_eq!(begun.elapsed(), Duration::from_millis(7_500));
+        const EMFILE: i32 = 24;
+        assert_eq!(time_of_ten(EMFILE).await, Duration::from_millis(7_500));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_is_gone_delays_no_other() {
+        const ECONNABORTED: i32 = 103;
+        assert_eq!(time_of_ten(ECONNABORTED).await, Duration::ZERO);
     }
 }

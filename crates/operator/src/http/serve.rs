@@ -1,5 +1,6 @@
 //! A listener for HTTP/1.1 and HTTP/2 with bounds and deadlines.
 
+use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use protocol::Timestamp;
-use protocol::accept_backoff::AcceptBackoff;
+use protocol::accept_backoff::{AcceptBackoff, Pause};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep, timeout};
@@ -24,7 +25,7 @@ use tonic::codegen::Service;
 
 use super::handshakes::Handshakes;
 use super::places::{Place, Places};
-use super::spare_files::SpareFiles;
+use super::spare_files::{SpareFiles, is_out_of_room};
 
 /// Time for a connection to begin, and for a head to arrive; an idle HTTP/1.1 connection is closed
 /// after it, too.
@@ -103,8 +104,10 @@ impl Port {
                         });
                     }
                     Err(error) => {
-                        // Out of files, most likely: a connection that ends makes room.
-                        let pause = backoff.failed(Timestamp::ZERO + begun.elapsed());
+                        let now = Timestamp::ZERO + begun.elapsed();
+                        let Some(pause) = pause_after(&error, &mut backoff, now) else {
+                            continue;
+                        };
                         if pause.warn {
                             tracing::warn!(%error, port = port.name, "accepting pauses");
                         }
@@ -189,6 +192,12 @@ impl Port {
     }
 }
 
+/// Pause after a failed accept where this process has no room: a connection that ends makes some.
+/// `None` if the error concerns one connection, which is gone.
+fn pause_after(error: &io::Error, backoff: &mut AcceptBackoff, now: Timestamp) -> Option<Pause> {
+    is_out_of_room(error).then(|| backoff.failed(now))
+}
+
 #[cfg(test)]
 mod tests {
     use axum::routing::get;
@@ -247,5 +256,21 @@ mod tests {
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert!(answer.ends_with("live\n"), "{answer}");
         assert!(took >= HEAD_WITHIN && took < HEAD_WITHIN * 2, "{took:?}");
+    }
+
+    #[test]
+    fn only_a_lack_of_room_pauses_the_port() {
+        const EMFILE: i32 = 24;
+        const ECONNABORTED: i32 = 103;
+        let mut backoff = AcceptBackoff::default();
+        let mut pause = |number| {
+            let error = io::Error::from_raw_os_error(number);
+            let pause = pause_after(&error, &mut backoff, Timestamp::ZERO);
+            pause.map(|pause| pause.length.as_millis())
+        };
+        assert_eq!(pause(ECONNABORTED), None);
+        assert_eq!(pause(EMFILE), Some(100));
+        assert_eq!(pause(ECONNABORTED), None, "and the trouble goes on");
+        assert_eq!(pause(EMFILE), Some(200));
     }
 }
