@@ -64,7 +64,8 @@ impl<'a> Authority<'a> {
 /// True if a page of this origin may open a connection. `rules` are exact `scheme://host[:port]`,
 /// with one label open as in `https://*.example.com`, or `*`. Without rules the page must come from
 /// the host that it calls, and, on a port for this machine only (`on_loopback`), from this machine:
-/// a foreign name that resolves to it belongs to another site's page.
+/// a foreign name that resolves to it belongs to another site's page. All loopback names are one
+/// host: a page of `localhost` may call `127.0.0.1`.
 pub fn is_welcome(origin: &str, host: Option<&str>, rules: &[String], on_loopback: bool) -> bool {
     if !rules.is_empty() {
         return rules.iter().any(|rule| matches(rule, origin));
@@ -73,7 +74,8 @@ pub fn is_welcome(origin: &str, host: Option<&str>, rules: &[String], on_loopbac
     let (Some(from), Some(to)) = (from, host.and_then(Authority::parse)) else {
         return false;
     };
-    from.is_named(to.name) && (!on_loopback || from.is_loopback())
+    let is_same_host = from.is_named(to.name) || (from.is_loopback() && to.is_loopback());
+    is_same_host && (!on_loopback || from.is_loopback())
 }
 
 fn matches(rule: &str, origin: &str) -> bool {
@@ -118,6 +120,47 @@ mod tests {
             "evil.example:9000",
             true
         ));
+    }
+
+    #[test]
+    fn a_page_of_this_machine_calls_any_loopback_name() {
+        let welcome = |origin: &str, host: &str, loopback: bool| {
+            is_welcome(origin, Some(host), &[], loopback)
+        };
+        let hosts = [
+            "localhost:9000",
+            "127.0.0.1:9000",
+            "127.8.0.1:9000",
+            "[::1]:9000",
+        ];
+        for from in [
+            "localhost",
+            "LocalHost:3000",
+            "127.0.0.1:3000",
+            "[::1]:3000",
+        ] {
+            let origin = format!("http://{from}");
+            for host in hosts {
+                assert!(welcome(&origin, host, true), "{origin} {host}");
+                assert!(welcome(&origin, host, false), "{origin} {host}");
+            }
+            // Not a name of this machine alone.
+            for host in ["chat.example:9000", "10.0.0.7:9000", "localhost.example"] {
+                assert!(!welcome(&origin, host, true), "{origin} {host}");
+                assert!(!welcome(&origin, host, false), "{origin} {host}");
+            }
+        }
+        for origin in [
+            "http://evil.example",
+            "http://localhost.evil.example",
+            "http://127.0.0.1.evil.example",
+            "http://10.0.0.7:3000",
+            "null",
+        ] {
+            for host in hosts {
+                assert!(!welcome(origin, host, true), "{origin} {host}");
+            }
+        }
     }
 
     #[test]
