@@ -123,17 +123,43 @@ impl MailReader {
     /// delivered at all, and, after the last page, expired mail (S1-57).
     ///
     /// Mail that cannot be read now, such as that of a conversation whose changes cannot, is left
-    /// out and stays in the mailbox: the mail behind it does not wait. The last page of the drain
-    /// says so by the cursor `START`, and the session reads from the oldest again later.
+    /// out and stays in the mailbox, and the mail behind it comes. The last page of the drain says so
+    /// by the cursor `START`, and the session reads from the oldest again later.
+    ///
+    /// An empty page with another one behind it says that all of its mail was left out, so that the
+    /// session pauses there; pages of entries that were removed are passed over.
     pub(crate) async fn page(&self, request: MailPageRequest) -> Result<Page, Refusal> {
         let target = Target {
             user: request.user,
             platform: request.platform,
         };
         let limit = page_limit(request.limit, self.page_max);
-        let asked = self
-            .mailbox
-            .page(target, request.after, limit, self.clock.now());
+        let until = Instant::now() + self.deadline;
+        let mut after = request.after;
+        loop {
+            let (page, is_left_out) = self.one_page(target, after, limit).await?;
+            match page.next {
+                Some(next)
+                    if page.mails.is_empty()
+                        && !is_left_out
+                        && next != MailCursor::START
+                        && Instant::now() < until =>
+                {
+                    after = Some(next);
+                }
+                Some(_) | None => return Ok(page),
+            }
+        }
+    }
+
+    /// A page, and whether some of it was left out.
+    async fn one_page(
+        &self,
+        target: Target,
+        after: Option<MailCursor>,
+        limit: usize,
+    ) -> Result<(Page, bool), Refusal> {
+        let asked = self.mailbox.page(target, after, limit, self.clock.now());
         let page = within(self.deadline, asked).await?;
         let mut items: BTreeMap<MailCursor, PageItem> = page
             .mails
@@ -166,16 +192,17 @@ impl MailReader {
         if left_out > 0 {
             tracing::warn!(left_out, user = %target.user, "mail that cannot be read now waits");
         }
-        if self.is_left_out(target, request.after, left_out > 0) {
+        if self.is_left_out(target, after, left_out > 0) {
             next = next.or(Some(MailCursor::START));
         }
         if next.is_none() {
             self.trims.offer(target);
         }
-        Ok(Page {
+        let page = Page {
             mails: items.into_values().take(fit).collect(),
             next,
-        })
+        };
+        Ok((page, left_out > 0))
     }
 
     /// Tells if mail was left out by this page, or by an earlier one of its drain.
@@ -193,8 +220,8 @@ impl MailReader {
         left_out.contains(&target)
     }
 
-    /// Applies edits and recalls made meanwhile: a device that knows nothing of the conversation
-    /// cannot ask for its changes. Takes out the items of conversations whose changes cannot be
+    /// Applies edits and recalls made meanwhile, those that the user may read: a device that knows
+    /// nothing of the conversation cannot ask for its changes. Takes out the items of conversations whose changes cannot be
     /// read, and returns their number.
     async fn apply_changes(
         &self,

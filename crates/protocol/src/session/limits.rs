@@ -60,7 +60,8 @@ pub struct SessionLimits {
     pub push_window_bytes: u32,
     /// Number of waiting messages in one page. At most two pages are unacknowledged.
     pub mail_page: u32,
-    /// Pause before another attempt to fetch waiting messages.
+    /// Pause before another attempt to fetch waiting messages; up to a minute longer while stores
+    /// cannot read them.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "crate::settings::Span")]
     pub mail_retry: Duration,

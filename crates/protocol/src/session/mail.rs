@@ -2,6 +2,7 @@
 //! a device has it.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::{Page, PageItem};
 use crate::mailbox::MailCursor;
@@ -9,6 +10,9 @@ use crate::{MessageId, Refusal, Timestamp};
 
 /// Recently acknowledged ids: their removal may still be under way while a page is read again.
 const RECENT_MAX: usize = 256;
+/// Longest pause after pages that brought nothing: each of the many devices whose mail cannot be
+/// read now asks about once a minute.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(super) struct MailDrain {
@@ -16,10 +20,14 @@ pub(super) struct MailDrain {
     after: Option<MailCursor>,
     /// True if something was stored since the drain began: it may lie before `after`.
     again: bool,
+    /// True if a page of this pass was empty since all of its mail was left out.
+    left_out: bool,
     /// Items of the last page that are not pushed yet.
     pending: VecDeque<PageItem>,
     acknowledged: Vec<MessageId>,
     recent: VecDeque<MessageId>,
+    /// Pauses for mail that was left out, since the client last acknowledged mail.
+    pauses: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +38,8 @@ enum State {
     RetryAt(Timestamp),
     /// The end is reached.
     Finished,
+    /// All mail of the last page was left out: the next page at this time, or with new mail.
+    LeftOutUntil(Timestamp),
     /// The end is reached, but mail was left out: from the oldest again at this time.
     AgainAt(Timestamp),
 }
@@ -40,15 +50,20 @@ impl MailDrain {
             state: State::Due,
             after: None,
             again: false,
+            left_out: false,
             pending: VecDeque::new(),
             acknowledged: Vec::new(),
             recent: VecDeque::new(),
+            pauses: 0,
         }
     }
 
     /// Notes stored mail: read from the oldest once more, now or after the present pass.
     pub(super) fn hint(&mut self) {
         self.again = true;
+        if let State::LeftOutUntil(_) = self.state {
+            self.state = State::Due;
+        }
         self.settle();
     }
 
@@ -69,8 +84,20 @@ impl MailDrain {
                 self.pending = page.mails.into();
                 // A page that does not advance would be read forever.
                 self.state = match page.next {
-                    Some(next) if next == MailCursor::START => State::AgainAt(retry_at),
+                    Some(next) if next == MailCursor::START => {
+                        self.left_out = false;
+                        State::AgainAt(retry_at + self.further_pause())
+                    }
+                    // Stores that do not answer for a page are not asked about all others at once.
+                    Some(next) if Some(next) > self.after && self.pending.is_empty() => {
+                        self.left_out = true;
+                        State::LeftOutUntil(retry_at + self.further_pause())
+                    }
                     Some(next) if Some(next) > self.after => State::Due,
+                    // The station of the last page need not know of the others.
+                    Some(_) | None if std::mem::take(&mut self.left_out) => {
+                        State::AgainAt(retry_at + self.further_pause())
+                    }
                     Some(_) | None => State::Finished,
                 };
                 self.after = page.next.filter(|next| *next != MailCursor::START);
@@ -82,6 +109,15 @@ impl MailDrain {
                 self.again = false;
             }
         }
+    }
+
+    /// Addition to the next pause: it doubles, as long as nothing comes. The counted pauses are not
+    /// those of pages that failed as a whole, which cost one call each.
+    fn further_pause(&mut self) -> Duration {
+        let seconds = 1u64.checked_shl(self.pauses).unwrap_or(u64::MAX);
+        self.pauses = self.pauses.saturating_add(1);
+        let pause = Duration::from_secs(seconds).min(PAUSE_MAX);
+        pause - Duration::from_secs(1)
     }
 
     /// Next message to push that the client has not just acknowledged.
@@ -101,6 +137,7 @@ impl MailDrain {
 
     pub(super) fn acknowledge(&mut self, id: MessageId) {
         self.acknowledged.push(id);
+        self.pauses = 0;
         if self.recent.len() == RECENT_MAX {
             self.recent.pop_front();
         }
@@ -113,7 +150,7 @@ impl MailDrain {
 
     pub(super) fn retry_at(&self) -> Option<Timestamp> {
         match self.state {
-            State::RetryAt(at) | State::AgainAt(at) => Some(at),
+            State::RetryAt(at) | State::LeftOutUntil(at) | State::AgainAt(at) => Some(at),
             State::Due | State::Fetching | State::Finished => None,
         }
     }

@@ -225,6 +225,69 @@ fn mail_that_was_left_out_is_fetched_again() {
     assert!(session.mail.is_none());
 }
 
+/// Each pass that brings nothing makes the next pause twice as long, up to a minute; what the client
+/// acknowledges ends that.
+#[test]
+fn mail_that_stays_left_out_is_asked_for_ever_later() {
+    let nothing = || {
+        Ok(Page {
+            mails: Vec::new(),
+            next: Some(MailCursor::START),
+        })
+    };
+    let mut session = open();
+    session.hint();
+    drained(&mut session);
+    let mut now = 0;
+    for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
+        session.handle_page(nothing(), after(now));
+        assert_eq!(drained(&mut session), []);
+        now += seconds * 1000;
+        assert_eq!(session.poll_timeout(), Some(after(now)));
+        session.handle_frame(ClientFrame::Ping { nonce: 1 }, after(now));
+        session.handle_timeout(after(now));
+        let actions = drained(&mut session);
+        assert_eq!(actions.last(), Some(&fetch(None)), "{seconds}");
+        write_all(&mut session, after(now));
+    }
+    session.handle_page(mails(&[1], None), after(now));
+    drained(&mut session);
+    session.hint();
+    session.handle_frame(received(&[1]), after(now));
+    assert_eq!(drained(&mut session).last(), Some(&fetch(None)));
+    session.handle_page(nothing(), after(now));
+    assert_eq!(session.poll_timeout(), Some(after(now + 1000)));
+}
+
+/// A page of which everything was left out: the others are not read at once, but each in its turn,
+/// also where another station answers the last one. New mail does not wait for that.
+#[test]
+fn a_pass_pauses_at_a_page_that_was_all_left_out() {
+    let mut session = open();
+    session.hint();
+    drained(&mut session);
+    session.handle_page(mails(&[], Some(2)), START);
+    assert_eq!(drained(&mut session), []);
+    assert_eq!(session.poll_timeout(), Some(after(1000)));
+    session.handle_timeout(after(1000));
+    assert_eq!(drained(&mut session), [fetch(Some(2))]);
+    session.handle_page(mails(&[], Some(4)), after(1000));
+    assert_eq!(drained(&mut session), []);
+    session.hint();
+    assert_eq!(drained(&mut session), [fetch(Some(4))]);
+    session.handle_page(mails(&[5], None), after(1100));
+    let actions = drained(&mut session);
+    assert_eq!(pushed(&actions), [frame_of(5)]);
+    assert_eq!(actions.last(), Some(&fetch(None)), "for the hint");
+    session.handle_frame(received(&[5]), after(1100));
+    drained(&mut session);
+    session.handle_page(mails(&[], Some(2)), after(1100));
+    session.handle_timeout(after(2100));
+    assert_eq!(drained(&mut session), [fetch(Some(2))]);
+    session.handle_page(mails(&[], None), after(2100));
+    assert_eq!(session.poll_timeout(), Some(after(4100)), "not over");
+}
+
 #[test]
 fn a_restored_session_is_told_to_sync_and_drains() {
     let mut session = open();
