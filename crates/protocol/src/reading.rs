@@ -51,8 +51,8 @@ pub use self::needs::{
 pub use self::page_key::PageKey;
 pub use self::pins::PINS_MAX;
 pub use self::rules::{
-    AHEAD_MAX, DensePage, check_cursor, check_rev, dense_changes, dense_page, fitting, list_from,
-    may_go_on, may_read, page_limit,
+    DensePage, check_cursor, check_rev, dense_changes, dense_page, fitting, list_from, may_go_on,
+    may_read, page_limit,
 };
 use crate::cache::{GroupEntry, UserEntry};
 use crate::conversation::Head;

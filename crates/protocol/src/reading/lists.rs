@@ -60,7 +60,7 @@ struct UnreadCounts {
 impl<'a> Reading<'a> {
     /// Changed conversations, each with its newest message (S4-02, S4-03). Its version is the time
     /// before the rows were read, so that later writes come with the next list; for rows from the
-    /// cache, the time at which the entries were read.
+    /// cache, the time at which the entries were read. It is never ahead of the clock.
     pub(super) fn list(
         &self,
         since: Timestamp,
@@ -81,7 +81,7 @@ impl<'a> Reading<'a> {
         conversations.truncate(fit);
         Ok(ListPage {
             conversations,
-            version: self.began.min(page.at).max(since),
+            version: page.at.max(since).min(self.began),
             more,
         })
     }

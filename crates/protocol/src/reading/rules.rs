@@ -6,16 +6,18 @@ use crate::change::OrderedChange;
 use crate::frame::HistoryRange;
 use crate::{Code, ConversationId, Placed, Refusal, Seq, Timestamp, UserId};
 
-/// Maximum lead of a client's list version over now; beyond it, the list is of another history.
-pub const AHEAD_MAX: Duration = Duration::from_secs(600);
-
 /// Start of the list difference: `margin` before the client's version, since a row may land a
 /// little after its stamp. The client recognises duplicates by their seq.
+///
+/// # Errors
+/// A version that is ahead of this server's clock by more than half of the margin: a clock was set
+/// back, or two servers' clocks differ. Rows stamped since then may be before any such difference.
+/// The other half of the margin is for rows that land late ([`stamp_holds`](crate::writer::stamp_holds)).
 pub fn list_from(since: Timestamp, margin: Duration, now: Timestamp) -> Result<Timestamp, Refusal> {
-    if since > now + AHEAD_MAX {
+    if since > now + margin / 2 {
         return Err(Refusal::new(
             Code::Reset,
-            "your list is newer than this server: start from nothing",
+            "the version of your list is ahead of this server's clock: ask for the list from 0",
         ));
     }
     Ok((since - margin).max(Timestamp::ZERO))
@@ -247,10 +249,12 @@ mod tests {
         assert_eq!(check_cursor(ahead, Seq(6)), Ok(()));
         let now = Timestamp::from_millis(1_000_000);
         let margin = Duration::from_secs(10);
+        let half = now + margin / 2;
         assert_eq!(
-            list_from(now + AHEAD_MAX + margin, margin, now).map_err(|r| r.code),
+            list_from(half + Duration::from_millis(1), margin, now).map_err(|r| r.code),
             Err(Code::Reset)
         );
+        assert_eq!(list_from(half, margin, now), Ok(half - margin));
         assert_eq!(list_from(now, margin, now), Ok(now - margin));
         assert_eq!(list_from(Timestamp::ZERO, margin, now), Ok(Timestamp::ZERO));
     }

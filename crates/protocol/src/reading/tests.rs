@@ -2,8 +2,6 @@
 
 mod sources;
 
-use std::time::Duration;
-
 use proptest::prelude::*;
 
 use self::sources::{Sources, rows_of};
@@ -552,5 +550,4 @@ fn numbers_of_the_rules_are_these() {
         (128, 1000, 100)
     );
     assert_eq!((COUNTED_MAX, READERS_MAX, PINS_MAX), (1000, 500, 20));
-    assert_eq!(super::AHEAD_MAX, Duration::from_secs(600));
 }

@@ -185,12 +185,33 @@ async fn what_was_written_just_before_the_version_comes_again() {
     assert_eq!(page.conversations, [], "behind it");
     let everything = world.list(1, Timestamp::ZERO, None).await;
     assert_eq!(everything.conversations.len(), 1);
-    let future = world.backends.clock.now() + Duration::from_secs(3600);
     let reset = SyncQuery::List {
-        since: future,
+        since: world.backends.clock.now() + Duration::from_millis(5_001),
         after: None,
     };
     assert_eq!(world.ask(1, reset).await, Err(Code::Reset));
+}
+
+// The device got its list from a server whose clock was ahead: it misses nothing that came meanwhile, and gets no
+// version that the server has not reached.
+#[tokio::test(start_paused = true)]
+async fn a_version_ahead_of_the_clock_misses_no_conversation() {
+    let world = world().await;
+    world.place(1, 2, 1, "a new friend").await;
+    let now = world.backends.clock.now();
+    for ahead in [1, 4_999, 5_000] {
+        let since = now + Duration::from_millis(ahead);
+        let page = world.list(1, since, None).await;
+        assert_eq!(page.conversations.len(), 1, "{ahead} ms ahead");
+        assert!(page.version <= now, "{ahead} ms ahead");
+    }
+    for ahead in [5_001, 300_000, 600_000] {
+        let reset = SyncQuery::List {
+            since: now + Duration::from_millis(ahead),
+            after: None,
+        };
+        assert_eq!(world.ask(1, reset).await, Err(Code::Reset), "{ahead} ms ahead");
+    }
 }
 
 // proves S0-20 in part, S0-21: 1000 messages forward, in bounded pages, to the end of the list.
