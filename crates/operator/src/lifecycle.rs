@@ -47,6 +47,13 @@ pub struct Condition {
     pub otherwise: &'static str,
 }
 
+impl Condition {
+    /// False also if nobody looks any more: whoever did has ended by a panic.
+    fn is_met(&self) -> bool {
+        *self.holds.borrow() && self.holds.has_changed().is_ok()
+    }
+}
+
 /// A service, and its troubles if it takes no new work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceReadiness {
@@ -90,7 +97,7 @@ impl Phases {
         let mut standings: Vec<ServiceReadiness> = Vec::new();
         for condition in self.conditions.lock().iter() {
             let part = condition.part;
-            let trouble = (!*condition.holds.borrow()).then_some(condition.otherwise);
+            let trouble = (!condition.is_met()).then_some(condition.otherwise);
             match standings.iter_mut().find(|known| known.part == part) {
                 Some(known) => known.troubles.extend(trouble),
                 None => standings.push(ServiceReadiness {
@@ -105,7 +112,7 @@ impl Phases {
     /// True if new work should be sent here.
     pub fn is_ready(&self) -> bool {
         let conditions = self.conditions.lock();
-        self.now() == Phase::Ready && conditions.iter().all(|it| *it.holds.borrow())
+        self.now() == Phase::Ready && conditions.iter().all(Condition::is_met)
     }
 
     /// Follows `is_ready` until the receiver is dropped. Needs a runtime.
@@ -164,6 +171,22 @@ mod tests {
         ready.wait_for(|ready| *ready).await.expect("followed");
         phases.enter(Phase::Draining);
         ready.wait_for(|ready| !*ready).await.expect("followed");
+    }
+
+    #[test]
+    fn a_condition_that_nobody_looks_at_does_not_hold() {
+        let phases = Phases::default();
+        let (looks, holds) = watch::channel(true);
+        phases.follow(vec![Condition {
+            part: "station",
+            holds,
+            otherwise: "the log does not answer",
+        }]);
+        phases.enter(Phase::Ready);
+        assert!(phases.is_ready());
+        drop(looks);
+        assert!(!phases.is_ready());
+        assert_eq!(phases.standings()[0].troubles.len(), 1);
     }
 
     #[test]

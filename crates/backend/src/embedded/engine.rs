@@ -10,6 +10,7 @@
 //!
 //! A failed fsync may have lost any page it covered, and a retry would hide that. It therefore
 //! fails all waiting callers and ends all later writes of this engine (`Unavailable`); reads go on.
+//! Only a new process heals that: [`Engine::takes_writes`] tells when one is needed.
 
 mod commit;
 mod disk;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 use self::disk::Disk;
 use self::memory::Memory;
@@ -291,6 +293,15 @@ impl Engine {
             self.write(batch)?;
         }
         Ok(found.len())
+    }
+
+    /// True until a write or an fsync fails, and false from then on: the process should end, and be
+    /// started again. The receiver does not keep the store open.
+    pub fn takes_writes(&self) -> watch::Receiver<bool> {
+        match self.store() {
+            Store::Disk(disk) => disk.takes_writes(),
+            Store::Memory(memory) => memory.takes_writes(),
+        }
     }
 
     /// Number of newest writes that no fsync covers yet and a crash may take. Known only in memory.

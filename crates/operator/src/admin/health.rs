@@ -233,6 +233,7 @@ mod tests {
         let (port, _stop) = port(phases.clone(), Pulse::of(&[]));
         assert_eq!(get(port, "/readyz"), (503, "starting\n".to_owned()));
         let (log, holds) = watch::channel(false);
+        let registered = watch::Sender::new(true);
         let condition = |part| Condition {
             part,
             holds: holds.clone(),
@@ -240,7 +241,7 @@ mod tests {
         };
         let boat = Condition {
             part: "boat",
-            holds: watch::channel(true).1,
+            holds: registered.subscribe(),
             otherwise: "not registered with discovery",
         };
         phases.follow(vec![boat, condition("horn")]);

@@ -65,6 +65,7 @@ pub(super) async fn connect(
         backends,
         connector,
         upkeep: None,
+        takes_writes: None,
     };
     Ok((environment, registry))
 }

@@ -97,6 +97,7 @@ impl Environment {
             timeline: config.timeline.clone(),
             cache: config.cache.clone(),
         };
+        let takes_writes = engine.takes_writes();
         let parts = Embedded::open(&engine, parts, clock.clone(), entropy)?;
         let backends = parts.backends;
         let upkeep = Upkeep {
@@ -111,6 +112,7 @@ impl Environment {
             backends,
             connector: Connector::default(),
             upkeep: Some(upkeep),
+            takes_writes: Some(takes_writes),
         })
     }
 }

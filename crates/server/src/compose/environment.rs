@@ -3,6 +3,8 @@
 
 use api::transport::Connector;
 use backend::Backends;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::around::Around;
@@ -16,14 +18,15 @@ pub struct Environment {
     pub connector: Connector,
     /// Cleaning of the embedded parts; the real ones do it themselves.
     pub(super) upkeep: Option<Upkeep>,
+    /// False once the embedded store takes no more writes; `None` on real parts.
+    pub(super) takes_writes: Option<watch::Receiver<bool>>,
 }
 
 impl Environment {
-    /// Cleans embedded parts until `stop`.
-    pub fn clean(&self, stop: CancellationToken) {
-        if let Some(upkeep) = self.upkeep.clone() {
-            tokio::spawn(upkeep.run(stop));
-        }
+    /// Cleans embedded parts until `stop`; `None` if there are none.
+    pub fn clean(&self, stop: CancellationToken) -> Option<JoinHandle<()>> {
+        let upkeep = self.upkeep.clone()?;
+        Some(tokio::spawn(upkeep.run(stop)))
     }
 
     /// Wraps the parts in `around`.

@@ -27,6 +27,22 @@ pub(super) fn registered(part: &'static str, holds: watch::Receiver<bool>) -> Co
     }
 }
 
+/// Conditions of services that write to the embedded store.
+pub(super) fn store_takes_writes(
+    parts: &[&'static str],
+    takes_writes: Option<&watch::Receiver<bool>>,
+) -> Vec<Condition> {
+    let Some(takes_writes) = takes_writes else {
+        return Vec::new();
+    };
+    let condition = |part: &&'static str| Condition {
+        part,
+        holds: takes_writes.clone(),
+        otherwise: "a write to the store failed; it takes no more until a restart",
+    };
+    parts.iter().map(condition).collect()
+}
+
 /// Conditions of services that read or write this topic; checked until their receivers are dropped.
 pub(super) fn log_answers(
     parts: &[&'static str],

@@ -1,5 +1,6 @@
 //! All four services in one process: a cluster of one.
 
+use std::future::pending;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -13,11 +14,12 @@ use protocol::keys::Topic;
 use protocol::mailbox::{DedupeKey, FirstSend};
 use protocol::record::{MessageTask, Task, Work};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::environment::Environment;
-use super::readiness::{log_answers, registered};
+use super::readiness::{log_answers, registered, store_takes_writes};
 use crate::edges::{self, EdgePort};
 use crate::settings::Settings;
 
@@ -128,6 +130,7 @@ pub struct System {
     /// Ends after the station: balancers send requests until they see that it leaves.
     edges: Option<EdgePort>,
     conditions: Vec<Condition>,
+    upkeep: Option<JoinHandle<()>>,
     station: JoinHandle<()>,
     carrier: JoinHandle<()>,
     horn: JoinHandle<()>,
@@ -153,7 +156,7 @@ impl System {
         let stop_station = CancellationToken::new();
         let stop_boat = CancellationToken::new();
 
-        environment.clean(stop_consumers.clone());
+        let upkeep = environment.clean(stop_consumers.clone());
         let ends = ends(backends).await?;
         let horn_parts = horn::Parts {
             queue: backends.queue.clone(),
@@ -199,11 +202,14 @@ impl System {
         ];
         let parts = ["station", "carrier", "horn"];
         conditions.extend(log_answers(&parts, &backends.queue, Topic::Message));
+        let takes_writes = environment.takes_writes.as_ref();
+        conditions.extend(store_takes_writes(&parts, takes_writes));
         Ok(System {
             environment,
             boat,
             edges,
             conditions,
+            upkeep,
             station: tokio::spawn(async move { station.drained().await }),
             carrier: tokio::spawn(async move { carrier.drained().await }),
             horn: tokio::spawn(async move { horn.drained().await }),
@@ -232,10 +238,12 @@ impl System {
     }
 
     /// Waits until a part ends unasked, and names it: the others go on, but accepted messages are
-    /// no longer carried, so the process should end and be started again.
+    /// no longer carried, or nothing is accepted, so the process should end and be started again.
     pub async fn failed(&mut self) -> &'static str {
         tokio::select! {
             biased;
+            () = end_of_writes(self.environment.takes_writes.clone()) => "the embedded store",
+            () = end_of_upkeep(self.upkeep.as_mut()) => "upkeep",
             _ = &mut self.station => "station",
             _ = &mut self.carrier => "carrier",
             _ = &mut self.horn => "horn",
@@ -256,8 +264,75 @@ impl System {
     }
 }
 
+/// Waits until the embedded store takes no more writes.
+async fn end_of_writes(takes_writes: Option<watch::Receiver<bool>>) {
+    let Some(mut takes_writes) = takes_writes else {
+        return pending().await;
+    };
+    if takes_writes.wait_for(|takes| !takes).await.is_err() {
+        // It was closed in order.
+        pending().await
+    }
+}
+
+/// Waits until the upkeep ends by itself: nothing that is too old would be removed any more.
+async fn end_of_upkeep(upkeep: Option<&mut JoinHandle<()>>) {
+    match upkeep {
+        Some(upkeep) => _ = upkeep.await,
+        None => pending().await,
+    }
+}
+
 async fn ended(part: &str, running: JoinHandle<()>) {
     if let Err(error) = running.await {
         tracing::error!(part, %error, "a part did not end in order");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use backend::clock::{SeededEntropy, TimerClock};
+    use backend::embedded::{Engine, WriteBatch};
+    use operator::lifecycle::{Phase, Phases};
+    use protocol::Timestamp;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_takes_no_writes_ends_the_system() {
+        let mut settings = Settings::default();
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        (settings.boat.websocket, settings.boat.tcp) = (any, any);
+        let engine = Engine::memory();
+        let clock = TimerClock::starting_at(Timestamp::from_millis(1_800_000_000_000));
+        let environment = Environment::over(
+            engine.clone(),
+            &settings.embedded,
+            settings.station.sessions.capacity(),
+            Arc::new(clock),
+            Arc::new(SeededEntropy::new(1)),
+        );
+        let environment = environment.expect("stores in memory");
+        let system = System::start(&settings, environment, Handle::current()).await;
+        let mut system = system.expect("it starts");
+        let phases = Phases::default();
+        phases.follow(system.conditions());
+        phases.enter(Phase::Ready);
+        let unasked = tokio::time::timeout(Duration::from_secs(3600), system.failed()).await;
+        assert_eq!((unasked.ok(), phases.is_ready()), (None, true));
+
+        engine.fail_syncs();
+        let committed = engine.commit(WriteBatch::new(), None).expect("taken");
+        committed.await.expect_err("the disk failed");
+        assert!(!phases.is_ready());
+        let troubled = phases.standings().into_iter();
+        let troubled: Vec<_> = troubled.filter(|it| !it.troubles.is_empty()).collect();
+        assert_eq!(troubled.len(), 3, "{troubled:?}");
+        for service in troubled {
+            assert!(service.troubles[0].starts_with("a write to the store failed"));
+        }
+        assert_eq!(system.failed().await, "the embedded store");
     }
 }

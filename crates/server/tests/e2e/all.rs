@@ -96,6 +96,18 @@ pub fn all(file: &Path, data: &Path) -> Command {
     command
 }
 
+/// `command` with `plain` as its last arguments, in the environment of `plain`.
+pub fn through(mut command: Command, plain: &Command) -> Command {
+    command.arg(plain.get_program()).args(plain.get_args());
+    for (name, value) in plain.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command
+}
+
 impl All {
     pub fn start() -> All {
         All::with("")
@@ -137,14 +149,7 @@ impl All {
         let mut command = Command::new("prlimit");
         command.stderr(log);
         command.arg(format!("--nofile={files}:{files}"));
-        command.arg(plain.get_program()).args(plain.get_args());
-        for (name, value) in plain.get_envs() {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
-        All::of(Process::start(&mut command), dir)
+        All::of(Process::start(&mut through(command, &plain)), dir)
     }
 
     /// Starts in this folder, on these ports.

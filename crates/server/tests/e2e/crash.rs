@@ -1,10 +1,11 @@
-//! `kill -9` in the middle loses nothing that was accepted.
+//! `kill -9` in the middle loses nothing that was accepted, nor does a disk that takes no more.
 
 use std::collections::BTreeSet;
+use std::process::Command;
 
 use serde_json::Value;
 
-use crate::all::All;
+use crate::all::{All, Dir, all, through};
 use crate::process::{Process, SOON, run};
 
 const MESSAGES: usize = 1000;
@@ -66,4 +67,34 @@ fn what_was_accepted_before_a_kill_arrives_after_the_restart_once_and_in_order()
         told.contains("offline") && told.contains("fetched"),
         "{told}"
     );
+}
+
+// A limit of the size of files is as a full disk: each write to one fails, and the process learns of it.
+#[test]
+fn a_disk_that_takes_no_more_ends_the_process_and_a_restart_heals_it() {
+    let dir = Dir::new();
+    let file = dir.settings(["127.0.0.1:0"; 3], "");
+    let (log, stderr) = std::io::pipe().expect("a pipe");
+    let mut command = Command::new("env");
+    command.stderr(stderr).arg("--ignore-signal=XFSZ");
+    let mut command = through(command, &all(&file, &dir.path("data")));
+    let mut full = All::of(Process::start(&mut command), dir);
+    drop(command);
+    let accepted = full.send("1", "2", "before");
+
+    let process = full.process.pid().to_string();
+    run(Command::new("prlimit").args(["--fsize=0:0", "--pid", &process])).ok();
+    let refused = ["send", "--user", "1", "--to", "2", "after"];
+    let mut refused = Process::start(&mut full.user(&refused));
+    assert_eq!(full.process.ended(SOON).code(), Some(1));
+    refused.kill();
+    let log = std::io::read_to_string(log).expect("its log");
+    let is_told = |line: &&str| line.contains("ERROR") && line.contains("a write to the embedded");
+    assert_eq!(log.lines().filter(is_told).count(), 1, "{log}");
+    let last = log.lines().last().expect("a last line");
+    assert!(last.contains("the embedded store ended"), "{last}");
+
+    let full = full.again("");
+    assert_eq!(full.listen("2", 1)[0]["msg_id"], accepted.as_str());
+    full.send("1", "2", "there is room again");
 }

@@ -1,6 +1,6 @@
 //! The store in a directory.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -10,6 +10,7 @@ use fjall::compaction::Leveled;
 use fjall::config::{BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use parking_lot::{Condvar, Mutex};
+use tokio::sync::watch;
 
 use super::commit::{CommitFailure, CommitFuture, CommitGroup, Waiter, refused};
 use super::journal::Journal;
@@ -35,6 +36,7 @@ pub(super) struct Disk {
 }
 
 struct DiskState {
+    dir: PathBuf,
     database: Database,
     /// In the order of [`Table::ALL`].
     tables: Vec<Keyspace>,
@@ -46,6 +48,8 @@ struct DiskState {
     group: Mutex<GatherState>,
     work: Condvar,
     poisoned: Mutex<Option<CommitFailure>>,
+    /// False once poisoned.
+    takes_writes: watch::Sender<bool>,
     fail_syncs: AtomicBool,
 }
 
@@ -69,6 +73,7 @@ impl Disk {
             .collect::<fjall::Result<Vec<_>>>()
             .map_err(|error| open_error(dir, error))?;
         let shared = Arc::new(DiskState {
+            dir: dir.to_path_buf(),
             database,
             tables,
             fsync: options.fsync,
@@ -77,6 +82,7 @@ impl Disk {
             group: Mutex::default(),
             work: Condvar::new(),
             poisoned: Mutex::default(),
+            takes_writes: watch::Sender::new(true),
             fail_syncs: AtomicBool::new(false),
         });
         shared.check_format(dir)?;
@@ -185,6 +191,10 @@ impl Disk {
         }
     }
 
+    pub(super) fn takes_writes(&self) -> watch::Receiver<bool> {
+        self.shared.takes_writes.subscribe()
+    }
+
     pub(super) fn fail_syncs(&self) {
         self.shared.fail_syncs.store(true, Ordering::Release);
     }
@@ -278,7 +288,13 @@ impl DiskState {
         let mut poisoned = self.poisoned.lock();
         poisoned
             .get_or_insert_with(|| {
-                tracing::error!(%error, "the store takes no more writes until it is restarted");
+                tracing::error!(
+                    %error,
+                    data = %self.dir.display(),
+                    "a write to the embedded store failed: it takes no more until this process is started again. Is \
+                     its disk full, or failing? Nothing accepted is lost"
+                );
+                self.takes_writes.send_replace(false);
                 format!("writing failed, no more writes until a restart: {error}").into()
             })
             .clone()

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use parking_lot::RwLock;
+use tokio::sync::watch;
 
 use super::commit::{CommitFailure, CommitFuture, Waiter, refused};
 use super::{Bounds, KeyChange, KeyValue, OnDurable, ScanOrder, Table, WriteBatch, WriteMark};
@@ -28,6 +29,8 @@ struct State {
     waiters: Vec<Waiter>,
     fail_syncs: bool,
     poisoned: Option<CommitFailure>,
+    /// False once an fsync has failed.
+    takes_writes: watch::Sender<bool>,
 }
 
 impl Default for Memory {
@@ -47,6 +50,7 @@ impl Memory {
             waiters: Vec::new(),
             fail_syncs: false,
             poisoned: None,
+            takes_writes: watch::Sender::new(true),
         }))
     }
 
@@ -138,6 +142,10 @@ impl Memory {
         state.sync().tell();
     }
 
+    pub(super) fn takes_writes(&self) -> watch::Receiver<bool> {
+        self.0.read().takes_writes.subscribe()
+    }
+
     pub(super) fn fail_syncs(&self) {
         self.0.write().fail_syncs = true;
     }
@@ -166,6 +174,7 @@ impl State {
     fn sync(&mut self) -> CommitNotice {
         if self.fail_syncs && self.poisoned.is_none() {
             self.poisoned = Some("fsync was told to fail".into());
+            self.takes_writes.send_replace(false);
         }
         let outcome = match &self.poisoned {
             Some(why) => Err(why.clone()),

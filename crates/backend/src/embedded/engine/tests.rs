@@ -248,12 +248,15 @@ async fn waiting_for_a_mark_covers_what_was_gathered_before() {
 async fn a_failed_fsync_fails_who_waits_and_ends_all_writes_but_no_reads() {
     let dir = TempDir::new().unwrap();
     for engine in [Engine::memory(), on_disk(dir.path())] {
+        let mut takes_writes = engine.takes_writes();
         engine.write(put(&[(Table::Mail, "before", "1")])).unwrap();
         engine.fail_syncs();
+        assert!(*takes_writes.borrow(), "nothing has failed yet");
         let then: super::OnDurable = Box::new(|| panic!("told of a success"));
         let committed = engine.commit(put(&[(Table::Mail, "in", "2")]), Some(then));
         let error = committed.unwrap().await.unwrap_err();
         assert_eq!(error.kind, Kind::Unavailable);
+        takes_writes.wait_for(|takes| !takes).await.unwrap();
         let error = engine
             .write(put(&[(Table::Mail, "after", "3")]))
             .unwrap_err();
