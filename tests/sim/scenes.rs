@@ -231,7 +231,7 @@ impl Plan {
 impl Plan {
     /// Worlds in which the clock of the carrier or of a station is an hour ahead or behind for a
     /// while, and steps back. A push is open without an answer when the carrier's clock steps back.
-    /// A station whose clock stepped back makes no ids, and is restarted, as an operator does.
+    /// A station whose clock stepped back makes ids ahead of it, and is restarted, as an operator does.
     ///
     /// Judges expect that each message is placed once and everybody has it. Lists converge once the
     /// clocks are right: a device whose list is ahead starts anew. They do not where the carrier's

@@ -177,9 +177,10 @@ impl UserEntry {
     }
 }
 
-/// True if an entry read at `at` is believed. An entry may be found for longer than it is valid.
+/// True if an entry read at `at` is believed. An entry may be found for longer than it is valid, and
+/// nobody knows the age of one that is of a clock far ahead.
 pub fn is_valid(at: Timestamp, keep_for: Duration, now: Timestamp) -> bool {
-    at + keep_for > now
+    at + keep_for > now && at <= now + keep_for
 }
 
 /// Time from which on no private conversation has changed, given that `changed` are all that did
@@ -373,5 +374,13 @@ mod tests {
         copy.read(private, Seq(1), at(80));
         assert!(!copy.is_private_quiet(at(80)) && copy.is_private_quiet(at(81)));
         assert_eq!(copy.at, at(10));
+    }
+
+    #[test]
+    fn an_entry_of_a_clock_that_was_ahead_is_not_believed() {
+        let (at, keep_for) = (Timestamp::from_millis, Duration::from_millis(30));
+        let is_valid = |entry| is_valid(at(entry), keep_for, at(1000));
+        assert!(!is_valid(970) && is_valid(971));
+        assert!(is_valid(1030) && !is_valid(1031));
     }
 }

@@ -1,6 +1,7 @@
 //! Identities as types, so that a user cannot be passed where a session is meant.
 
 pub mod installation;
+pub mod lead;
 pub mod snowflake;
 
 use std::fmt;

@@ -12,9 +12,11 @@ use backend::discovery::{NodeLease, Registry};
 use backend::installation::InstallationStore;
 use parking_lot::Mutex;
 use protocol::id::installation::{node_is_still_ours, node_rests_until};
-use protocol::id::snowflake::{Snowflake, SnowflakeError};
+use protocol::id::lead::{LeadReport, LeadReporter};
+use protocol::id::snowflake::Snowflake;
 use protocol::{Code, MessageId, Refusal, Timestamp};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::deadline::answered_within as within;
 
@@ -28,9 +30,10 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const RESERVE_EVERY_MAX: Duration = Duration::from_secs(10);
 
 /// Makes ids under a leased node number. A reservation is made ahead, durably: a successor begins
-/// after it, so that no id is ever made twice, whatever the clocks do (reliability R10). A station
-/// that loses its lease can still use up the reservation, and leases another number meanwhile. Each
-/// reservation is copied to the store, as discovery may lose its data.
+/// after it, so that no id is ever made twice, whatever the clocks do (reliability R10). A clock that
+/// was set back stops nobody: ids go on from the last one, and the reservation is ahead of that. A
+/// station that loses its lease can still use up the reservation, and leases another number
+/// meanwhile. Each reservation is copied to the store, as discovery may lose its data.
 pub(crate) struct MessageIds {
     node: Mutex<Node>,
     /// Wakes the reservation for an id beyond it.
@@ -98,24 +101,28 @@ impl MessageIds {
     pub(crate) fn draw(&self, count: usize) -> Result<Vec<MessageId>, Refusal> {
         let now = self.clock.now();
         let mut node = self.node.lock();
-        let mut ids = Vec::with_capacity(count);
-        for _ in 0..count {
-            let id = node.snowflake.next(now).map_err(unmade)?;
-            if id.timestamp() > node.reserved {
-                self.wanted.notify_one();
-                return Err(unavailable(
-                    "no message ids are left while discovery does not answer: resend under the same send_id",
-                ));
-            }
-            ids.push(id);
+        // From a copy: a refusal uses no ids up, and leaves no trace of a clock that was wrong for a moment.
+        let mut snowflake = node.snowflake.clone();
+        let ids = (0..count).map(|_| snowflake.next(now));
+        let ids = ids.collect::<Result<Vec<_>, _>>();
+        let ids = ids.map_err(|error| unmade(error.to_string()))?;
+        if snowflake.last() > node.reserved {
+            self.wanted.notify_one();
+            return Err(unmade(
+                "no message ids are left while discovery does not answer: resend under the same send_id",
+            ));
         }
+        node.snowflake = snowflake;
         Ok(ids)
     }
 
-    /// Keeps the reservation ahead of the clock, for ever.
+    /// Keeps the reservation ahead of the clock and of the ids, for ever, and reports ids that are
+    /// ahead of the clock.
     pub(crate) async fn keep_reserved(&self) {
         let mut failing = false;
+        let (mut reporter, began) = (LeadReporter::default(), Instant::now());
         loop {
+            self.report_lead(&mut reporter, began.elapsed());
             let pause = if failing {
                 RETRY_AFTER
             } else {
@@ -139,6 +146,23 @@ impl MessageIds {
         }
     }
 
+    fn report_lead(&self, reporter: &mut LeadReporter, elapsed: Duration) {
+        let lead = self.node.lock().snowflake.last().since(self.clock.now());
+        metrics::gauge!("station_ids_ahead_seconds").set(lead.as_secs_f64());
+        match reporter.observe(lead, elapsed) {
+            Some(LeadReport::Ahead(lead)) => tracing::warn!(
+                ?lead,
+                "message ids and accept times are ahead of this station's clock, which was set back (or no node number \
+                 had rested at the start): sends go on, and no id is made twice. If the clock is right now, nothing needs \
+                 to be done; a restart of the station brings ids back to its clock. If it is wrong, set it (chrony, ntpd)"
+            ),
+            Some(LeadReport::CaughtUp) => {
+                tracing::info!("the clock has caught up with the message ids");
+            }
+            None => {}
+        }
+    }
+
     fn reserve_every(&self) -> Duration {
         (self.ahead / 4).min(RESERVE_EVERY_MAX)
     }
@@ -146,12 +170,13 @@ impl MessageIds {
     /// Reserves ahead. A reservation that was given up may be recorded all the same: no earlier one
     /// takes a later one back.
     async fn reserve(&self) -> backend::Result<()> {
-        let (lease, reserved, copied) = {
+        let (lease, last, reserved, mut copied) = {
             let node = self.node.lock();
-            (node.lease.clone(), node.reserved, node.copied)
+            let last = node.snowflake.last();
+            (node.lease.clone(), last, node.reserved, node.copied)
         };
-        let mut copied = copied;
-        let answer = self.reserve_under(&*lease, reserved, &mut copied).await;
+        let reserving = self.reserve_under(&*lease, last, reserved, &mut copied);
+        let answer = reserving.await;
         self.node.lock().copied = copied;
         match answer {
             Ok(until) => {
@@ -175,7 +200,8 @@ impl MessageIds {
         let numbers = Numbers {
             registry: &*self.registry,
             store: &*self.store,
-            now: self.clock.now(),
+            // A number has rested if its past is behind our own ids, which may be ahead of the clock.
+            now: self.clock.now().max(last),
             ahead: self.ahead,
             deadline: self.deadline,
         };
@@ -190,9 +216,10 @@ impl MessageIds {
             let text = "no node number has rested yet; what is reserved is used up meanwhile";
             return Err(backend::Error::unavailable("discovery", text));
         }
-        let from = not_before.max(reserved);
+        let (last, from) = (not_before.max(last), not_before.max(reserved));
         let mut copied = Timestamp::ZERO;
-        let reserved = self.reserve_under(&*lease, from, &mut copied).await?;
+        let reserving = self.reserve_under(&*lease, last, from, &mut copied);
+        let reserved = reserving.await?;
         let mut node = self.node.lock();
         let not_before = not_before.max(node.snowflake.last());
         *node = Node {
@@ -205,15 +232,16 @@ impl MessageIds {
         Ok(())
     }
 
-    /// Reserves ahead of now, and up to `at_least` at the least. The copy comes first: unless the
-    /// store is away, it knows every reservation that discovery takes.
+    /// Reserves ahead of now and of the last id, and up to `at_least` at the least. The copy comes
+    /// first: unless the store is away, it knows every reservation that discovery takes.
     async fn reserve_under(
         &self,
         lease: &dyn NodeLease,
+        last: Timestamp,
         at_least: Timestamp,
         copied: &mut Timestamp,
     ) -> backend::Result<Timestamp> {
-        let ahead = self.clock.now() + self.ahead;
+        let ahead = self.clock.now().max(last) + self.ahead;
         // A try soon after a failed one needs no copy of its own.
         let is_copied = *copied + self.reserve_every() > ahead && *copied >= at_least;
         let until = if is_copied {
@@ -295,11 +323,7 @@ impl Numbers<'_> {
     }
 }
 
-fn unmade(error: SnowflakeError) -> Refusal {
+fn unmade(text: impl Into<String>) -> Refusal {
     metrics::counter!("station_ids_refused_total").increment(1);
-    unavailable(error.to_string())
-}
-
-fn unavailable(text: impl Into<String>) -> Refusal {
     Refusal::new(Code::Unavailable, text).retry_after(RETRY_AFTER)
 }

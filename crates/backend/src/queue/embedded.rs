@@ -13,7 +13,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -102,6 +102,8 @@ pub struct EmbeddedQueue {
 struct EmbeddedState {
     engine: Engine,
     clock: Arc<dyn Clock>,
+    /// Newest append time so far, in milliseconds.
+    newest: AtomicI64,
     config: QueueConfig,
     epoch: u32,
     logs: Arc<Logs>,
@@ -167,6 +169,7 @@ impl EmbeddedQueue {
             }),
             engine,
             clock,
+            newest: AtomicI64::new(i64::MIN),
             config,
             epoch,
             appending: Mutex::new(()),
@@ -309,7 +312,7 @@ impl EmbeddedState {
 
     /// Assigns each record its offset and hands all of them to the store's next commit.
     fn append(&self, records: Vec<NewRecord>) -> (Vec<Result<u64>>, Option<AppendFuture>) {
-        let now = self.clock.now();
+        let now = self.append_time();
         let stored: Vec<Result<(Partition, Bytes)>> = records
             .iter()
             .map(|record| self.encode(record, now))
@@ -347,6 +350,14 @@ impl EmbeddedState {
                 (all_failed(offsets, &error), None)
             }
         }
+    }
+
+    /// Now, and never before an earlier append of this process: readers look for a time by halving,
+    /// and ids do not go back with the clock, either.
+    fn append_time(&self) -> Timestamp {
+        let now = self.clock.now().millis();
+        let newest = self.newest.fetch_max(now, Ordering::Relaxed);
+        Timestamp::from_millis(now.max(newest))
     }
 
     fn encode(&self, record: &NewRecord, now: Timestamp) -> Result<(Partition, Bytes)> {

@@ -31,7 +31,7 @@ use protocol::ledger::minute::{
     MinuteVerdict, OffsetRange, minute_of,
 };
 use protocol::{MessageId, Timestamp};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 pub use self::config::Config;
@@ -69,6 +69,12 @@ pub struct Auditor {
     worker: u64,
     gauges: Arc<Gauges>,
     duty: Option<Duty>,
+    /// Turn of the head, and since when this process has seen no later one.
+    seen: Option<(u64, Instant)>,
+    /// Start of the last round: the clock was set back if it is later than the next one.
+    round_at: Timestamp,
+    /// True once it was reported that minutes of the future are closed.
+    is_ahead: bool,
 }
 
 /// State of the auditor whose turn it is.
@@ -80,6 +86,17 @@ struct Duty {
     /// Earliest time of the next look at open minutes.
     look_at: Timestamp,
     forget_at: Timestamp,
+}
+
+impl Duty {
+    /// Moves the times of what is to be done along with a clock that was set back.
+    fn set_back(&mut self, step: Duration) {
+        self.look_at = self.look_at - step;
+        self.forget_at = self.forget_at - step;
+        for open in self.open.values_mut() {
+            open.again_at = open.again_at - step;
+        }
+    }
 }
 
 struct OpenMinute {
@@ -122,6 +139,9 @@ impl Auditor {
             worker,
             gauges: Arc::new(Gauges::new()),
             duty: None,
+            seen: None,
+            round_at: Timestamp::ZERO,
+            is_ahead: false,
         }
     }
 
@@ -178,15 +198,20 @@ impl Auditor {
         Ok(())
     }
 
-    async fn work(&self, held: Option<Duty>) -> Result<Option<Duty>> {
+    async fn work(&mut self, held: Option<Duty>) -> Result<Option<Duty>> {
         let standing = self.store.head().await?;
         let now = self.clock.now();
+        let step = std::mem::replace(&mut self.round_at, now).since(now);
         if let Some(head) = &standing {
             self.gauges.closed_until(head.until);
+            self.report_ahead(head.until, now);
         }
         let mine = held.filter(|duty| Some(duty.term.head()) == standing.as_ref());
         let mut duty = match (mine, standing) {
-            (Some(duty), _) => duty,
+            (Some(mut duty), _) => {
+                duty.set_back(step);
+                duty
+            }
             (None, Some(head)) if self.is_others(&head, now) => return Ok(None),
             (None, standing) => self.take_over(standing, now).await?,
         };
@@ -204,8 +229,27 @@ impl Auditor {
         Ok(Some(duty))
     }
 
-    fn is_others(&self, head: &ChainHead, now: Timestamp) -> bool {
-        head.worker != self.worker && now.since(head.at) < self.config.takeover
+    /// True if it is another process's turn. That one has fallen silent if the head is old by the
+    /// clock, or has stood for as long while this process looked: the head may be of a clock that was
+    /// ahead.
+    fn is_others(&mut self, head: &ChainHead, now: Timestamp) -> bool {
+        let seen = self.seen.filter(|(turn, _)| *turn == head.turn);
+        let seen = seen.unwrap_or_else(|| (head.turn, Instant::now()));
+        self.seen = Some(seen);
+        let silence = now.since(head.at).max(seen.1.elapsed());
+        head.worker != self.worker && silence < self.config.takeover
+    }
+
+    fn report_ahead(&mut self, until: Timestamp, now: Timestamp) {
+        let is_ahead = until > now + MINUTE;
+        if is_ahead && !self.is_ahead {
+            tracing::warn!(
+                until = %utc(until),
+                "minutes are closed up to a time after this process's clock, which was set back: the next one is closed \
+                 when the clock has caught up, and counts the messages accepted until then"
+            );
+        }
+        self.is_ahead = is_ahead;
     }
 
     async fn take_over(&self, standing: Option<ChainHead>, now: Timestamp) -> Result<Duty> {
@@ -420,7 +464,7 @@ impl Auditor {
             duty.open.remove(&minute);
         } else {
             let open = OpenMinute {
-                again_at: amendment.again_at(minute),
+                again_at: again_at(&amendment, minute, self.clock.now()),
                 figures,
                 waiting,
             };
@@ -454,7 +498,7 @@ impl Auditor {
         {
             let found = finding.among(&ids);
             let amendment = match &before {
-                Some(before) => before.amended(&closed, now, &found),
+                Some(before) => before.amended(&closed, look_after(before, now), &found),
                 None => Amendment::of(&closed, now, &found),
             };
             let waiting = finding.waiting(&found.in_flight);
@@ -485,7 +529,8 @@ impl Auditor {
             let open = duty.open.get(&minute).zip(left.as_ref());
             let same = open.filter(|(open, left)| open.waits_for_carriers(left));
             if let (Some((open, _)), Some(before)) = (same, &before) {
-                let (waiting, same) = (open.waiting.clone(), before.seen_again(&closed, now));
+                let same = before.seen_again(&closed, look_after(before, now));
+                let waiting = open.waiting.clone();
                 self.amend(duty, &closed, Some(before), same, waiting)
                     .await?;
                 continue;
@@ -587,12 +632,27 @@ fn begun_with(mut left: Vec<MinuteRest>) -> Vec<MinuteRest> {
     left
 }
 
+/// Time of a look, after the one before: the later amendment stays, also of a clock that was set
+/// back.
+fn look_after(before: &Amendment, now: Timestamp) -> Timestamp {
+    now.max(before.looked_at + Duration::from_millis(1))
+}
+
+/// Time of the next look at a minute. Soon, if the last one was under a clock that was ahead: nobody
+/// knows when that was.
+fn again_at(amendment: &Amendment, minute: Timestamp, now: Timestamp) -> Timestamp {
+    match amendment.looked_at > now {
+        true => now + MINUTE,
+        false => amendment.again_at(minute),
+    }
+}
+
 fn still_open(row: &MinuteRow, now: Timestamp) -> Option<(Timestamp, OpenMinute)> {
     let closed = row.closed.as_ref()?;
     let open = match &row.amendment {
         Some(amendment) if amendment.is_settled() => return None,
         Some(amendment) => OpenMinute {
-            again_at: amendment.again_at(closed.minute),
+            again_at: again_at(amendment, closed.minute, now),
             figures: amendment.figures(),
             waiting: BTreeMap::new(),
         },

@@ -176,7 +176,7 @@ impl Turn<'_> {
     }
 
     /// First of these offsets whose record may hold a message accepted at `at` or later. Time grows
-    /// along a partition: no ids are made while the clock is behind the last one.
+    /// along a partition: neither ids nor append times of a process go back with its clock.
     async fn appended_since(
         &self,
         partition: Partition,

@@ -12,10 +12,11 @@ const APART: Duration = Duration::from_secs(1);
 const TOO_FAR_APART: Duration = Duration::from_secs(30);
 
 const ADVICE: &str =
-    "let all machines follow one time (chrony, ntpd): ids, tokens and lists rest on it";
+    "let all machines follow one time (chrony, ntpd): ids, tokens and lists rest on it; docs/operations/alarms.md, Clocks";
 
-/// Timestamps that other machines wrote, seen from this process. They reveal a local clock that is
-/// behind; one that is ahead goes unnoticed, as no part says what time it is.
+/// Timestamps that other machines wrote, or this one before its clock was set back, seen from this
+/// process. They reveal a local clock that is behind; one that is ahead goes unnoticed, as no part says
+/// what time it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogClock {
     pub now: Timestamp,
@@ -41,7 +42,8 @@ impl LogClock {
             return Finding::ok(check, seen);
         }
         let seen = format!(
-            "{place} has an entry from {} after this process's now",
+            "{place} has an entry from {} after this process's now: another machine's clock is ahead, this one is behind, \
+             or one was set back",
             span(behind)
         );
         graded(check, behind, seen)

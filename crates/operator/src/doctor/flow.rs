@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use protocol::Timestamp;
 use protocol::keys::Topic;
+use protocol::ledger::minute::MINUTE;
 
 use super::{Check, Finding, Inspection, count, named, span};
 
@@ -185,6 +186,11 @@ impl ClosedMinutes {
             Some(until) => self.now.since(until).saturating_sub(self.settle),
             None => self.up.saturating_sub(self.settle),
         };
+        let ahead = until.map_or(Duration::ZERO, |until| until.since(self.now));
+        if ahead > MINUTE {
+            let seen = format!("minutes are closed up to {} after now", span(ahead));
+            return Finding::warning(check, seen, SET_BACK);
+        }
         let seen = match until {
             Some(until) => format!(
                 "minutes are closed up to {} ago",
@@ -199,6 +205,9 @@ impl ClosedMinutes {
         }
     }
 }
+
+const SET_BACK: &str = "a clock was ahead and was set back: the next minute is closed when this clock has caught up, and counts what is \
+                        accepted until then; docs/operations/audit.md, Lag";
 
 const fn without_store() -> &'static str {
     "a loss would not be seen: look at the check audit_store"

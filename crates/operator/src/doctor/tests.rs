@@ -390,6 +390,23 @@ fn minutes_may_be_open_for_a_while() {
 }
 
 #[test]
+fn minutes_closed_ahead_of_the_clock_are_a_finding() {
+    let finding = |ahead| {
+        let minutes = ClosedMinutes {
+            now: NOW,
+            up: MINUTE * 9,
+            settle: MINUTE * 2,
+            until: Inspection::Saw(Some(NOW + ahead)),
+        };
+        minutes.finding()
+    };
+    assert_eq!(verdict(finding(MINUTE)), CheckVerdict::Ok);
+    let two_hours = finding(MINUTE * 120);
+    assert!(two_hours.observation.contains("2h"), "{two_hours:?}");
+    assert_eq!(verdict(two_hours), CheckVerdict::Warning);
+}
+
+#[test]
 fn a_clock_that_is_behind_shows_in_the_log() {
     let clock = |ahead: i64| {
         let newest = Timestamp::from_millis(NOW.millis() + ahead);

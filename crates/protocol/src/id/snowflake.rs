@@ -17,9 +17,6 @@ const SEQUENCE_BITS: u32 = 12;
 /// Nodes are 0 to 1023.
 pub const NODES: u16 = 1 << NODE_BITS;
 const SEQUENCES: u16 = 1 << SEQUENCE_BITS;
-/// Maximum lead of ids over the clock: a millisecond's 4096 ids were used up and the next one was
-/// borrowed, or the clock stepped back a little. Beyond it, ids are refused.
-pub const AHEAD_MAX: Duration = Duration::from_millis(1000);
 
 /// Unique id of a message; sorts by time, then by node and sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -72,20 +69,12 @@ impl FromStr for MessageId {
     }
 }
 
-/// Reason why no id can be made now.
+/// No id can be made of a time before 2024 or after 2093.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum SnowflakeError {
-    #[error(
-        "the clock stepped back by {0:?}: ids would repeat, so none are made until it catches up"
-    )]
-    ClockBehind(Duration),
-    #[error("more than 4096 ids a millisecond for a whole second")]
-    Exhausted,
-    #[error("the clock reads a time before 2024 or after 2093")]
-    OutOfRange,
-}
+#[error("the clock reads a time before 2024 or after 2093: set it, and try again")]
+pub struct TimeOutOfRange;
 
-/// Makes message ids for one node. Never makes one twice, whatever the clock does.
+/// Makes message ids for one node, upwards. Never makes one twice, whatever the clock does.
 #[derive(Clone, Debug)]
 pub struct Snowflake {
     node: u16,
@@ -109,28 +98,24 @@ impl Snowflake {
         self.last
     }
 
-    /// The next id at `now`. The 4097th id of a millisecond borrows from the next one.
-    pub fn next(&mut self, now: Timestamp) -> Result<MessageId, SnowflakeError> {
-        let ahead = self.last.since(now);
-        if ahead > AHEAD_MAX {
-            return Err(SnowflakeError::ClockBehind(ahead));
-        }
-        if now > self.last {
-            (self.last, self.sequence) = (now, 0);
+    /// The next id at `now`. While the clock is behind the last id, ids go on in the millisecond of
+    /// that; the 4097th of a millisecond is in the next one, whatever the clock says.
+    pub fn next(&mut self, now: Timestamp) -> Result<MessageId, TimeOutOfRange> {
+        let (last, sequence) = if now > self.last {
+            (now, 0)
         } else if self.sequence == SEQUENCES {
-            if ahead == AHEAD_MAX {
-                return Err(SnowflakeError::Exhausted);
-            }
-            (self.last, self.sequence) = (self.last + Duration::from_millis(1), 0);
-        }
-        let millis = self.last.millis() - EPOCH.millis();
+            (self.last + Duration::from_millis(1), 0)
+        } else {
+            (self.last, self.sequence)
+        };
+        let millis = last.millis().saturating_sub(EPOCH.millis());
         if !(1..1 << 41).contains(&millis) {
-            return Err(SnowflakeError::OutOfRange);
+            return Err(TimeOutOfRange);
         }
+        (self.last, self.sequence) = (last, sequence + 1);
         let id = (millis << (NODE_BITS + SEQUENCE_BITS))
             | (i64::from(self.node) << SEQUENCE_BITS)
-            | i64::from(self.sequence);
-        self.sequence += 1;
+            | i64::from(sequence);
         Ok(MessageId(id))
     }
 }
@@ -182,26 +167,37 @@ mod tests {
         assert_eq!(ids.last(), at(11));
     }
 
-    // proves S0 Pitfall D in part
+    // proves S0 Pitfall D in part: a clock that moved back makes no id twice.
     #[test]
-    fn a_clock_far_behind_is_refused_until_it_catches_up() {
+    fn a_clock_set_back_lets_ids_go_on_from_the_last() {
         let mut ids = Snowflake::new(1, Timestamp::ZERO);
-        ids.next(at(60_000)).expect("an id");
-        assert_eq!(
-            ids.next(at(30_000)),
-            Err(SnowflakeError::ClockBehind(Duration::from_secs(30)))
-        );
-        assert!(ids.next(at(60_001)).is_ok());
+        let last = ids.next(at(7_200_000)).expect("an id");
+        let next = ids.next(at(1)).expect("an id");
+        assert_eq!(next.get(), last.get() + 1);
+        assert_eq!(next.timestamp(), at(7_200_000));
+        let later = ids.next(at(7_200_001)).expect("an id");
+        assert_eq!(later.timestamp(), at(7_200_001), "it caught up");
+        assert!(ids.next(Timestamp::ZERO).expect("an id") > later);
+    }
+
+    // The clock stands two hours behind for as long as these ids last: three milliseconds of theirs.
+    #[test]
+    fn a_full_millisecond_ends_though_the_clock_stands() {
+        let mut ids = Snowflake::new(1, Timestamp::ZERO);
+        ids.next(at(7_200_000)).expect("an id");
+        let made: std::collections::BTreeSet<_> = (0..3 * 4096)
+            .map(|_| ids.next(at(5)).expect("an id"))
+            .collect();
+        assert_eq!(made.len(), 3 * 4096);
+        assert_eq!(ids.last(), at(7_200_003));
     }
 
     #[test]
-    fn a_clock_may_be_a_second_behind_and_no_more() {
+    fn a_time_that_no_id_can_bear_uses_nothing_up() {
         let mut ids = Snowflake::new(1, Timestamp::ZERO);
-        let last = ids.next(at(60_000)).expect("an id");
-        assert!(ids.next(at(59_000)).expect("an id") > last);
-        let behind = Duration::from_millis(1001);
-        let refused = Err(SnowflakeError::ClockBehind(behind));
-        assert_eq!(ids.next(at(58_999)), refused);
+        assert_eq!(ids.next(Timestamp::ZERO), Err(TimeOutOfRange));
+        assert_eq!(ids.next(at(1 << 41)), Err(TimeOutOfRange));
+        assert_eq!(ids.next(at(9)).expect("an id").timestamp(), at(9));
     }
 
     #[test]
@@ -214,15 +210,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_clock_makes_an_id_repeat(steps in proptest::collection::vec(-2000i64..3000, 1..300)) {
+        fn no_clock_makes_an_id_repeat(steps in proptest::collection::vec(-20_000i64..30_000, 1..300)) {
             let mut ids = Snowflake::new(3, Timestamp::ZERO);
             let (mut now, mut last) = (10_000i64, None);
             for step in steps {
                 now = (now + step).max(1);
-                if let Ok(id) = ids.next(at(now)) {
-                    prop_assert!(Some(id) > last);
-                    last = Some(id);
-                }
+                let id = ids.next(at(now)).expect("a time that ids can bear");
+                prop_assert!(Some(id) > last);
+                last = Some(id);
             }
         }
     }

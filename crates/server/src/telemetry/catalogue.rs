@@ -122,6 +122,7 @@ const METRICS: &[Metric] = &[
     metric(Counter, "station_edge_requests_total", "Requests for addresses of boats, by result: listed, unknown (discovery away for a minute) or refused (for their rate or a balancer's header)"),
     metric(Counter, "station_id_reservations_failed_total", "Failed attempts to reserve message ids"),
     metric(Counter, "station_id_reservations_uncopied_total", "Reservations of message ids without their copy in the store"),
+    metric(Gauge, "station_ids_ahead_seconds", "Lead of the last message id over the station's clock: more than 1 s after the clock was set back"),
     metric(Counter, "station_ids_refused_total", "Message ids that could not be made; their sends are refused"),
     metric(Counter, "station_installation_differs_total", "Checks in which discovery and store had different installation numbers"),
     metric(Counter, "station_installation_restored_total", "Installation numbers restored where one was missing"),

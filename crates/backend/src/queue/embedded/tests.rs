@@ -192,6 +192,29 @@ async fn a_failed_fsync_acknowledges_nothing_and_refuses_the_next() {
     assert_eq!(world.queue.read(AT, 0, 9).await.unwrap().len(), 1);
 }
 
+/// A clock that a test sets.
+struct HandClock(AtomicI64);
+
+impl Clock for HandClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.0.load(Ordering::Relaxed))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn append_times_do_not_go_back_with_the_clock() {
+    let clock = Arc::new(HandClock(AtomicI64::new(7_200_000)));
+    let queue = EmbeddedQueue::open(Engine::memory(), config(), clock.clone()).unwrap();
+    for now in [7_200_000, 5, 7_200_001] {
+        clock.0.store(now, Ordering::Relaxed);
+        let appended = queue.producer().publish(vec![record("a")]).await;
+        assert!(appended[0].is_ok());
+    }
+    let records = queue.read(AT, 0, 9).await.unwrap();
+    let times: Vec<i64> = records.iter().map(|r| r.appended_at.millis()).collect();
+    assert_eq!(times, [7_200_000, 7_200_000, 7_200_001]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_number_of_partitions_is_fixed_and_large_records_are_refused() {
     let world = InMemory::new();

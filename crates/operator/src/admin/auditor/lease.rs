@@ -84,9 +84,11 @@ impl Term {
         }
     }
 
-    /// Sends a heartbeat if one is due; for the middle of long work.
+    /// Sends a heartbeat if one is due, or if the last one is of a clock that was set back since; for
+    /// the middle of long work.
     pub(in crate::admin) async fn go_on(&mut self) -> Result<()> {
-        if self.clock.now().since(self.head.at) >= self.heard_every {
+        let (now, last) = (self.clock.now(), self.head.at);
+        if now.since(last).max(last.since(now)) >= self.heard_every {
             self.advance(|_| {}).await?;
         }
         Ok(())

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use backend::audit::EmbeddedAudit;
+use backend::clock::TimerClock;
 use backend::embedded::Engine;
 use backend::hook::{Hook, Hooked, Op};
 use backend::queue::Queue;
@@ -77,11 +78,15 @@ impl World {
     }
 
     fn auditor(&self, worker: u64, config: Config) -> Auditor {
+        self.auditor_by(Arc::new(self.books.clock.clone()), worker, config)
+    }
+
+    fn auditor_by(&self, clock: Arc<dyn Clock>, worker: u64, config: Config) -> Auditor {
         Auditor::new(
             Arc::new(Log::new(self.queue.clone())),
             self.books.ledger.clone(),
             self.store.clone(),
-            Arc::new(self.books.clock.clone()),
+            clock,
             worker,
             config,
         )
@@ -285,6 +290,64 @@ async fn one_works_while_it_is_heard_of_and_another_goes_on_after_it() {
     assert_eq!(world.flaws().await, []);
     let rows = world.rows().await;
     assert_eq!(accepted(&rows), 22);
+}
+
+/// The books' clock, set back by some seconds.
+struct LateClock {
+    clock: TimerClock,
+    behind: AtomicU64,
+}
+
+impl Clock for LateClock {
+    fn now(&self) -> Timestamp {
+        self.clock.now() - Duration::from_secs(self.behind.load(Ordering::Relaxed))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_of_a_clock_that_was_ahead_is_taken_over() {
+    let world = World::new();
+    let one = world.begun().await;
+    drop(one);
+    let late = Arc::new(LateClock {
+        clock: world.books.clock.clone(),
+        behind: AtomicU64::new(7200),
+    });
+    let mut other = world.auditor_by(late, 2, Config::default());
+    other.round().await.expect("rests");
+    assert_eq!(world.head().await.worker, 1, "nobody knows how old it is");
+    advance(Config::default().takeover).await;
+    other.round().await.expect("takes over");
+    assert_eq!(world.head().await.worker, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_works_is_heard_of_though_the_clock_is_set_back() {
+    let world = World::new();
+    let late = Arc::new(LateClock {
+        clock: world.books.clock.clone(),
+        behind: AtomicU64::new(0),
+    });
+    let mut one = world.auditor_by(late.clone(), 1, Config::default());
+    let mut other = world.auditor_by(late.clone(), 2, Config::default());
+    one.round().await.expect("begins");
+    let ids = world.books.accept(2).await;
+    advance(MINUTE * 4).await;
+    one.round().await.expect("closes a minute that is open");
+    late.behind.store(1800, Ordering::Relaxed);
+    world.settle(&ids).await;
+    world.books.commit().await;
+    for _ in 0..10 {
+        advance(Duration::from_secs(20)).await;
+        one.round().await.expect("works");
+        other.round().await.expect("rests");
+        assert_eq!(world.head().await.worker, 1);
+    }
+    let looked = world.rows().await.remove(0).amendment.expect("looked at");
+    assert!(
+        looked.is_settled(),
+        "open minutes do not wait for the clock"
+    );
 }
 
 /// The head holds the row until it is written.
