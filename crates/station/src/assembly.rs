@@ -13,7 +13,6 @@ use protocol::admission::SendLimits;
 use protocol::reading::ReadRules;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::accept::SendAcceptor;
@@ -32,6 +31,7 @@ use crate::limits::Limits;
 use crate::mail::{self, MailReader};
 use crate::membership::Membership;
 use crate::metrics::{AcceptMetrics, AdmissionMetrics, ReceiptMetrics};
+use crate::part_spawner::PartSpawner;
 use crate::publisher::{Publisher, Records};
 use crate::read::{GroupTimeline, ListCache, PageCache, Reader};
 use crate::read_markers::remember;
@@ -61,8 +61,7 @@ pub(crate) async fn assemble(
     config: &Config,
     (backends, connector): (&Backends, &Connector),
     (authenticator, tickets): (Arc<dyn Authenticator>, Arc<TicketDoor>),
-    (tasks, calls): (&TaskTracker, &TaskTracker),
-    stop: &CancellationToken,
+    (parts, calls): (&PartSpawner, &TaskTracker),
 ) -> Result<Arc<Station>, StartError> {
     let (clock, deadline) = (backends.clock.clone(), config.store_deadline);
     let installation = Installation {
@@ -102,8 +101,7 @@ pub(crate) async fn assemble(
     let received = Arc::new(received);
 
     let workers = Workers {
-        tasks,
-        stop,
+        parts,
         waiting_max: config.background_max,
     };
     let limits = Arc::new(Limits::new(config, stations));
@@ -121,16 +119,19 @@ pub(crate) async fn assemble(
         calls: calls.clone(),
     });
 
-    let until = || stop.clone();
-    tasks.spawn(until().run_until_cancelled_owned(async move { installation.keep(cluster).await }));
-    tasks.spawn(until().run_until_cancelled_owned(async move { revocations.follow().await }));
+    parts.spawn_endless("installation", async move {
+        installation.keep(cluster).await;
+    });
+    parts.spawn_endless("revocations", async move { revocations.follow().await });
     let keeper = station.clone();
-    tasks.spawn(until().run_until_cancelled_owned(async move {
+    parts.spawn_endless("ids", async move {
         keeper.accept.ids.keep_reserved().await;
-    }));
-    let token = until();
-    tasks.spawn(async move { received.keep_written(token).await });
-    tasks.spawn(until().run_until_cancelled_owned(async move { boats.follow(roster).await }));
+    });
+    let stop = parts.stop.clone();
+    parts.spawn("received", stop.clone(), async move {
+        received.keep_written(stop).await;
+    });
+    parts.spawn_endless("boats", async move { boats.follow(roster).await });
     Ok(station)
 }
 
@@ -281,7 +282,7 @@ impl<'a> StationParts<'a> {
 
     fn receipts(&self, received: &Arc<LastReceivedWriter>) -> Receipts {
         let (backends, deadline) = (self.backends, self.deadline);
-        let Workers { tasks, stop, .. } = self.workers;
+        let PartSpawner { tasks, stop, .. } = self.workers.parts;
         let metrics = ReceiptMetrics::new();
         let notifier = ReceiptNotifier::new(
             (backends.mailbox.clone(), backends.messages.clone()),

@@ -23,6 +23,7 @@ mod mail;
 mod membership;
 mod metrics;
 mod owner_questions;
+mod part_spawner;
 mod publisher;
 mod read;
 mod read_markers;

@@ -1,5 +1,6 @@
 //! Puts a station together, makes it known, and ends it in order.
 
+use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use crate::auth::{Authenticator, KeyError, TokenDoor};
 use crate::config::Config;
 use crate::deadline::answered_within;
 use crate::grpc::StationGrpc;
+use crate::part_spawner::PartSpawner;
 use crate::tickets::{TicketDoor, TicketKeysError};
 
 /// Errors of starting a station.
@@ -66,7 +68,8 @@ impl StationHandle {
     }
 
     /// Waits until the station has ended: its calls are answered, and the work that they left is
-    /// done.
+    /// done. A station ends when its token is cancelled; if it ends earlier, one of its parts has
+    /// ended by itself.
     pub async fn drained(&self) {
         self.tasks.wait().await;
     }
@@ -93,28 +96,21 @@ pub async fn start(
         backends.entropy.as_ref(),
     );
     let tickets = Arc::new(tickets?);
-    let (tasks, calls) = (TaskTracker::new(), TaskTracker::new());
-    let stop = CancellationToken::new();
+    let (leaving, calls) = (shutdown.child_token(), TaskTracker::new());
+    let parts = PartSpawner::new(leaving.clone());
     // A start that fails leaves nothing running.
-    let unless_started = stop.clone().drop_guard();
+    let unless_started = parts.stop.clone().drop_guard();
     tokens.restore(backends.clock.now());
     let rereading = tokens
         .clone()
         .keep(backends.clock.clone(), backends.entropy.clone());
-    tasks.spawn(stop.clone().run_until_cancelled_owned(rereading));
+    parts.spawn_endless("tokens", endless(rereading));
     let rereading = tickets.clone().keep();
-    tasks.spawn(stop.clone().run_until_cancelled_owned(rereading));
+    parts.spawn_endless("tickets", endless(rereading));
     let proofs = (tokens as Arc<dyn Authenticator>, tickets);
-    let station = assemble(
-        &config,
-        (&backends, &connector),
-        proofs,
-        (&tasks, &calls),
-        &stop,
-    )
-    .await?;
+    let station = assemble(&config, (&backends, &connector), proofs, (&parts, &calls)).await?;
     let routes = Routes::new(StationServiceServer::new(StationGrpc(station)));
-    let (address, served) = open_door(&config, connector, routes, &tasks, &stop).await?;
+    let (address, served) = open_door(&config, connector, routes, &parts).await?;
     let registry = backends.registry.clone();
     let registering = registry.register(Role::Station, &config.name, &address);
     let registration = answered_within(config.store_deadline, registering).await?;
@@ -127,15 +123,21 @@ pub async fn start(
         registry,
         address,
         calls,
-        stop,
+        stop: parts.stop,
     };
-    tasks.spawn(life.live(registration, served, shutdown));
-    tasks.close();
+    parts.tasks.spawn(life.live(registration, served, leaving));
+    parts.tasks.close();
     Ok(StationHandle {
         instance,
         registered,
-        tasks,
+        tasks: parts.tasks,
     })
+}
+
+/// A part that may have nothing to reread, and is no trouble then.
+async fn endless(rereading: impl Future<Output = ()>) {
+    rereading.await;
+    pending().await
 }
 
 /// Guard of the service, in this process or on the network.
@@ -151,8 +153,7 @@ async fn open_door(
     config: &Config,
     connector: Connector,
     routes: Routes,
-    tasks: &TaskTracker,
-    stop: &CancellationToken,
+    parts: &PartSpawner,
 ) -> Result<(String, ServiceGuard), StartError> {
     let Some(address) = config.listen else {
         let guard = connector.serve_in_process(&config.name, routes);
@@ -166,10 +167,10 @@ async fn open_door(
     let bound = listener.local_addr().map_err(unable)?;
     let told = config.advertise.clone();
     let told = told.unwrap_or_else(|| connector.url(bound));
-    let closing = stop.child_token();
+    let closing = parts.stop.child_token();
     let connector = connector.with_stop_grace(config.drain_deadline);
     let close = closing.clone();
-    tasks.spawn(async move {
+    parts.spawn("server", closing.clone(), async move {
         if let Err(error) = connector.serve(listener, routes, close).await {
             tracing::error!(%error, "the station's server ended");
         }
@@ -198,11 +199,13 @@ impl Life {
         self,
         registration: Registration,
         served: ServiceGuard,
-        shutdown: CancellationToken,
+        leaving: CancellationToken,
     ) {
+        // Also if this ends by a panic: whoever waits for the station hears of it.
+        let _stop = self.stop.clone().drop_guard();
         tracing::info!(name = %self.config.name, address = %self.address, "station ready");
         let registered = self.stay_registered(registration);
-        shutdown.run_until_cancelled(registered).await;
+        leaving.run_until_cancelled(registered).await;
         self.is_registered.send_replace(false);
         if let ServiceGuard::Far(closing) = &served {
             closing.cancel();

@@ -16,6 +16,7 @@ mod revocations;
 mod sends;
 mod sessions;
 mod strangers;
+mod supervision;
 mod sync;
 mod tickets;
 mod world;

@@ -5,8 +5,8 @@ use std::future::Future;
 
 use metrics::Counter;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+
+use crate::part_spawner::PartSpawner;
 
 /// Largest batch.
 const BATCH_MAX: usize = 1024;
@@ -18,10 +18,9 @@ pub(crate) struct WorkQueue<T> {
     dropped: Counter,
 }
 
-/// Runs background work until `stop`, then the work that is still queued.
+/// Runs background work until the parts are stopped, then the work that is still queued.
 pub(crate) struct Workers<'a> {
-    pub(crate) tasks: &'a TaskTracker,
-    pub(crate) stop: &'a CancellationToken,
+    pub(crate) parts: &'a PartSpawner,
     /// Limit of items waiting in each queue.
     pub(crate) waiting_max: usize,
 }
@@ -36,8 +35,8 @@ impl Workers<'_> {
         F: Future<Output = ()> + Send,
     {
         let (queue, mut waiting) = mpsc::channel(self.waiting_max.max(1));
-        let stop = self.stop.clone();
-        self.tasks.spawn(async move {
+        let stop = self.parts.stop.clone();
+        self.parts.spawn(name, stop.clone(), async move {
             loop {
                 let first = tokio::select! {
                     biased;
@@ -79,15 +78,15 @@ mod tests {
     use std::sync::Arc;
 
     use parking_lot::Mutex;
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
 
     #[tokio::test]
     async fn what_is_queued_is_done_before_the_end_and_what_is_too_much_is_dropped() {
-        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let parts = PartSpawner::new(CancellationToken::new());
         let workers = Workers {
-            tasks: &tasks,
-            stop: &stop,
+            parts: &parts,
             waiting_max: 3,
         };
         let done = Arc::new(Mutex::new(Vec::new()));
@@ -98,9 +97,9 @@ mod tests {
         });
         let taken: Vec<bool> = (0..5).map(|n| queue.offer(n)).collect();
         assert_eq!(taken, [true, true, true, false, false]);
-        stop.cancel();
-        tasks.close();
-        tasks.wait().await;
+        parts.stop.cancel();
+        parts.tasks.close();
+        parts.tasks.wait().await;
         assert_eq!(*done.lock(), [0, 1, 2]);
         assert!(!queue.offer(9), "nobody works any more");
     }
