@@ -12,7 +12,7 @@ use etcd_client::WatchStream;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::super::{Directory, Role};
@@ -22,7 +22,8 @@ use super::directory_snapshot::DirectorySnapshot;
 use super::keys::Keys;
 use crate::{Error, Result};
 
-/// Pause between failed lists; doubles each time, up to `LIST_AGAIN_MAX`.
+/// Pause between failed lists, and between lists where no watch lasts; doubles each time, up to
+/// `LIST_AGAIN_MAX`.
 const LIST_AGAIN: Duration = Duration::from_millis(500);
 const LIST_AGAIN_MAX: Duration = Duration::from_secs(5);
 
@@ -116,13 +117,18 @@ struct Watcher {
 
 impl Watcher {
     /// Follows the role for ever, restarting the watch from a list whenever it ends.
-    async fn watch(&self, mut known: DirectorySnapshot) {
-        loop {
+    async fn watch(&self, known: DirectorySnapshot) {
+        let follow = |mut known| async move {
             let Err(error) = self.follow(&mut known).await;
             tracing::debug!(role = ?self.role, %error, source = %error.source, "a watch ended");
-            known = self.list_until_answered().await;
+        };
+        let list = || async {
+            let known = self.list_until_answered().await;
             self.tell(&known);
-        }
+            known
+        };
+        let jittered = |mean| self.calls.jittered(mean);
+        follow_and_list(known, follow, list, jittered).await;
     }
 
     /// Runs until the watch ends for any reason.
@@ -198,6 +204,47 @@ impl Watcher {
     }
 }
 
+/// Follows and lists in turns for ever, from what is `known`. `jittered` makes a pause of a mean.
+async fn follow_and_list<S, F, L>(
+    mut known: S,
+    follow: impl Fn(S) -> F,
+    list: impl Fn() -> L,
+    jittered: impl Fn(Duration) -> Duration,
+) where
+    F: Future<Output = ()>,
+    L: Future<Output = S>,
+{
+    let mut ends = WatchEnds::default();
+    loop {
+        let begun = Instant::now();
+        follow(known).await;
+        sleep(jittered(ends.pause_after(begun.elapsed()))).await;
+        known = list().await;
+    }
+}
+
+/// Ends of watches in a row.
+#[derive(Default)]
+struct WatchEnds {
+    /// Mean pause after the next watch that does not last.
+    next: Duration,
+}
+
+impl WatchEnds {
+    /// Mean pause before the next list, after a watch that took so long. One that lasted is
+    /// followed at once, and so is the first that did not: whatever ends it may be over. Where
+    /// lists succeed and watches fail (a proxy that cuts streams, a member without a leader), lists
+    /// without a pause would load every member.
+    fn pause_after(&mut self, took: Duration) -> Duration {
+        if took >= LIST_AGAIN_MAX {
+            self.next = Duration::ZERO;
+        }
+        let pause = self.next;
+        self.next = (pause * 2).clamp(LIST_AGAIN, LIST_AGAIN_MAX);
+        pause
+    }
+}
+
 /// Waits for the next response and applies its events.
 async fn next(stream: &mut WatchStream, known: &mut DirectorySnapshot) -> Result<()> {
     let Some(response) = stream.message().await.map_err(judged)? else {
@@ -210,4 +257,36 @@ async fn next(stream: &mut WatchStream, known: &mut DirectorySnapshot) -> Result
     }
     known.apply(response.events());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// Lists in a minute of watches that take so long each.
+    async fn lists_in_a_minute(watch: Duration) -> usize {
+        let lists = Cell::new(0);
+        let follow = |()| sleep(watch);
+        let list = || async { lists.set(lists.get() + 1) };
+        let turns = follow_and_list((), follow, list, |mean| mean);
+        let ended = timeout(Duration::from_secs(60), turns).await;
+        assert!(ended.is_err(), "it goes on for ever");
+        lists.get()
+    }
+
+    // A proxy that cuts streams: lists succeeded without a pause, thousands in a second.
+    #[tokio::test(start_paused = true)]
+    async fn watches_that_fail_at_once_cost_few_lists() {
+        // After 0, 0.5, 1.5, 3.5 and 7.5 seconds, and each five seconds from then on.
+        assert_eq!(lists_in_a_minute(Duration::ZERO).await, 15);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_lasted_is_followed_by_a_list_at_once() {
+        assert_eq!(lists_in_a_minute(Duration::from_millis(6_500)).await, 9);
+    }
 }
