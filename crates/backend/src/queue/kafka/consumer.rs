@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use self::assignments::{Assignments, PartitionFlow};
 use self::rebalance::{AssignmentChange, Rebalances, carry_out, is_misplaced, truncated_at};
-use self::requests::{Due, OffsetGap, Search, Starts, Truncations};
+use self::requests::{Due, OffsetGap, Places, Search, Starts, Truncations};
 use super::config::KafkaConfig;
 use super::layout::Layout;
 use super::renewal::Renewals;
@@ -52,10 +52,6 @@ const REMIND: Duration = Duration::from_secs(60);
 const GONE: &str = "Those records are gone from the log before the group has read them (retention, or a log \
     that was made anew); nothing is skipped in silence. Decide what to do about them, stop the group's members, \
     set its offsets to where it is to go on (kafka-consumer-groups --reset-offsets), and start them";
-
-/// Remedy for a partition that librdkafka stopped although its next record is back.
-const STOPPED: &str = "librdkafka does not read it, and a member that joins anew does: restart this process where it \
-    lasts";
 
 /// Remedy for a log that is shorter than the group's offsets. Resetting offsets is not enough:
 /// records accepted since then carry versions that the stores have seen, and would be taken for
@@ -81,6 +77,11 @@ pub(super) struct KafkaConsumer {
     revoked: Vec<Partition>,
     /// Assignment in progress, while the group's offsets are looked up.
     placing: Option<AssignmentTask>,
+    /// Seek in progress, even after a poll that was dropped.
+    seeking: Option<JoinHandle<Result<Option<Places>>>>,
+    /// True once librdkafka refuses to read a partition whose next record is in the log: it stopped
+    /// the partition while the record was missing, and only a member that joins anew reads it.
+    is_stuck: bool,
     /// Commit in progress, even after its caller gave up on it.
     committing: Option<CommitTask>,
     /// Search in progress for partitions whose next record is missing.
@@ -113,8 +114,9 @@ enum AssignmentStep {
     Seek {
         starts: Starts,
         at: Instant,
-        /// Time to report that the member is still waiting.
-        remind_at: Instant,
+        /// Time from which a seek that is refused makes the member join anew: no change of the
+        /// group is answered until all partitions are placed.
+        rejoin_at: Instant,
     },
 }
 
@@ -172,6 +174,8 @@ impl KafkaConsumer {
             holdings: Assignments::default(),
             revoked: Vec::new(),
             placing: None,
+            seeking: None,
+            is_stuck: false,
             committing: None,
             searching: None,
             search_again: false,
@@ -188,10 +192,11 @@ impl KafkaConsumer {
         client.ok_or_else(|| Error::conflict(SEAM, "this consumer has left its group"))
     }
 
-    /// Rejoins the group if there are new credentials. First reports everything held as *revoked*,
-    /// once.
-    fn renew(&mut self) -> Result<Option<Polled>> {
-        if *self.renewals.borrow() == self.renewal {
+    /// Rejoins the group if there are new credentials, or librdkafka does not read a partition.
+    /// First reports everything held as *revoked*, once.
+    fn rejoin(&mut self) -> Result<Option<Polled>> {
+        let has_new_credentials = *self.renewals.borrow() != self.renewal;
+        if !has_new_credentials && !self.is_stuck {
             return Ok(None);
         }
         let held: Vec<Partition> = self.holdings.partitions().collect();
@@ -202,7 +207,9 @@ impl KafkaConsumer {
         }
         tracing::info!(
             group = self.group,
-            "credentials are new: the member joins again"
+            has_new_credentials,
+            is_stuck = self.is_stuck,
+            "the member joins again"
         );
         let (config, layout) = (self.config.clone(), self.layout.clone());
         let (group, renewals) = (self.group.clone(), self.renewals.clone());
@@ -291,7 +298,7 @@ impl KafkaConsumer {
     }
 
     /// Accepts the assignment and begins to seek.
-    fn start(&mut self, starts: Result<Starts>) -> Result<Option<Polled>> {
+    async fn start(&mut self, starts: Result<Starts>) -> Result<Option<Polled>> {
         let client = self.client()?.clone();
         let Some(placing) = &mut self.placing else {
             return Ok(None);
@@ -303,43 +310,59 @@ impl KafkaConsumer {
         placing.step = AssignmentStep::Seek {
             starts,
             at,
-            remind_at: at + self.config.request_timeout,
+            rejoin_at: at + self.config.request_timeout,
         };
-        self.seek()
+        self.seek().await
     }
 
     /// Seeks the assigned partitions to their start offsets. Records that arrive before all of them
     /// are there are dropped and come again.
-    fn seek(&mut self) -> Result<Option<Polled>> {
+    async fn seek(&mut self) -> Result<Option<Polled>> {
         let client = self.client()?.clone();
+        let Some(placing) = &self.placing else {
+            return Ok(None);
+        };
+        let AssignmentStep::Seek { starts, .. } = &placing.step else {
+            return Ok(None);
+        };
+        let (starts, layout) = (starts.clone(), self.layout.clone());
+        let stopped = self.misplaced.iter().map(|at| at.partition).collect();
+        let seek = move || requests::seek(&client, &starts, &layout, SEEK, &stopped);
+        self.seeking = Some(self.runtime.spawn_blocking(seek));
+        self.finish_seek().await
+    }
+
+    /// Waits for the seek in progress. Nothing is fetched meanwhile: a record that is read behind
+    /// its partition's start, but before the partition is held, would be dropped and never come
+    /// again.
+    async fn finish_seek(&mut self) -> Result<Option<Polled>> {
+        let Some(seeking) = &mut self.seeking else {
+            return Ok(None);
+        };
+        let sought = joined(seeking.await);
+        self.seeking = None;
         let Some(placing) = &mut self.placing else {
             return Ok(None);
         };
-        let AssignmentStep::Seek {
-            starts,
-            at,
-            remind_at,
-        } = &mut placing.step
-        else {
+        let AssignmentStep::Seek { at, rejoin_at, .. } = &mut placing.step else {
             return Ok(None);
         };
         let now = Instant::now();
         *at = now + SEEK_AGAIN;
-        let stopped = |partition| {
-            self.misplaced
-                .iter()
-                .any(|place| place.partition == partition)
-        };
-        let Some(places) = requests::seek(&client, starts, &self.layout, SEEK, stopped)? else {
-            if now < *remind_at {
-                return Ok(None);
+        let places = match sought {
+            Ok(Some(places)) => places,
+            refused => {
+                // A search in progress may find out which partition to do without.
+                if now >= *rejoin_at && self.searching.is_none() {
+                    tracing::warn!(
+                        group = self.group,
+                        partitions = ?placing.partitions,
+                        "librdkafka does not begin to read what was assigned"
+                    );
+                    self.is_stuck = true;
+                }
+                return refused.map(|_| None);
             }
-            *remind_at = now + REMIND;
-            let why = format!(
-                "what was assigned to {} is waited for. {STOPPED}",
-                self.group
-            );
-            return Err(Error::unavailable(SEAM, why));
         };
         for (partition, start) in places {
             self.holdings.add(partition, start);
@@ -476,18 +499,23 @@ impl KafkaConsumer {
             self.search(client);
             return Ok(());
         }
-        if self.misplaced.is_empty() && stopped.is_empty() {
-            // The record turned up after all, and its partition is being read again.
+        if !stopped.is_empty() {
+            tracing::warn!(
+                group = self.group,
+                partitions = ?stopped,
+                "librdkafka reads them no more, though a missing record is in the log again"
+            );
+            self.is_stuck = true;
+        }
+        if self.misplaced.is_empty() {
+            // The record turned up after all. Its partition is read again, or a member that joins
+            // anew reads it.
             self.remind_at = None;
             tracing::info!(
                 group = self.group,
                 "a place in the log was missing for a moment"
             );
             return Ok(());
-        }
-        if self.misplaced.is_empty() {
-            let why = format!("{stopped:?} were missing for a moment. {STOPPED}");
-            return Err(Error::unavailable(SEAM, why));
         }
         let places: Vec<String> = self.misplaced.iter().map(OffsetGap::to_string).collect();
         let is_truncated = self.misplaced.iter().any(|at| at.truncated);
@@ -621,8 +649,11 @@ impl Consumer for KafkaConsumer {
     async fn poll(&mut self, max: usize) -> Result<Polled> {
         let max = max.max(1);
         self.give_back().await?;
+        if let Some(polled) = self.finish_seek().await? {
+            return Ok(polled);
+        }
         loop {
-            if let Some(polled) = self.renew()? {
+            if let Some(polled) = self.rejoin()? {
                 return Ok(polled);
             }
             if let Some(polled) = self.change()? {
@@ -642,12 +673,12 @@ impl Consumer for KafkaConsumer {
                 Event::Record(record) => self.receive(&client, record),
                 Event::Failed(error) => self.fail(&client, error)?,
                 Event::Placed(starts) => {
-                    if let Some(polled) = self.start(starts)? {
+                    if let Some(polled) = self.start(starts).await? {
                         return Ok(polled);
                     }
                 }
                 Event::Seek => {
-                    if let Some(polled) = self.seek()? {
+                    if let Some(polled) = self.seek().await? {
                         return Ok(polled);
                     }
                 }

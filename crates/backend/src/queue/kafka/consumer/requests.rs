@@ -109,7 +109,7 @@ pub(super) fn seek(
     starts: &Starts,
     layout: &Layout,
     patience: Duration,
-    stopped: impl Fn(Partition) -> bool,
+    stopped: &BTreeSet<Partition>,
 ) -> Result<Option<Places>> {
     if starts.count() == 0 {
         return Ok(Some(Vec::new()));
@@ -120,7 +120,7 @@ pub(super) fn seek(
     let sought = sought.elements();
     let unread = sought.iter().filter(|at| {
         let partition = layout.partition(at.topic(), at.partition());
-        !partition.is_some_and(&stopped)
+        !partition.is_some_and(|partition| stopped.contains(&partition))
     });
     if let Some(error) = unread.filter_map(|at| at.error().err()).next() {
         tracing::debug!(%error, "a partition is not read yet");

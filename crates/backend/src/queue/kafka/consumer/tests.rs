@@ -1,7 +1,14 @@
+use super::super::KafkaQueue;
 use super::super::tests::{PATIENCE, at, mock, numbered};
 use super::*;
 use crate::Kind;
 use crate::queue::Queue;
+
+fn member(queue: &KafkaQueue) -> KafkaConsumer {
+    let (config, layout) = (queue.config.clone(), queue.layout.clone());
+    let renewals = queue.renewal.renewals();
+    KafkaConsumer::join(config, layout, "carrier", Topic::Message, renewals).unwrap()
+}
 
 /// librdkafka reports an offset once; a search begun before the partition was placed finds nothing.
 #[tokio::test]
@@ -9,10 +16,7 @@ async fn a_place_reported_amid_a_search_is_searched_too() {
     let (_brokers, queue) = mock::installed(|_| {}).await;
     queue.producer().publish(numbered(at(0), 0..3)).await;
     mock::stand(&queue, 1000);
-    let (config, layout) = (queue.config.clone(), queue.layout.clone());
-    let renewals = queue.renewal.renewals();
-    let consumer = KafkaConsumer::join(config, layout, "carrier", Topic::Message, renewals);
-    let mut consumer = consumer.unwrap();
+    let mut consumer = member(&queue);
     consumer.searching = Some(tokio::spawn(async {
         tokio::time::sleep(Duration::from_secs(8)).await;
         Ok(Search::default())
@@ -47,6 +51,16 @@ async fn starts(consumer: &mut KafkaConsumer) -> Option<Starts> {
     }
 }
 
+/// Member that knows where to start, but has nothing assigned yet.
+async fn joined_member(queue: &KafkaQueue) -> (KafkaConsumer, Starts) {
+    loop {
+        let mut consumer = member(queue);
+        if let Some(starts) = starts(&mut consumer).await {
+            return (consumer, starts);
+        }
+    }
+}
+
 /// librdkafka stops a partition whose offset is gone and refuses every later seek in it.
 #[tokio::test]
 async fn a_place_reported_before_the_first_seek_keeps_back_no_other_partition() {
@@ -55,22 +69,14 @@ async fn a_place_reported_before_the_first_seek_keeps_back_no_other_partition() 
     producer.publish(numbered(at(0), 0..3)).await;
     producer.publish(numbered(at(1), 0..3)).await;
     mock::stand(&queue, 1000);
-    let (mut consumer, starts) = loop {
-        let (config, layout) = (queue.config.clone(), queue.layout.clone());
-        let renewals = queue.renewal.renewals();
-        let consumer = KafkaConsumer::join(config, layout, "carrier", Topic::Message, renewals);
-        let mut consumer = consumer.unwrap();
-        if let Some(starts) = starts(&mut consumer).await {
-            break (consumer, starts);
-        }
-    };
+    let (mut consumer, starts) = joined_member(&queue).await;
     carry_out(consumer.client().unwrap().as_ref(), true, &starts);
     if let Some(placing) = &mut consumer.placing {
         let at = Instant::now() + Duration::from_secs(3);
         placing.step = AssignmentStep::Seek {
             starts,
             at,
-            remind_at: at + REMIND,
+            rejoin_at: at + REMIND,
         };
     }
     let (mut error, mut read, mut assigned) = (None, 0, 0);
@@ -88,4 +94,92 @@ async fn a_place_reported_before_the_first_seek_keeps_back_no_other_partition() 
     all.expect("the error, and the records of the other partition");
     assert_eq!(error.unwrap().kind, Kind::Corrupt);
     assert_eq!((read, assigned), (3, 4));
+}
+
+/// Polls until `count` records came; returns the sizes of changes in order, and the offsets of the
+/// first partition's records.
+async fn changes_until(
+    consumer: &mut KafkaConsumer,
+    count: usize,
+) -> (Vec<(&'static str, usize)>, Vec<u64>) {
+    let (mut changes, mut offsets) = (Vec::new(), Vec::new());
+    let all = async {
+        while offsets.len() < count {
+            match consumer.poll(10).await.expect("nothing is wrong") {
+                Polled::Records(records) => {
+                    assert!(records.iter().all(|record| record.partition == at(0)));
+                    offsets.extend(records.iter().map(|record| record.offset));
+                }
+                Polled::Assigned(partitions) => changes.push(("assigned", partitions.len())),
+                Polled::Revoked(partitions) => changes.push(("revoked", partitions.len())),
+                Polled::Lost(partitions) => changes.push(("lost", partitions.len())),
+            }
+        }
+    };
+    let all = tokio::time::timeout(PATIENCE, all).await;
+    all.expect("the records are read");
+    (changes, offsets)
+}
+
+/// A leader that lags behind the group's offset for a moment. The member would have stayed in its
+/// first seek for ever, and answered no rebalance.
+#[tokio::test]
+async fn a_member_whose_first_seek_is_refused_joins_anew() {
+    let (_brokers, queue) = mock::installed(|_| {}).await;
+    let producer = queue.producer();
+    producer.publish(numbered(at(0), 0..3)).await;
+    mock::stand(&queue, 5);
+    let (mut consumer, starts) = joined_member(&queue).await;
+    let client = consumer.client().unwrap().clone();
+    carry_out(client.as_ref(), true, &starts);
+    let reported = async {
+        loop {
+            match client.stream().next().await {
+                Some(Err(error)) if is_misplaced(&error) => return error,
+                _ => {}
+            }
+        }
+    };
+    let reported = tokio::time::timeout(PATIENCE, reported).await;
+    let reported = reported.expect("the log ends at 3");
+    producer.publish(numbered(at(0), 3..9)).await;
+    let now = Instant::now();
+    consumer.placing.as_mut().unwrap().step = AssignmentStep::Seek {
+        starts,
+        at: now,
+        rejoin_at: now,
+    };
+    consumer.fail(&client, reported).unwrap();
+    drop(client);
+    let (changes, offsets) = changes_until(&mut consumer, 4).await;
+    assert_eq!(offsets, [5, 6, 7, 8]);
+    assert_eq!(changes, [("assigned", 4)], "only what was held is revoked");
+}
+
+/// The same while the partition is read: what the member has read may still be committed.
+#[tokio::test]
+async fn a_member_with_a_stopped_partition_joins_anew() {
+    let (_brokers, queue) = mock::installed(|_| {}).await;
+    let producer = queue.producer();
+    producer.publish(numbered(at(0), 0..3)).await;
+    let mut consumer = member(&queue);
+    changes_until(&mut consumer, 3).await;
+    let found = Search {
+        stopped: vec![at(0)],
+        ..Search::default()
+    };
+    consumer.searching = Some(tokio::spawn(async { Ok(found) }));
+    let revoked = async {
+        match consumer.poll(10).await.expect("nothing is wrong") {
+            Polled::Revoked(partitions) => partitions.len(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let revoked = tokio::time::timeout(PATIENCE, revoked).await;
+    assert_eq!(revoked.expect("the member gives up what it holds"), 4);
+    consumer.commit(&[(at(0), 3)]).await.unwrap();
+    producer.publish(numbered(at(0), 3..6)).await;
+    let (changes, offsets) = changes_until(&mut consumer, 3).await;
+    assert_eq!(offsets, [3, 4, 5]);
+    assert_eq!(changes, [("assigned", 4)]);
 }
