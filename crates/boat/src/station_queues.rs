@@ -1,6 +1,8 @@
 //! Queues of calls to stations, in lanes by session. A session has at most one submission and one
 //! acknowledgement in flight, which keeps its order; calls of other sessions overtake a slow call.
 
+use std::future::pending;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +11,7 @@ use api::trace;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use protocol::session::{Session, Submit};
 use protocol::{Code, Refusal, TraceContext};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
 use crate::Config;
@@ -110,34 +112,164 @@ pub(crate) const SLOW: Duration = Duration::from_millis(50);
 /// Calls of one kind that a lane has in flight at most.
 pub(crate) const CALLS_MAX: usize = 16;
 
-/// Makes one call after the other, and overlaps the next with slow ones, until dropped.
-async fn carry<T: QueuedBatch, C: Future<Output = ()>>(
-    gather: &BatchQueue<T>,
-    items_max: usize,
-    call: impl Fn(Vec<T>) -> C,
-) {
-    let mut calls = FuturesUnordered::new();
-    // Earliest start of the next call beside those in flight.
-    let mut beside = Instant::now();
-    loop {
-        let may_begin = calls.is_empty() || (calls.len() < CALLS_MAX && beside <= Instant::now());
-        tokio::select! {
-            biased;
-            Some(()) = calls.next() => gather.done(),
-            batch = gather.begin(items_max), if may_begin => {
-                calls.push(call(batch));
-                beside = Instant::now() + SLOW;
+/// Outcome of a call for the items of a queue.
+enum CallOutcome<T> {
+    /// Nothing is left to be sent.
+    Done,
+    /// Items that a part of the mailbox did not answer for.
+    Unanswered(Vec<T>),
+    /// Items of a call that failed as a whole.
+    Failed(Vec<T>),
+}
+
+/// Calls of one queue that are in flight, and earliest times of further ones.
+struct CallTimes {
+    pause: Duration,
+    /// First calls in flight.
+    first: usize,
+    is_repeating: bool,
+    /// The next call beside others in flight.
+    beside: Instant,
+    next_repeat: Instant,
+    /// Any call, after one that failed.
+    resume: Instant,
+}
+
+impl CallTimes {
+    fn new(pause: Duration) -> CallTimes {
+        let now = Instant::now();
+        CallTimes {
+            pause,
+            first: 0,
+            is_repeating: false,
+            beside: now,
+            next_repeat: now,
+            resume: now,
+        }
+    }
+
+    /// Time from which the next call for new items may begin; `None`: not before another has ended.
+    fn first_at(&self) -> Option<Instant> {
+        match self.first {
+            0 => Some(self.resume),
+            first => (first < CALLS_MAX).then(|| self.beside.max(self.resume)),
+        }
+    }
+
+    /// The same for items of which the first may be repeated at `due`.
+    fn repeat_at(&self, due: Option<Instant>) -> Option<Instant> {
+        let due = due.filter(|_| !self.is_repeating)?;
+        Some(due.max(self.next_repeat).max(self.resume))
+    }
+
+    fn begin(&mut self, is_repeat: bool) {
+        match is_repeat {
+            true => self.is_repeating = true,
+            false => {
+                self.first += 1;
+                self.beside = Instant::now() + SLOW;
             }
-            () = sleep_until(beside), if !may_begin && calls.len() < CALLS_MAX => {}
+        }
+    }
+
+    fn end(&mut self, is_repeat: bool) {
+        match is_repeat {
+            true => self.is_repeating = false,
+            false => self.first -= 1,
         }
     }
 }
 
+async fn sleep_if(until: Option<Instant>) {
+    match until {
+        Some(until) => sleep_until(until).await,
+        None => pending().await,
+    }
+}
+
+/// Makes one call after the other for the items of a queue, and overlaps the next with slow ones,
+/// until dropped. `call` gets its items, and whether they are repeated.
+///
+/// Items left unanswered are repeated in calls of their own, one at a time, with a pause between: a
+/// part of the mailbox that is away holds back nobody else's items, and meets no burst when it is
+/// back.
+async fn carry<T: QueuedBatch, C: Future<Output = CallOutcome<T>>>(
+    boat: &Boat,
+    gather: &BatchQueue<T>,
+    call: impl Fn(Vec<T>, bool) -> C,
+) {
+    let items_max = boat.config.batch_items_max;
+    let call = |batch: Vec<T>, is_repeat: bool| {
+        let call = call(batch, is_repeat);
+        async move { (is_repeat, call.await) }
+    };
+    let mut calls = FuturesUnordered::new();
+    let mut times = CallTimes::new(boat.config.retry_pause);
+    // Lingers on while calls end.
+    let mut next = pin!(gather.begin(items_max));
+    loop {
+        let first_at = times.first_at();
+        let may_begin = first_at.is_some_and(|at| at <= Instant::now());
+        tokio::select! {
+            biased;
+            Some((is_repeat, outcome)) = calls.next() => {
+                times.end(is_repeat);
+                end_call(boat, gather, &mut times, is_repeat, outcome);
+            }
+            () = sleep_if(times.repeat_at(gather.repeat_due())) => {
+                let batch = gather.begin_repeat(items_max);
+                // None if it was dropped meanwhile.
+                if !batch.is_empty() {
+                    times.begin(true);
+                    calls.push(call(batch, true));
+                }
+            }
+            batch = next.as_mut(), if may_begin => {
+                times.begin(false);
+                calls.push(call(batch, false));
+                next.set(gather.begin(items_max));
+            }
+            () = sleep_if(first_at), if !may_begin => {}
+        }
+    }
+}
+
+/// Keeps what a call left, before its batch counts as done.
+fn end_call<T: QueuedBatch>(
+    boat: &Boat,
+    gather: &BatchQueue<T>,
+    times: &mut CallTimes,
+    is_repeat: bool,
+    outcome: CallOutcome<T>,
+) {
+    let later = Instant::now() + times.pause;
+    // A boat that leaves has a deadline.
+    if is_repeat && !(boat.is_leaving() && matches!(outcome, CallOutcome::Done)) {
+        times.next_repeat = later;
+    }
+    match outcome {
+        CallOutcome::Done => {}
+        CallOutcome::Unanswered(items) => gather.set_aside(items, later),
+        // Perhaps because of the part that is away: it says nothing about the calls of others.
+        CallOutcome::Failed(items) if is_repeat => gather.set_aside(items, later),
+        CallOutcome::Failed(items) => {
+            times.resume = later;
+            gather.put_back(items);
+        }
+    }
+    gather.done();
+    let dropped = gather.take_dropped();
+    boat.metrics.lane_overflows.increment(dropped as u64);
+}
+
 /// Carries the sends of a lane, until dropped.
 pub(crate) async fn carry_sends(boat: Arc<Boat>, lane: usize) {
-    let sends = &boat.lanes.get(lane).sends;
-    let call = |batch| carry_batch(&boat, lane, batch);
-    carry(sends, boat.config.batch_items_max, call).await;
+    let boat = &*boat;
+    let call = |batch: Vec<Submission>, _| async move {
+        carry_batch(boat, lane, batch).await;
+        CallOutcome::Done
+    };
+    carry(boat, &boat.lanes.get(lane).sends, call).await;
 }
 
 async fn carry_batch(boat: &Boat, lane: usize, batch: Vec<Submission>) {
@@ -178,9 +310,12 @@ fn trace_of(items: &[Submit]) -> Option<TraceContext> {
 
 /// Carries the acknowledgements of a lane, until dropped.
 pub(crate) async fn carry_receipts(boat: Arc<Boat>, lane: usize) {
-    let receipts = &boat.lanes.get(lane).receipts;
-    let call = |batch| acknowledge(&boat, lane, batch);
-    carry(receipts, boat.config.batch_items_max, call).await;
+    let boat = &*boat;
+    let call = |batch: Vec<Receipt>, _| async move {
+        acknowledge(boat, lane, batch).await;
+        CallOutcome::Done
+    };
+    carry(boat, &boat.lanes.get(lane).receipts, call).await;
 }
 
 async fn acknowledge(boat: &Boat, lane: usize, batch: Vec<Receipt>) {
@@ -200,74 +335,57 @@ async fn acknowledge(boat: &Boat, lane: usize, batch: Vec<Receipt>) {
 
 /// Removes acknowledged mail from the mailbox, until dropped.
 pub(crate) async fn carry_mail_acks(boat: Arc<Boat>, lane: usize) {
-    let acks = &boat.lanes.get(lane).mail_acks;
-    loop {
-        let batch = acks.next(boat.config.batch_items_max).await;
-        match boat.stations.mail_ack(lane, &batch).await {
-            Ok(unanswered) => retry_part(&boat, acks, batch, &unanswered).await,
-            Err(refusal) => retry_or_drop(&boat, acks, batch, "mail_ack", &refusal).await,
-        }
-    }
+    let boat = &*boat;
+    let call = |batch: Vec<MailAck>, _| async move {
+        let answer = boat.stations.mail_ack(lane, &batch).await;
+        outcome_of("mail_ack", batch, answer)
+    };
+    carry(boat, &boat.lanes.get(lane).mail_acks, call).await;
 }
 
 /// Signs sessions off, until dropped.
 pub(crate) async fn carry_leaves(boat: Arc<Boat>, lane: usize) {
-    let leaves = &boat.lanes.get(lane).leaves;
-    loop {
-        let batch = leaves.next(boat.config.batch_items_max).await;
-        tokio::select! {
-            biased;
-            // A boat that leaves has a pace and a deadline of its own.
-            () = boat.leaving() => {}
-            _ = boat.sign_offs.take(batch.len()) => {}
+    let boat = &*boat;
+    let call = |batch: Vec<Disconnect>, is_repeat: bool| async move {
+        // Repeats take no turns of others: theirs were spent in vain.
+        if !is_repeat {
+            tokio::select! {
+                biased;
+                // A boat that leaves has a pace and a deadline of its own.
+                () = boat.leaving() => {}
+                _ = boat.sign_offs.take(batch.len()) => {}
+            }
         }
-        match boat.stations.disconnect(lane, &batch).await {
-            Ok(unanswered) => retry_part(&boat, leaves, batch, &unanswered).await,
-            Err(refusal) => retry_or_drop(&boat, leaves, batch, "disconnect", &refusal).await,
-        }
-    }
+        let answer = boat.stations.disconnect(lane, &batch).await;
+        outcome_of("disconnect", batch, answer)
+    };
+    carry(boat, &boat.lanes.get(lane).leaves, call).await;
 }
 
-/// Requeues the items at these indices behind the waiting ones: an unavailable part of the mailbox
-/// holds back nobody else's items.
-async fn retry_part<T: QueuedBatch>(
-    boat: &Boat,
-    gather: &BatchQueue<T>,
-    batch: Vec<T>,
-    places: &[u32],
-) {
-    if places.is_empty() {
-        return;
-    }
-    let mut lost = 0;
-    let mut places = places.iter().peekable();
-    for (place, one) in (0..).zip(batch) {
-        if places.next_if_eq(&&place).is_some() {
-            lost += gather.push(one).err().map_or(0, |one| one.items());
-        }
-    }
-    boat.metrics.lane_overflows.increment(lost as u64);
-    sleep(boat.config.retry_pause).await;
-}
-
-/// Requeues a batch if a retry may succeed. Items that do not fit any more, or are refused for
-/// good, are no loss: the next acknowledgement removes the same mail, and the next push to a gone
-/// session finds out.
-async fn retry_or_drop<T: QueuedBatch>(
-    boat: &Boat,
-    gather: &BatchQueue<T>,
-    batch: Vec<T>,
+/// Outcome of a call whose answer names the indices of unanswered items, in order. Items that are
+/// refused for good are dropped, which is no loss: the next acknowledgement removes the same mail,
+/// and the next push to a gone session finds out.
+fn outcome_of<T>(
     call: &'static str,
-    refusal: &Refusal,
-) {
-    if !refusal.code.retryable() {
-        let items = batch.len();
-        warn!(call, items, error = %refusal, "a station refuses this for good; it is dropped");
-        return Metrics::dropped(call, items);
+    batch: Vec<T>,
+    answer: Result<Vec<u32>, Refusal>,
+) -> CallOutcome<T> {
+    match answer {
+        Ok(places) if places.is_empty() => CallOutcome::Done,
+        Ok(places) => {
+            let mut places = places.iter().peekable();
+            let items = (0..).zip(batch);
+            let unanswered = items.filter(|(place, _)| places.next_if_eq(&place).is_some());
+            CallOutcome::Unanswered(unanswered.map(|(_, one)| one).collect())
+        }
+        Err(refusal) if refusal.code.retryable() => CallOutcome::Failed(batch),
+        Err(refusal) => {
+            let items = batch.len();
+            warn!(call, items, error = %refusal, "a station refuses this for good; it is dropped");
+            Metrics::dropped(call, items);
+            CallOutcome::Done
+        }
     }
-    let lost = gather.put_back(batch);
-    boat.metrics.lane_overflows.increment(lost as u64);
-    sleep(boat.config.retry_pause).await;
 }
 
 /// Gives a session its sends back if its lane is full.
@@ -338,7 +456,7 @@ mod tests {
         for lane in 0..lanes.len() {
             let leaves = &lanes.get(lane).leaves;
             while !leaves.is_idle() {
-                calls.push(leaves.next(config.batch_items_max).await.len());
+                calls.push(leaves.begin(config.batch_items_max).await.len());
                 leaves.done();
             }
         }

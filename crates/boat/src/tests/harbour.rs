@@ -47,6 +47,10 @@ pub(super) struct Peer {
     pub(super) removed: Mutex<Vec<i64>>,
     /// Users whose part of the mailbox does not answer.
     pub(super) boxes_away: Mutex<Vec<i64>>,
+    /// Time that a removal or sign-off about such a user takes.
+    pub(super) boxes_away_for: Mutex<Duration>,
+    /// Number of removals and sign-offs received.
+    pub(super) mailbox_calls: AtomicUsize,
     pub(super) reasserted: Mutex<Vec<v1::ReassertSession>>,
     /// Ticket given to new sessions and to asserted ones; empty for none.
     pub(super) ticket: Mutex<Bytes>,
@@ -94,6 +98,8 @@ impl Peer {
             receipts: Mutex::default(),
             removed: Mutex::default(),
             boxes_away: Mutex::default(),
+            boxes_away_for: Mutex::default(),
+            mailbox_calls: AtomicUsize::new(0),
             reasserted: Mutex::default(),
             ticket: Mutex::default(),
             shown: Mutex::default(),
@@ -131,12 +137,21 @@ impl Peer {
     }
 
     fn take(&self) -> Result<(), Status> {
+        self.mailbox_calls.fetch_add(1, Ordering::Relaxed);
         if self.refuses.load(Ordering::Relaxed) {
             self.refused.fetch_add(1, Ordering::Relaxed);
             let refusal = Refusal::new(Code::InvalidArgument, "this cannot be");
             return Err(from_refusal(&refusal));
         }
         self.up()
+    }
+
+    /// Waits for a part of the mailbox that is away, if any of these items is about it.
+    async fn give_up(&self, unanswered: &[u32]) {
+        if !unanswered.is_empty() {
+            let pause = *self.boxes_away_for.lock();
+            tokio::time::sleep(pause).await;
+        }
     }
 
     async fn pass(&self) {
@@ -204,6 +219,7 @@ impl StationService for PeerService {
             }
             self.0.disconnects.lock().push(key);
         }
+        self.0.give_up(&unanswered).await;
         Ok(Response::new(v1::DisconnectResponse { unanswered }))
     }
 
@@ -357,6 +373,7 @@ impl StationService for PeerService {
                 .retain(|mail| !item.msg_ids.contains(&mail.msg_id));
             self.0.removed.lock().extend(item.msg_ids);
         }
+        self.0.give_up(&unanswered).await;
         Ok(Response::new(v1::MailAckResponse { unanswered }))
     }
 

@@ -3,16 +3,18 @@ use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use api::station::{Disconnect, MailAck};
 use api::v1::reassert_result::Outcome;
 use backend::discovery::{Registry, Role};
 use bytes::Bytes;
-use protocol::Code;
 use protocol::frame::{ClientFrame, Hello, Refresh, ServerFrame};
+use protocol::presence::SessionKey;
 use protocol::ticket::{RESUME_TICKET_BYTES, ResumeTicket, TICKET_BYTES};
+use protocol::{Code, Platform, SessionId};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, advance, timeout};
+use tokio::time::{Instant, advance, sleep_until, timeout};
 
-use super::client::{hello, send_of};
+use super::client::{hello, message, send_of, user};
 use super::harbour::{Harbour, frame_of, settle};
 use super::{LONG_ENOUGH, eventually};
 use crate::StartError;
@@ -371,6 +373,109 @@ async fn a_part_of_the_mailbox_that_is_away_keeps_no_other_session_registered() 
     assert_eq!(harbour.peer.disconnects.lock()[0].user, 4);
     harbour.peer.boxes_away.lock().clear();
     eventually("all", || harbour.peer.disconnects.lock().len() == 4).await;
+}
+
+/// Queues the removal of one message and the sign-off of a user.
+fn end_session(harbour: &Harbour, number: i64) {
+    let session = SessionId::new(number).expect("positive");
+    let lane = harbour.running.boat.lanes.get(0);
+    let removal = MailAck {
+        user: user(number),
+        platform: Platform::Desktop,
+        session,
+        ids: vec![message(number)],
+        ticket: None,
+    };
+    assert!(lane.mail_acks.push(removal).is_ok(), "{number}");
+    let key = SessionKey {
+        user: user(number),
+        session,
+        life: harbour.running.life().expect("registered"),
+    };
+    let leave = Disconnect { key, ticket: None };
+    assert!(lane.leaves.push(leave).is_ok(), "{number}");
+}
+
+// Each second one session of a part that is away ends, and one of another part. Once, the lane
+// paused a second after each call that named an unanswered item, with more of them in the lane each
+// time, and dropped others' items in the end.
+#[tokio::test(start_paused = true)]
+async fn a_part_of_the_mailbox_that_is_away_slows_nobody_else() {
+    const SECONDS: usize = 180;
+    const WAITING_MAX: usize = 64;
+    let harbour = Harbour::piped(|config| {
+        config.lanes = 1;
+        config.batch_items_max = 8;
+        config.lane_items_max = WAITING_MAX;
+    })
+    .await;
+    let peer = &harbour.peer;
+    peer.boxes_away.lock().extend(1..=SECONDS as i64);
+    // More than a lane calls beside the others, one after the other.
+    *peer.boxes_away_for.lock() = Duration::from_secs(2);
+    let ended = || (peer.disconnects.lock().len(), peer.removed.lock().len());
+    let mut slowest = Duration::ZERO;
+    for number in 1..=SECONDS {
+        let began = Instant::now();
+        end_session(&harbour, number as i64);
+        end_session(&harbour, (1_000 + number) as i64);
+        eventually("ended", || ended() == (number, number)).await;
+        slowest = slowest.max(began.elapsed());
+        sleep_until(began + Duration::from_secs(1)).await;
+    }
+    assert!(slowest < Duration::from_millis(200), "{slowest:?}");
+    // A first call for each second, and a repeat each three seconds, of each kind.
+    let calls = peer.mailbox_calls.load(Ordering::Relaxed);
+    let expected = 2 * (SECONDS + SECONDS / 3);
+    assert!((expected - 10..=expected).contains(&calls), "{calls}");
+    assert!(!harbour.running.boat.lanes.are_idle());
+
+    peer.boxes_away.lock().clear();
+    *peer.boxes_away_for.lock() = Duration::ZERO;
+    eventually("all", || harbour.running.boat.lanes.are_idle()).await;
+    let (signed_off, removed) = ended();
+    // As many as waited; those that did not fit are not repeated.
+    let waited = WAITING_MAX - 2..=WAITING_MAX;
+    assert!(waited.contains(&(signed_off - SECONDS)), "{signed_off}");
+    assert!(waited.contains(&(removed - SECONDS)), "{removed}");
+}
+
+/// Time that a boat with one session takes to leave whose part of the mailbox comes back after so
+/// long, and the number of sessions signed off.
+async fn leave_with_a_part_away(back_after: Duration) -> (Duration, usize) {
+    let harbour = Harbour::piped(|config| config.drain_deadline = Duration::from_secs(10)).await;
+    harbour.peer.boxes_away.lock().push(1);
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    let began = Instant::now();
+    harbour.running.drain();
+    assert_eq!(client.closing().await, Some(Code::Draining));
+    drop(client);
+    let back = async {
+        sleep_until(began + back_after).await;
+        harbour.peer.boxes_away.lock().clear();
+    };
+    let left = async {
+        harbour.running.drained().await;
+        began.elapsed()
+    };
+    let (left, ()) = tokio::join!(left, back);
+    let signed_off = harbour.peer.disconnects.lock().len();
+    (left, signed_off)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_boat_that_leaves_waits_for_a_part_until_its_deadline() {
+    let soon = Duration::from_secs(3);
+    let (left, signed_off) = leave_with_a_part_away(soon).await;
+    assert_eq!(signed_off, 1);
+    let in_time = soon..soon + Duration::from_secs(2);
+    assert!(in_time.contains(&left), "{left:?}");
+    let (left, signed_off) = leave_with_a_part_away(Duration::from_secs(20)).await;
+    assert_eq!(signed_off, 0);
+    let deadline = Duration::from_secs(10);
+    let in_time = deadline..deadline + Duration::from_secs(1);
+    assert!(in_time.contains(&left), "{left:?}");
 }
 
 #[tokio::test(start_paused = true)]
