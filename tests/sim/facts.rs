@@ -68,9 +68,19 @@ impl World {
             let platforms = self.disk.platforms.get(user).cloned();
             facts.platforms.insert(*user, platforms.unwrap_or_default());
         }
-        for (group, user) in &missing.roles {
-            let role = self.group(*group).and_then(|group| group.role(*user));
-            facts.roles.insert((*group, *user), role);
+        for (owner, of, seq) in &missing.hidden {
+            let hidden = self.disk.hidden.get(&(*owner, *of)).into_iter().flatten();
+            let mut marks = hidden.filter(|(_, hidden)| *hidden == seq);
+            let first = marks.next().map(|(mark, _)| *mark);
+            facts.hidden.insert((*owner, *of, *seq), first);
+        }
+        for (group, user) in &missing.members {
+            let known = self.group(*group);
+            let member = known.and_then(|group| {
+                let member = group.members.get(*user)?;
+                Some((group.settings, *member))
+            });
+            facts.members.insert((*group, *user), member);
         }
     }
 

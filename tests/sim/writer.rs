@@ -374,11 +374,12 @@ impl World {
             Missing {
                 followers: missing.followers,
                 cleared: missing.cleared,
+                hidden: missing.hidden,
                 ..none()
             },
             Missing {
                 platforms: missing.platforms,
-                roles: missing.roles,
+                members: missing.members,
                 ..none()
             },
         ];
@@ -590,7 +591,7 @@ impl World {
                 boat::Notice::Frame(api::codec::encode_server(&frame))
             }
             SessionEvent::Hint => boat::Notice::Hint,
-            SessionEvent::Close(refusal) => boat::Notice::Close(refusal),
+            SessionEvent::Resync => boat::Notice::Resync,
         };
         self.notify(notice.life, notice.session, word);
     }

@@ -1,6 +1,6 @@
 //! Conversations at rest: changes, overlays, members and registers, against the model of the log.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use backend::Backends;
 use protocol::change::Overlay;
@@ -36,7 +36,8 @@ pub struct StoredRegisters {
     pub read: Seq,
     pub cleared: Seq,
     pub is_pinned: bool,
-    pub hidden: BTreeSet<Seq>,
+    /// In the order of hiding: a message that is there twice was hidden twice.
+    pub hidden: Vec<Seq>,
 }
 
 pub type StoredConversations = BTreeMap<ConversationId, StoredConversation>;
@@ -273,8 +274,9 @@ fn judge_registers_of(
             "{user} has {conversation} cleared up to {got}, the log says {expected}"
         ));
     }
-    let (hidden, expected) = (&registers.hidden, talk.hidden(user));
-    if *hidden != expected {
+    let (mut hidden, expected) = (registers.hidden.clone(), talk.hidden(user));
+    hidden.sort_unstable();
+    if !hidden.iter().eq(&expected) {
         return Err(format!(
             "{user} has {hidden:?} hidden in {conversation}, the log says {expected:?}"
         ));

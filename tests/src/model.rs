@@ -210,8 +210,10 @@ impl Talk {
         let Some(told) = told else {
             return Fate::Refused;
         };
-        self.hidden.entry(by).or_default().insert(told.said.seq);
-        Fate::Done
+        match self.hidden.entry(by).or_default().insert(told.said.seq) {
+            true => Fate::Done,
+            false => Fate::Nothing,
+        }
     }
 
     pub fn hidden(&self, user: UserId) -> BTreeSet<Seq> {

@@ -292,6 +292,19 @@ pub struct OrderedChange {
     pub asked: ChangeRequest,
 }
 
+impl OrderedChange {
+    pub fn is_edit(&self) -> bool {
+        matches!(self.asked.change, MessageChange::Edit(_))
+    }
+
+    /// Takes the content out of an edit. Changes are dense, so none can be left out.
+    pub fn blank(&mut self) {
+        if let MessageChange::Edit(content) = &mut self.asked.change {
+            *content = content.emptied();
+        }
+    }
+}
+
 /// A stored change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangeRow {
@@ -383,6 +396,15 @@ impl Overlay {
     pub fn show(&self, placed: &mut Placed) -> Option<MessageMarks> {
         placed.message.content = self.shown(&placed.message.content);
         self.marks()
+    }
+
+    /// The same for a reader who may not read the edit.
+    #[must_use]
+    pub fn without_edit(&self) -> Overlay {
+        Overlay {
+            edited: None,
+            ..self.clone()
+        }
     }
 
     /// Marks beside the content; `None` for a message that never changed.

@@ -60,6 +60,19 @@ impl Member {
     }
 }
 
+/// True if a present or former member may read an edit that this record made of the message at
+/// `seq`, which was theirs to read when it came. Of a former member's, edits up to the leave are.
+/// `None`: the user never was a member, as far as the store knows.
+pub fn reads_edit(member: Option<&(GroupSettings, Member)>, seq: Seq, edit: Version) -> bool {
+    let Some((settings, member)) = member else {
+        return false;
+    };
+    match member.readable_after(*settings) {
+        Some(floor) => seq > floor,
+        None => edit < member.version,
+    }
+}
+
 /// Settings of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupSettings {

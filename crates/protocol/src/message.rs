@@ -109,6 +109,14 @@ impl Content {
             ..Content::text("")
         }
     }
+
+    /// The same change without the text that it may carry.
+    pub fn without_text(&self) -> Content {
+        Content {
+            change: self.change.clone(),
+            ..self.emptied()
+        }
+    }
 }
 
 /// An accepted message, with an id and a time: in the log, or about to be.

@@ -16,12 +16,12 @@
 //!
 //! | record | facts | only sometimes |
 //! | --- | --- | --- |
-//! | message to a user | head, platforms of the receiver | first send where it is unsure; the row of its id where the head cannot do without; then the first send |
-//! | message to a group | group, head, platforms of its readers up to `push_max` | the same; overlay where it keeps a position |
+//! | message to a user | head, platforms of the receiver | first send where it is unsure; the row of its id where the head cannot do without; then the first send; overlay where it keeps a position |
+//! | message to a group | group, head, platforms of its readers up to `push_max` | the same |
 //! | recall, edit, reaction | (group,) head, row of its subject, overlay there | first change of a possible repeat; own change of a redelivery, or behind a crash |
-//! | clear, arrange, hide | (group,) subject's row | clear: what is cleared, and the record of the message behind |
+//! | clear, arrange, hide | (group,) subject's row | clear: what is cleared, and the record of the message behind; hide: what hid it before |
 //! | group command | group, head | |
-//! | retry | row of the message, overlay | roles where it tells of a group command |
+//! | retry | row of the message, overlay | members who are owed it, where it was edited or tells of a group command |
 
 mod change;
 mod command;
@@ -40,7 +40,7 @@ use std::time::Duration;
 
 use self::draft::{Draft, DraftStep};
 use self::facts::MissingFact;
-pub use self::facts::{ChangeKey, Facts, Missing, ROUNDS_MAX, SendKey};
+pub use self::facts::{ChangeKey, Facts, HideKey, Missing, ROUNDS_MAX, SendKey};
 use self::layout::Layout;
 pub use self::parts::Parts;
 pub use self::plan::{

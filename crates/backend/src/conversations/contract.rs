@@ -367,8 +367,8 @@ pub(super) async fn registers_stand_without_a_row(store: &dyn ConversationStore,
     assert_eq!(found, [touched]);
 }
 
-/// Each hidden message comes once, by the record that hid it, page after page; the register holds
-/// the last mark, also without a row.
+/// Each hidden message comes once, by the record that hid it, page after page, and is found by its
+/// place; the register holds the last mark, also without a row.
 pub(super) async fn what_was_hidden_comes_back_in_its_order(
     store: &dyn ConversationStore,
     fresh: &TestIds,
@@ -401,6 +401,24 @@ pub(super) async fn what_was_hidden_comes_back_in_its_order(
     assert_eq!(hidden(owner, talk, u64::MAX, 9).await, []);
     assert_eq!(hidden(owner, group, 0, 9).await, [(mark(5), Seq(1))]);
     assert_eq!(hidden(peer, talk, 0, 9).await, []);
+    let who_and_what = [
+        (owner, talk, Seq(3)),
+        (owner, talk, Seq(70)),
+        (owner, talk, Seq(4)),
+        (owner, group, Seq(1)),
+        (owner, group, Seq(3)),
+        (peer, talk, Seq(3)),
+    ];
+    let first = store.first_hidden(&who_and_what).await.expect("reads");
+    let marks = [
+        Some(mark(6)),
+        Some(mark(4)),
+        None,
+        Some(mark(5)),
+        None,
+        None,
+    ];
+    assert_eq!(first, marks);
     let keys = [(owner, talk), (owner, group), (peer, talk)];
     let registers = store.registers(&keys).await.expect("reads");
     let registers = registers.iter().map(|found| (found.hidden, found.touched));
@@ -413,6 +431,25 @@ pub(super) async fn what_was_hidden_comes_back_in_its_order(
     let found = changed(store, owner, at(22)).await;
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].hidden, mark(9));
+}
+
+/// Also among many that were hidden, and where two records hid it.
+pub(super) async fn the_first_record_that_hid_a_message_is_found(
+    store: &dyn ConversationStore,
+    fresh: &TestIds,
+) {
+    let owner = fresh.user();
+    let talk = private(owner, fresh.user());
+    let version = |offset| Version { epoch: 1, offset };
+    let hides = (1..=600).map(|number| (owner, talk, version(number), Seq(number)));
+    store.hide(hides.collect(), at(20)).await.expect("writes");
+    let again = vec![(owner, talk, version(601), Seq(599))];
+    store.hide(again, at(21)).await.expect("writes");
+    let keys = [599, 600, 601].map(|seq| (owner, talk, Seq(seq)));
+    let first = store.first_hidden(&keys).await.expect("reads");
+    let mark = |offset| Some(version(offset).mark());
+    assert_eq!(first, [mark(599), mark(600), None]);
+    assert_eq!(store.first_hidden(&[]).await.expect("reads"), []);
 }
 
 /// Hands the names of all checks to another macro: no backend can leave one out.
@@ -429,6 +466,7 @@ macro_rules! checks {
             the_later_record_arranges,
             registers_stand_without_a_row,
             what_was_hidden_comes_back_in_its_order,
+            the_first_record_that_hid_a_message_is_found,
             a_message_touches_nothing_that_the_owner_did,
         );
     };

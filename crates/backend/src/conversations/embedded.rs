@@ -111,6 +111,28 @@ impl EmbeddedConversations {
         }
     }
 
+    /// Looks through all messages that the owner hid in the conversation.
+    fn first_mark(
+        &self,
+        (owner, conversation, seq): (UserId, ConversationId, Seq),
+    ) -> Result<Option<u64>> {
+        let key = key(owner, conversation)?;
+        let (mut after, end) = (hidden_key(key, 0), hidden_key(key, u64::MAX));
+        loop {
+            let bounds = (Bound::Excluded(&after[..]), Bound::Included(&end[..]));
+            let rows = (self.engine).range(Table::Hidden, bounds, ScanOrder::Forward, SCAN)?;
+            for (row, hidden) in &rows {
+                if decode::<Seq>(SEAM, hidden)? == seq {
+                    return mark_of(row).map(Some);
+                }
+            }
+            match rows.last() {
+                Some((row, _)) if rows.len() == SCAN => after = hidden_key(key, mark_of(row)?),
+                _ => return Ok(None),
+            }
+        }
+    }
+
     fn move_registers<T>(
         &self,
         moves: Vec<(UserId, ConversationId, T)>,
@@ -351,6 +373,13 @@ impl ConversationStore for EmbeddedConversations {
         rows.iter()
             .map(|(key, seq)| Ok((mark_of(key)?, decode(SEAM, seq)?)))
             .collect()
+    }
+
+    async fn first_hidden(
+        &self,
+        keys: &[(UserId, ConversationId, Seq)],
+    ) -> Result<Vec<Option<u64>>> {
+        keys.iter().map(|key| self.first_mark(*key)).collect()
     }
 
     async fn touch(&self, touched: Vec<(UserId, ConversationId)>, at: Timestamp) -> Result<()> {

@@ -85,6 +85,13 @@ pub trait ConversationStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<(u64, Seq)>>;
 
+    /// Mark of the first record that hid each of these messages from its owner, in request order;
+    /// `None` for a message that is not hidden.
+    async fn first_hidden(
+        &self,
+        keys: &[(UserId, ConversationId, Seq)],
+    ) -> Result<Vec<Option<u64>>>;
+
     /// Stamps conversations whose change is stored elsewhere, such as the owner's role in a group.
     /// `at` as above.
     async fn touch(&self, touched: Vec<(UserId, ConversationId)>, at: Timestamp) -> Result<()>;
@@ -108,6 +115,8 @@ hooked! { ConversationStore as "conversations":
         of hidden.iter().map(|(owner, ..)| owner.get()) => ();
     read hidden(owner: UserId, conversation: ConversationId, after: u64, limit: usize)
         of [owner.get()] => Vec<(u64, Seq)>;
+    read first_hidden(keys: &[(UserId, ConversationId, Seq)]) of keys.iter().map(|(owner, ..)| owner.get())
+        => Vec<Option<u64>>;
     write touch(touched: Vec<(UserId, ConversationId)>, at: Timestamp)
         of touched.iter().map(|(owner, _)| owner.get()) => ();
 }

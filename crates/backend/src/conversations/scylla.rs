@@ -50,6 +50,7 @@ pub struct ScyllaConversations {
     hide: Statement,
     hide_to: Statement,
     hidden: Statement,
+    first_hidden: Statement,
 }
 
 /// Row as read. All columns but registers are missing if only registers were written so far.
@@ -107,6 +108,11 @@ impl ScyllaConversations {
             hidden: Statement::new(
                 "SELECT ver, seq FROM hidden WHERE uid = ? AND kind = ? AND other = ? AND ver > ? LIMIT ?",
             ),
+            // Filters one partition, which has a row for each message that one user hid there.
+            first_hidden: Statement::new(
+                "SELECT ver FROM hidden WHERE uid = ? AND kind = ? AND other = ? AND seq = ? \
+                 LIMIT 1 ALLOW FILTERING",
+            ),
         }
     }
 
@@ -152,6 +158,13 @@ impl ScyllaConversations {
             Some(stored) => stored.listed(owner),
             None => Ok(None),
         }
+    }
+
+    async fn first_mark(&self, owner: UserId, of: ConversationId, seq: Seq) -> Result<Option<u64>> {
+        let (kind, other) = key(owner, of)?;
+        let values = (owner.get(), kind, other, seq.0 as i64);
+        let rows: Vec<(i64,)> = self.cql.rows(&self.first_hidden, values).await?;
+        Ok(rows.first().map(|(ver,)| *ver as u64))
     }
 
     async fn registers_of(&self, owner: UserId, of: ConversationId) -> Result<ListRegisters> {
@@ -396,6 +409,16 @@ impl ConversationStore for ScyllaConversations {
         Ok(rows
             .map(|(ver, seq)| (ver as u64, Seq(seq as u64)))
             .collect())
+    }
+
+    async fn first_hidden(
+        &self,
+        keys: &[(UserId, ConversationId, Seq)],
+    ) -> Result<Vec<Option<u64>>> {
+        let reads = keys
+            .iter()
+            .map(|&(owner, conversation, seq)| self.first_mark(owner, conversation, seq));
+        self.cql.all(reads.collect()).await
     }
 
     async fn touch(&self, touched: Vec<(UserId, ConversationId)>, at: Timestamp) -> Result<()> {

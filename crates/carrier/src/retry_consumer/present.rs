@@ -9,6 +9,7 @@ use backend::{Backends, Error, Kind};
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt, stream};
 use protocol::delivery::{DeliveryTask, Source};
+use protocol::group::{GroupSettings, Member};
 use protocol::ledger::DeadReason;
 use protocol::message_row::{MessageRow, Owner};
 use protocol::record::{RetryTask, Task};
@@ -79,10 +80,10 @@ impl FactResults {
     fn damage(&self, missing: &Missing) -> Option<&String> {
         let mut rows = missing.rows.iter();
         let mut overlays = missing.overlays.iter();
-        let mut roles = missing.roles.iter();
+        let mut members = missing.members.iter();
         rows.find_map(|key| self.damaged_rows.get(key))
             .or_else(|| overlays.find_map(|key| self.damaged_overlays.get(key)))
-            .or_else(|| roles.find_map(|key| self.damaged_members.get(key)))
+            .or_else(|| members.find_map(|key| self.damaged_members.get(key)))
     }
 
     /// True if a store did not answer for one of these.
@@ -90,10 +91,10 @@ impl FactResults {
         let failed = &self.failed;
         let mut rows = missing.rows.iter();
         let mut overlays = missing.overlays.iter();
-        let mut roles = missing.roles.iter();
+        let mut members = missing.members.iter();
         rows.any(|key| failed.rows.contains(key))
             || overlays.any(|place| failed.overlays.contains(place))
-            || roles.any(|key| failed.roles.contains(key))
+            || members.any(|key| failed.members.contains(key))
     }
 }
 
@@ -103,7 +104,8 @@ impl Present {
     /// about many keys is followed by one about each, begun within `ALONE_TIME`.
     pub(super) async fn decide(&self, due: &[Due<'_>], until: Instant) -> Decisions {
         let (mut known, mut deliveries) = (FactResults::default(), Deliveries::new());
-        // Rows and roles, then what became of the messages there.
+        // Rows and the members of group commands, then what became of the messages there, then the
+        // members who are owed an edited one.
         let (missing, _) = decided(due, &known, &mut deliveries);
         self.read(&missing, &mut known, until).await;
         let (missing, _) = decided(due, &known, &mut deliveries);
@@ -112,6 +114,13 @@ impl Present {
             ..Missing::default()
         };
         self.read(&overlays, &mut known, until).await;
+        let (missing, _) = decided(due, &known, &mut deliveries);
+        let failed = &known.failed.members;
+        let members = Missing {
+            members: missing.members.difference(failed).copied().collect(),
+            ..Missing::default()
+        };
+        self.read(&members, &mut known, until).await;
         let (_, failed) = decided(due, &known, &mut deliveries);
         Decisions {
             deliveries,
@@ -121,10 +130,10 @@ impl Present {
     }
 
     async fn read(&self, missing: &Missing, known: &mut FactResults, until: Instant) {
-        let (rows, overlays, roles) = tokio::join!(
+        let (rows, overlays, members) = tokio::join!(
             self.rows(missing, until),
             self.overlays(missing, until),
-            self.roles(missing, until)
+            self.members(missing, until)
         );
         for (key, row) in rows.0 {
             match row {
@@ -140,14 +149,14 @@ impl Present {
                 Answer::Failure => _ = known.failed.overlays.insert(place),
             }
         }
-        for (key, role) in roles.0 {
-            match role {
-                Answer::Fact(role) => _ = known.facts.roles.insert(key, role),
+        for (key, member) in members.0 {
+            match member {
+                Answer::Fact(member) => _ = known.facts.members.insert(key, member),
                 Answer::Damage(error) => _ = known.damaged_members.insert(key, error),
-                Answer::Failure => _ = known.failed.roles.insert(key),
+                Answer::Failure => _ = known.failed.members.insert(key),
             }
         }
-        let failure = rows.1.or(overlays.1).or(roles.1);
+        let failure = rows.1.or(overlays.1).or(members.1);
         known.failure = known.failure.take().or(failure);
     }
 
@@ -193,15 +202,15 @@ impl Present {
         (overlays.collect(), answers.failure)
     }
 
-    /// Current roles of the recipients of group commands.
-    async fn roles(
+    /// Recipients of group commands and of edited messages, as members are now.
+    async fn members(
         &self,
         missing: &Missing,
         until: Instant,
-    ) -> KeyedAnswers<(GroupId, UserId), Option<protocol::group::Role>> {
+    ) -> KeyedAnswers<(GroupId, UserId), Option<(GroupSettings, Member)>> {
         let groups = &*self.backends.groups;
         let mut keys: BTreeMap<GroupId, Vec<(GroupId, UserId)>> = BTreeMap::new();
-        for (group, user) in &missing.roles {
+        for (group, user) in &missing.members {
             keys.entry(*group).or_default().push((*group, *user));
         }
         // Each group is asked about by itself, and fails by itself.
@@ -210,22 +219,13 @@ impl Present {
             .values()
             .map(|keys| self.each(keys, |keys| groups.members_of(keys), is_alone, until));
         let answers = in_order(asked.collect(), until).await;
-        let (mut roles, mut failure) = (Vec::new(), None);
-        for (keys, members) in keys.into_values().zip(answers) {
-            for (key, member) in keys.into_iter().zip(members.each) {
-                let role = match member {
-                    Some(Answer::Fact(member)) => {
-                        Answer::Fact(member.and_then(|member| member.1.role))
-                    }
-                    Some(Answer::Damage(error)) => Answer::Damage(error),
-                    Some(Answer::Failure) => Answer::Failure,
-                    None => continue,
-                };
-                roles.push((key, role));
-            }
-            failure = failure.or(members.failure);
+        let (mut members, mut failure) = (Vec::new(), None);
+        for (keys, answers) in keys.into_values().zip(answers) {
+            let known = keys.into_iter().zip(answers.each);
+            members.extend(known.filter_map(|(key, member)| Some((key, member?))));
+            failure = failure.or(answers.failure);
         }
-        (roles, failure)
+        (members, failure)
     }
 
     /// Reads all keys at once. After an error that `is_alone`, each is read alone: one that cannot
@@ -310,7 +310,7 @@ fn decided(
                     }
                     missing.rows.extend(lacking.rows);
                     missing.overlays.extend(lacking.overlays);
-                    missing.roles.extend(lacking.roles);
+                    missing.members.extend(lacking.members);
                 }
             },
         }

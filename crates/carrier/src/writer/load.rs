@@ -5,9 +5,10 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use protocol::change::{ChangeSearch, OrderedChange};
 use protocol::conversation::StoredPosition;
 use protocol::frame::HistoryRange;
+use protocol::group::{GroupSettings, Member};
 use protocol::history::Version;
 use protocol::message_row::{MessageRow, Owner};
-use protocol::writer::{ChangeKey, Facts, Missing, SendKey};
+use protocol::writer::{ChangeKey, Facts, HideKey, Missing, SendKey};
 use protocol::{ConversationId, GroupId, MessageId, Seq, UserId};
 use tokio::time::Instant;
 
@@ -74,17 +75,27 @@ impl Reader<'_> {
             .collect();
         let followers = missing.followers.iter();
         let followers = followers.map(|key| self.follower(*key)).collect();
-        let (rows, first_sends, overlays, first_changes, own_changes, followers, cleared, roles) =
+        let of_messages = async {
             tokio::try_join!(
                 self.rows(missing),
                 self.first_sends(missing),
                 self.overlays(missing),
-                each(changes),
-                each(own),
                 each(followers),
+            )
+        };
+        let of_changes = async { tokio::try_join!(each(changes), each(own)) };
+        let of_users = async {
+            tokio::try_join!(
                 self.cleared(missing),
-                self.roles(missing),
-            )?;
+                self.hidden(missing),
+                self.members(missing),
+            )
+        };
+        let (of_messages, of_changes, of_users) =
+            tokio::try_join!(of_messages, of_changes, of_users)?;
+        let (rows, first_sends, overlays, followers) = of_messages;
+        let (first_changes, own_changes) = of_changes;
+        let (cleared, hidden, members) = of_users;
         facts.rows.extend(rows);
         facts.first_sends.extend(first_sends);
         facts.overlays.extend(overlays);
@@ -95,7 +106,8 @@ impl Reader<'_> {
         let places = missing.followers.iter().copied();
         facts.followers.extend(places.zip(followers));
         facts.cleared.extend(cleared);
-        facts.roles.extend(roles);
+        facts.hidden.extend(hidden);
+        facts.members.extend(members);
         Ok(())
     }
 
@@ -186,18 +198,27 @@ impl Reader<'_> {
         Ok(keys.into_iter().zip(cleared).collect())
     }
 
-    async fn roles(
-        &self,
-        missing: &Missing,
-    ) -> Result<Vec<((GroupId, UserId), Option<protocol::group::Role>)>> {
-        if missing.roles.is_empty() {
+    async fn hidden(&self, missing: &Missing) -> Result<Vec<(HideKey, Option<u64>)>> {
+        if missing.hidden.is_empty() {
             return Ok(Vec::new());
         }
-        let keys: Vec<_> = missing.roles.iter().copied().collect();
+        let keys: Vec<_> = missing.hidden.iter().copied().collect();
+        let marks = self.backends.conversations.first_hidden(&keys);
+        let marks = self.stores.within(marks).await?;
+        Ok(keys.into_iter().zip(marks).collect())
+    }
+
+    async fn members(
+        &self,
+        missing: &Missing,
+    ) -> Result<Vec<((GroupId, UserId), Option<(GroupSettings, Member)>)>> {
+        if missing.members.is_empty() {
+            return Ok(Vec::new());
+        }
+        let keys: Vec<_> = missing.members.iter().copied().collect();
         let members = self.backends.groups.members_of(&keys);
         let members = self.stores.within(members).await?;
-        let roles = members.into_iter().map(|member| member?.1.role);
-        Ok(keys.into_iter().zip(roles).collect())
+        Ok(keys.into_iter().zip(members).collect())
     }
 }
 

@@ -612,7 +612,8 @@ impl Core {
             at: message.accepted_at,
         };
         self.track(conversation).shown = cursor;
-        let is_new = self.timeline.repeats.is_new(message.from, message.send_id);
+        let send = (message.from, conversation, message.send_id);
+        let is_new = self.timeline.repeats.is_new(send);
         self.timeline.shown += u64::from(is_new);
         self.timeline
             .untaken(conversation, ShownKind::Message { cursor, ack });
@@ -704,16 +705,19 @@ impl Core {
 /// Last sends shown.
 #[derive(Debug, Default)]
 struct Repeats {
-    known: BTreeSet<(UserId, SendId)>,
-    order: VecDeque<(UserId, SendId)>,
+    known: BTreeSet<SendKey>,
+    order: VecDeque<SendKey>,
 }
 
+/// A sender may use one send_id for several receivers: those are several messages.
+type SendKey = (UserId, ConversationId, SendId);
+
 impl Repeats {
-    fn is_new(&mut self, from: UserId, send_id: SendId) -> bool {
-        if !self.known.insert((from, send_id)) {
+    fn is_new(&mut self, send: SendKey) -> bool {
+        if !self.known.insert(send) {
             return false;
         }
-        self.order.push_back((from, send_id));
+        self.order.push_back(send);
         if self.order.len() > REPEATS_MAX
             && let Some(oldest) = self.order.pop_front()
         {

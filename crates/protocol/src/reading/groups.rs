@@ -1,10 +1,9 @@
 //! A member's view of a group.
 
-use crate::change::{ListArrangement, MessageChange, OrderedChange};
+use crate::change::{ListArrangement, OrderedChange};
 use crate::conversation::{Head, is_listed};
 use crate::frame::{HistoryRange, Summary};
 use crate::group::{GroupSettings, Member, Role};
-use crate::message::Content;
 use crate::unread::{Tally, base_in_group};
 use crate::{Code, ConversationId, GroupId, MessageId, Placed, Refusal, Seq, Timestamp};
 
@@ -46,14 +45,7 @@ pub fn page_behind(mut page: DensePage<'_>, range: HistoryRange, floor: Seq) -> 
 /// out.
 pub fn changes_behind(changes: &mut [OrderedChange], floor: Seq) {
     let hidden = changes.iter_mut().filter(|changed| changed.seq <= floor);
-    for changed in hidden {
-        if let MessageChange::Edit(content) = &mut changed.asked.change {
-            *content = Content {
-                kind: content.kind,
-                ..Content::text("")
-            };
-        }
-    }
+    hidden.for_each(OrderedChange::blank);
 }
 
 /// Page from the newest messages of a group, if they are enough; `None`: ask history. `kept` are
@@ -197,7 +189,11 @@ impl GroupListEntry {
             hidden: self.hidden,
             role: self.member.role,
             unread: 0,
-            version: head.stamp.max(self.touched),
+            version: if is_in {
+                head.stamp.max(self.touched)
+            } else {
+                self.touched
+            },
             newest: None,
             marks: None,
         }

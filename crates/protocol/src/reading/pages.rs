@@ -12,9 +12,10 @@ use super::{
 use crate::change::{MessageMarks, OrderedChange, Overlay};
 use crate::conversation::Head;
 use crate::frame::{ChangePage, HiddenPage, HistoryPage, HistoryRange, MessageStatus, MissedPage};
+use crate::group::{GroupSettings, Member, reads_edit};
 use crate::history::{Direction, RowStatus};
 use crate::message_row::{MessageRow, Owner};
-use crate::{ConversationId, MessageId, Placed, Seq, UserId, cache, ledger};
+use crate::{ConversationId, GroupId, MessageId, Placed, Seq, UserId, cache, ledger};
 
 /// Age of a message beyond which an empty ledger means that its entries are forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
@@ -125,12 +126,35 @@ impl<'a> Reading<'a> {
         changes.truncate(fitting(sizes, self.rules.page_bytes_max));
         let more = dense_changes(conversation, &changes, after, last_rev)?;
         changes_behind(&mut changes, floor);
+        self.blank_recalled(conversation, floor, &mut changes)?;
         Ok(ChangePage {
             conversation,
             changes,
             last_rev,
             more,
         })
+    }
+
+    /// Blanks edits of messages behind `floor` that were recalled, by a change of this page or of any
+    /// other.
+    fn blank_recalled(
+        &self,
+        conversation: ConversationId,
+        floor: Seq,
+        changes: &mut [OrderedChange],
+    ) -> NeedResult<()> {
+        let edited = changes.iter().filter(|changed| changed.is_edit());
+        let edited = edited.map(|changed| changed.seq);
+        let edited: BTreeSet<Seq> = edited.filter(|seq| *seq > floor).collect();
+        let places = edited.iter().map(|seq| (conversation, *seq));
+        let overlays = self.ask.overlays(places.collect())?;
+        let recalled = edited.iter().zip(overlays);
+        let recalled = recalled.filter(|(_, overlay)| overlay.recalled.is_some());
+        let recalled: BTreeSet<Seq> = recalled.map(|(seq, _)| *seq).collect();
+        let blanked = changes.iter_mut();
+        let blanked = blanked.filter(|changed| recalled.contains(&changed.seq));
+        blanked.for_each(OrderedChange::blank);
+        Ok(())
     }
 
     /// Messages that the user hid in a conversation, also in a group that they left.
@@ -184,7 +208,9 @@ impl<'a> Reading<'a> {
         Ok(MissedPage { messages, more })
     }
 
-    /// Applies changes to messages of any conversations. Returns the places of those that changed.
+    /// Applies changes to messages of any conversations, which the user got when they came. Of a
+    /// group that the user has left since, they are as of the time of the membership, or recalled.
+    /// Returns the places of those that changed.
     pub(super) fn apply_changes(
         &self,
         messages: &mut [Placed],
@@ -202,15 +228,47 @@ impl<'a> Reading<'a> {
         let overlays = self.ask.overlay_ranges(ranges.clone())?;
         let overlays: BTreeMap<ConversationId, &BTreeMap<Seq, Overlay>> =
             (ranges.iter().map(|range| range.conversation).zip(overlays)).collect();
+        let overlay_of = |placed: &Placed| {
+            let of_it = overlays.get(&placed.conversation)?;
+            of_it.get(&placed.position.seq)
+        };
+        let members = self.members_of_edited(messages, overlay_of)?;
         let mut changed = BTreeSet::new();
         for placed in messages {
             let place = (placed.conversation, placed.position.seq);
-            let overlay = overlays.get(&place.0).and_then(|each| each.get(&place.1));
-            if overlay.is_some_and(|overlay| overlay.show(placed).is_some()) {
+            let Some(overlay) = overlay_of(placed) else {
+                continue;
+            };
+            let is_read = match (edited_group(placed, overlay), &overlay.edited) {
+                (Some(group), Some(edited)) => {
+                    let member = members.get(&group).copied().flatten();
+                    reads_edit(member, place.1, edited.version)
+                }
+                _ => true,
+            };
+            let marks = match is_read {
+                true => overlay.show(placed),
+                false => overlay.without_edit().show(placed),
+            };
+            if marks.is_some() {
                 changed.insert(place);
             }
         }
         Ok(changed)
+    }
+
+    /// Memberships of the user in groups with edited messages among these.
+    fn members_of_edited<'o>(
+        &self,
+        messages: &[Placed],
+        overlay_of: impl Fn(&Placed) -> Option<&'o Overlay>,
+    ) -> NeedResult<BTreeMap<GroupId, Option<&'a (GroupSettings, Member)>>> {
+        let edited = messages.iter();
+        let edited = edited.filter_map(|placed| edited_group(placed, overlay_of(placed)?));
+        let edited: BTreeSet<GroupId> = edited.collect();
+        let members = self.ask.members(edited.iter().copied().collect())?;
+        let members = members.iter().map(Option::as_ref);
+        Ok(edited.into_iter().zip(members).collect())
     }
 
     /// Last place of each conversation up to which messages may have been changed.
@@ -280,6 +338,16 @@ impl<'a> Reading<'a> {
                 Err(_) => false,
             });
         Ok(finished.map(|((id, _), _)| *id).collect())
+    }
+}
+
+/// Group of a message whose text was replaced.
+fn edited_group(placed: &Placed, overlay: &Overlay) -> Option<GroupId> {
+    match placed.conversation {
+        ConversationId::Group(group) => {
+            (overlay.edited.is_some() && overlay.recalled.is_none()).then_some(group)
+        }
+        ConversationId::Private { .. } | ConversationId::System(_) => None,
     }
 }
 

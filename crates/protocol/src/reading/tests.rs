@@ -247,6 +247,34 @@ proptest! {
         }
     }
 
+    // proves S0-20 in part: all changes in their order, and of edits the text, unless the message was recalled since or
+    // is from before the reader's time.
+    #[test]
+    fn changes_say_nothing_that_was_recalled(acts in acts(), who in 1..=3i64) {
+        let who = user(who);
+        let mut sources = Sources::new(written(&acts), 100);
+        for conversation in conversations(who) {
+            let Some(floor) = floor(&sources.store, who, conversation) else {
+                continue;
+            };
+            let page = match sources.answer(who, &SyncQuery::Changes { conversation, after: 0, limit: 100 }) {
+                Ok(SyncAnswer::Changes(page)) => page,
+                other => panic!("{other:?}"),
+            };
+            let stored = sources.store.changes.range((conversation, 0)..=(conversation, u64::MAX));
+            let stored: Vec<_> = stored.map(|(_, row)| row.changed.clone()).collect();
+            prop_assert_eq!(page.changes.len(), stored.len());
+            for (shown, mut stored) in page.changes.into_iter().zip(stored) {
+                let overlay = &sources.store.overlays[&(conversation, stored.seq)];
+                if overlay.recalled.is_some() || stored.seq <= floor {
+                    prop_assert_eq!(shown.asked.change.content_size(), 0);
+                    stored.blank();
+                }
+                prop_assert_eq!(shown, stored);
+            }
+        }
+    }
+
     /// Entries of the cache are answers of the stores: as long as nothing changes, they change no answer.
     #[test]
     fn entries_of_the_cache_change_no_answer(acts in acts(), who in 1..=3i64) {
@@ -330,6 +358,38 @@ proptest! {
 }
 
 /// A pin whose row cannot be read is a hole, unless its place is behind the head: the row comes.
+/// Also where the recall is on a later page.
+#[test]
+fn edits_of_a_recalled_message_are_blank() {
+    let change = |subject, kind| Act::change(1, 2, subject, kind);
+    let acts = [
+        Act::say(1, 2),
+        Act::say(1, 2),
+        change(0, ChangeKind::Edit),
+        change(1, ChangeKind::Edit),
+        change(0, ChangeKind::Recall),
+    ];
+    let mut sources = Sources::new(written(&acts), 100);
+    let conversation = ConversationId::private(user(1), user(2)).expect("two");
+    for limit in [2, 3] {
+        let after = 0;
+        let query = SyncQuery::Changes {
+            conversation,
+            after,
+            limit,
+        };
+        let page = match sources.answer(user(2), &query) {
+            Ok(SyncAnswer::Changes(page)) => page,
+            other => panic!("{other:?}"),
+        };
+        let sizes = page.changes.iter();
+        let sizes: Vec<_> = sizes
+            .map(|changed| changed.asked.change.content_size())
+            .collect();
+        assert_eq!(sizes[..2], [0, "edited".len()]);
+    }
+}
+
 #[test]
 fn a_pin_without_a_row_is_a_hole_only_up_to_the_head() {
     let pin = ChangeKind::Pin { on: true };

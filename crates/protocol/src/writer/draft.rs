@@ -1,14 +1,14 @@
 //! The draft: what the records before this one, in the same batch, have come to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::facts::MissingFact;
-use super::plan::ListOp;
+use super::facts::{HideKey, MissingFact};
+use super::plan::{ListOp, ListOpKind};
+use super::retry::RetriedMessage;
 use super::{Batch, Facts, Missing, Rules, SendKey};
 use crate::change::{ChangeKind, ChangeRequest, ChangeRow, Overlay};
 use crate::conversation::{Head, StoredPosition};
-use crate::event::GroupRoles;
 use crate::group::{Audience, Group, GroupUpdate};
 use crate::history::Version;
 use crate::ledger::DeadReason;
@@ -43,10 +43,7 @@ pub(super) enum DraftStep<'a> {
         first: MessageId,
         position: Position,
     },
-    Retry {
-        placed: Box<Placed>,
-        roles: GroupRoles,
-    },
+    Retry(Box<RetriedMessage>),
     Kickout,
     /// Without a position for a reason that the log and the stores give again.
     Dead(DeadReason, String),
@@ -70,8 +67,10 @@ pub(super) struct MessageDraft {
     pub(super) sent: u64,
     pub(super) head: HeadAfter,
     pub(super) readers: Readers,
-    /// Current content of a group's message that was handled before.
+    /// Current content of a message that was handled before.
     pub(super) shown: Option<Content>,
+    /// True if the message was recalled since: it goes out without its text.
+    pub(super) is_recalled: bool,
 }
 
 /// A change with its place.
@@ -247,10 +246,13 @@ pub(super) struct Draft<'a> {
     /// In log order.
     placed: Vec<DraftedMessage<'a>>,
     by_id: BTreeMap<MessageId, usize>,
-    by_send: BTreeMap<(UserId, SendId), usize>,
+    /// A client may use one send_id for several receivers: those are several messages.
+    by_send: BTreeMap<(UserId, ConversationId, SendId), usize>,
     by_position: BTreeMap<(ConversationId, Seq), usize>,
     overlays: BTreeMap<(ConversationId, Seq), Overlay>,
     changes: Vec<ChangeRow>,
+    /// Messages that the batch hid from their owners.
+    hidden: BTreeSet<HideKey>,
     /// Conversations of records that could not be decided, with the largest id of these: a later record may have to be
     /// looked up if they are placed.
     open: BTreeMap<ConversationId, MessageId>,
@@ -271,6 +273,7 @@ impl<'a> Draft<'a> {
             by_position: BTreeMap::new(),
             overlays: BTreeMap::new(),
             changes: Vec::new(),
+            hidden: BTreeSet::new(),
             open: BTreeMap::new(),
         }
     }
@@ -284,9 +287,8 @@ impl<'a> Draft<'a> {
         let task = match &record.task.work {
             Work::Message(task) => task,
             Work::Deliver(task) => {
-                let (placed, roles) = super::retry::refreshed(task, self.facts, &mut self.missing)?;
-                let placed = Box::new(placed);
-                return Ok(DraftStep::Retry { placed, roles });
+                let retried = super::retry::refreshed(task, self.facts, &mut self.missing)?;
+                return Ok(DraftStep::Retry(Box::new(retried)));
             }
             Work::Kickout(_) => return Ok(DraftStep::Kickout),
         };
@@ -342,7 +344,7 @@ impl<'a> Draft<'a> {
                 self.heads.insert(conversation, placing.head.head);
                 let at = self.placed.len();
                 self.by_id.entry(message.id).or_insert(at);
-                let send = (message.from, message.send_id);
+                let send = (message.from, conversation, message.send_id);
                 self.by_send.entry(send).or_insert(at);
                 let place = (conversation, placing.position.seq);
                 self.by_position.entry(place).or_insert(at);
@@ -366,12 +368,16 @@ impl<'a> Draft<'a> {
             DraftStep::Died {
                 passed: Some(head), ..
             } => _ = self.heads.insert(conversation, *head),
-            DraftStep::Listed { .. }
-            | DraftStep::Granted(_)
+            DraftStep::Listed { op, .. } => {
+                if let ListOpKind::Hide(seq) = op.kind {
+                    self.hidden.insert((op.owner, op.conversation, seq));
+                }
+            }
+            DraftStep::Granted(_)
             | DraftStep::Refused(_)
             | DraftStep::Unchanged { .. }
             | DraftStep::Repeat { .. }
-            | DraftStep::Retry { .. }
+            | DraftStep::Retry(_)
             | DraftStep::Kickout
             | DraftStep::Dead(..)
             | DraftStep::Died { passed: None, .. }
@@ -511,7 +517,8 @@ impl<'a> Draft<'a> {
         let stored = self.facts.first_sends.get(&key);
         let missing = &mut self.missing.first_sends;
         let stored = known(stored, || _ = missing.insert(key))?;
-        let drafted = self.by_send.get(&(message.from, message.send_id));
+        let send = (message.from, conversation, message.send_id);
+        let drafted = self.by_send.get(&send);
         let drafted = drafted.map(|at| &self.placed[*at]);
         let drafted = drafted.map(|drafted| (drafted.message.id, drafted.stored));
         let first = stored.or(drafted);
@@ -581,6 +588,22 @@ impl<'a> Draft<'a> {
         let overlay = self.facts.overlays.get(&place);
         let missing = &mut self.missing.overlays;
         known(overlay, || _ = missing.insert(place)).cloned()
+    }
+
+    /// True if another record hid the message from its owner before. This record itself may have done so, before a
+    /// crash.
+    pub(super) fn is_hidden(
+        &mut self,
+        record: &TaskRecord<'_>,
+        key: HideKey,
+    ) -> Result<bool, MissingFact> {
+        if self.hidden.contains(&key) {
+            return Ok(true);
+        }
+        let mark = self.facts.hidden.get(&key);
+        let missing = &mut self.missing.hidden;
+        let mark = known(mark, || _ = missing.insert(key))?;
+        Ok(mark.is_some_and(|mark| mark != self.version(record).mark()))
     }
 
     /// Changes of the batch so far.

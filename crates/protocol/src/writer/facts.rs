@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::change::{ChangeSearch, OrderedChange, Overlay};
 use crate::conversation::{Head, StoredPosition};
-use crate::group::{Group, Role};
+use crate::group::{Group, GroupSettings, Member};
 use crate::history::Version;
 use crate::message_row::{MessageRow, Owner};
 use crate::unread::Tally;
@@ -33,6 +33,9 @@ pub struct ChangeKey {
     pub send_id: SendId,
 }
 
+/// A message, and the user who hides it.
+pub type HideKey = (UserId, ConversationId, Seq);
+
 /// Answers of the stores. No entry: not asked yet. `None`, or a default value: asked, and there is nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
@@ -53,9 +56,11 @@ pub struct Facts {
     pub followers: BTreeMap<(Owner, ConversationId, Seq), Option<Version>>,
     /// Clears by the owner so far.
     pub cleared: BTreeMap<(UserId, ConversationId), Tally>,
+    /// Mark of the first record that hid a message from its owner.
+    pub hidden: BTreeMap<HideKey, Option<u64>>,
     pub platforms: BTreeMap<UserId, Vec<Platform>>,
-    /// Roles as they are now, for retries of group commands.
-    pub roles: BTreeMap<(GroupId, UserId), Option<Role>>,
+    /// Members as they are now, for retries of group commands and of edited messages.
+    pub members: BTreeMap<(GroupId, UserId), Option<(GroupSettings, Member)>>,
 }
 
 /// Keys to be read before a batch can be decided: all that can be named by now. One call a kind, side by side, but
@@ -78,8 +83,9 @@ pub struct Missing {
     pub own_changes: BTreeMap<(ConversationId, Version), ChangeSearch>,
     pub followers: BTreeSet<(Owner, ConversationId, Seq)>,
     pub cleared: BTreeSet<(UserId, ConversationId)>,
+    pub hidden: BTreeSet<HideKey>,
     pub platforms: BTreeSet<UserId>,
-    pub roles: BTreeSet<(GroupId, UserId)>,
+    pub members: BTreeSet<(GroupId, UserId)>,
 }
 
 impl Missing {

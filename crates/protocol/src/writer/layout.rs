@@ -131,9 +131,8 @@ impl<'a> Layout<'a> {
             (Work::Message(task), DraftStep::Repeat { first, position }) => {
                 return self.repeat(task, first, position);
             }
-            (Work::Deliver(retry), DraftStep::Retry { placed, roles }) => {
-                let encode = self.rules.encode;
-                super::retry::delivery(record.task, retry, *placed, &roles, encode)
+            (Work::Deliver(retry), DraftStep::Retry(retried)) => {
+                super::retry::delivery(record.task, retry, *retried, self.rules.encode)
             }
             (_, DraftStep::Dead(reason, error)) => return RecordLayout::dead(reason, error),
             (
@@ -165,7 +164,7 @@ impl<'a> Layout<'a> {
         let Some(conversation) = task.message.conversation() else {
             return misplaced();
         };
-        let placed = Placed {
+        let mut placed = Placed {
             message: task.message.clone(),
             conversation,
             position: placing.position,
@@ -174,6 +173,9 @@ impl<'a> Layout<'a> {
         if rows.is_empty() {
             let error = "a message of this kind of conversation is not kept".to_owned();
             return RecordLayout::dead(DeadReason::StoreRejected, error);
+        }
+        if placing.is_recalled {
+            placed.message.content = placed.message.content.emptied();
         }
         let (owed, audience) = match placed.message.to {
             Recipient::User(to) => {
@@ -224,9 +226,14 @@ impl<'a> Layout<'a> {
             readers,
         } = changing;
         let conversation = row.conversation;
+        // An edit that is resent has no text if the message was recalled meanwhile.
+        let mut message = task.message.clone();
+        if overlay.recalled.is_some() {
+            message.content = message.content.without_text();
+        }
         // A change goes out at the position of the message that it changes.
         let placed = Placed {
-            message: task.message.clone(),
+            message,
             conversation,
             position: Position {
                 seq: row.changed.seq,

@@ -28,6 +28,10 @@ impl<'a> Draft<'a> {
             subject,
             refusal: Some(Refusal::new(code, text)),
         };
+        let nothing = || DraftStep::Unchanged {
+            subject,
+            refusal: None,
+        };
         let owner = task.message.from;
         // All keys that can be named at once.
         let group = self.group(record, conversation);
@@ -45,7 +49,13 @@ impl<'a> Draft<'a> {
         let kind = match change.kind {
             ChangeKind::Arrange(arranged) => ListOpKind::Arrange(arranged),
             ChangeKind::Hide => match looked_up? {
-                Some(found) => ListOpKind::Hide(found.seq()),
+                Some(found) => {
+                    let seq = found.seq();
+                    if self.is_hidden(record, (owner, conversation, seq))? {
+                        return Ok(nothing());
+                    }
+                    ListOpKind::Hide(seq)
+                }
                 None => {
                     let text = "no such message in this conversation";
                     return Ok(refused(Code::NotFound, text));
@@ -53,12 +63,7 @@ impl<'a> Draft<'a> {
             },
             _ => match self.clearing(record, conversation, owner, subject)? {
                 ClearResult::Cleared(up_to) => ListOpKind::Clear(up_to),
-                ClearResult::Nothing => {
-                    return Ok(DraftStep::Unchanged {
-                        subject,
-                        refusal: None,
-                    });
-                }
+                ClearResult::Nothing => return Ok(nothing()),
                 ClearResult::Expired => {
                     let text =
                         "a message came that this device had not seen: the conversation stays";

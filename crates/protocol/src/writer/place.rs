@@ -93,12 +93,14 @@ impl<'a> Draft<'a> {
             (PlaceRuling::Overtaken, _) => return Ok(DraftStep::Overtaken(conversation)),
         };
         let (readers, are_known) = self.readers(group, version, position.seq);
-        let shown = match conversation {
-            ConversationId::Group(_) if !head.moves => {
+        // Handled before: a resend has no text that was taken back meanwhile.
+        let (shown, is_recalled) = match head.moves {
+            true => (None, false),
+            false => {
                 let overlay = self.overlay(conversation, position.seq, false)?;
-                Some(overlay.shown(&message.content))
+                let shown = overlay.shown(&message.content);
+                (Some(shown), overlay.recalled.is_some())
             }
-            _ => None,
         };
         recipient.and(are_known)?;
         Ok(DraftStep::Placed(MessageDraft {
@@ -108,6 +110,7 @@ impl<'a> Draft<'a> {
             head,
             readers,
             shown,
+            is_recalled,
         }))
     }
 

@@ -4,10 +4,11 @@
 pub(crate) mod log;
 pub(crate) mod store;
 
+use bytes::Bytes;
 use proptest::prelude::*;
 
 use self::log::{Act, EncodeDebug, Log, acts, group, message_to, user};
-use self::store::{Store, delivered};
+use self::store::{Store, delivered, leaks};
 use super::{
     Batch, Effect, Facts, NoPlan, Parts, ROUNDS_MAX, RecordOutcome, RetryFailure, Rules, bury,
     decide, retry,
@@ -15,10 +16,13 @@ use super::{
 use crate::change::ChangeKind;
 use crate::conversation::StoredPosition;
 use crate::delivery::Source;
+use crate::event::{Encode, Event};
+use crate::group::GroupCommand;
 use crate::ledger::DeadReason;
+use crate::message::Target;
 use crate::message_row::Owner;
 use crate::record::{RetryTask, Task, TaskRecord, Work};
-use crate::{ConversationId, Placed, Position, Seq, Timestamp};
+use crate::{ConversationId, Placed, Platform, Position, Seq, Timestamp, TraceContext};
 
 pub(crate) const NOON: Timestamp = Timestamp::from_millis(1_750_000_000_000);
 
@@ -40,7 +44,7 @@ proptest! {
     }
 
     /// Offsets that were set back change nothing, and deliveries go out with the positions that they had. Events of group
-    /// commands tell the roles of now.
+    /// commands tell the roles of now, and what was recalled is not said again.
     #[test]
     fn a_replay_from_any_record_changes_nothing(acts in acts(), from in any::<prop::sample::Index>()) {
         let log = Log::of(&acts);
@@ -50,9 +54,14 @@ proptest! {
         let from = from.index(log.records().len());
         let again = store.write(&log.records()[from..]);
         prop_assert_eq!(&store, &before);
+        prop_assert_eq!(leaks(&again, &store), Default::default());
         let first = delivered(&first);
-        let is_command = |source: &Source| log.is_command(source.offset);
-        for (source, line) in delivered(&again).into_iter().filter(|(source, _)| !is_command(source)) {
+        let is_recalled = |source: &Source| {
+            let mut delivered = again.iter().flat_map(|plan| &plan.handover.deliver);
+            delivered.any(|(of, task)| of == source && store.is_recalled(&task.placed))
+        };
+        let is_same = |source: &Source| !log.is_command(source.offset) && !is_recalled(source);
+        for (source, line) in delivered(&again).into_iter().filter(|(source, _)| is_same(source)) {
             prop_assert_eq!(first.get(&source), Some(&line), "{}", source);
         }
     }
@@ -316,6 +325,93 @@ fn a_message_that_a_later_letter_placed_is_nobodys_subject_before() {
     }
 }
 
+/// While nobody can tell whether a send was accepted, a client uses its send_id for another receiver, too: that is
+/// another message, whether the two are decided together or not.
+#[test]
+fn one_send_id_for_two_receivers_is_two_messages() {
+    let log = Log::of(&[
+        Act::say(1, 2),
+        Act::say(1, 3).again(0),
+        Act::say(1, 2).again(0),
+        Act::create(1, 100),
+        Act::say_in(1, 100).again(0),
+    ]);
+    let mut store = Store::new();
+    let plans = store.write(&log.records());
+    let outcomes: Vec<_> = plans.iter().flat_map(|plan| &plan.outcomes).collect();
+    let expected = [
+        &RecordOutcome::Placed,
+        &RecordOutcome::Placed,
+        &RecordOutcome::Repeat,
+        &RecordOutcome::Granted,
+        &RecordOutcome::Placed,
+    ];
+    assert_eq!(outcomes, expected);
+}
+
+/// Under other send_ids, from other devices, in one batch and in several: one row, and the rest is nothing to do. A
+/// crash behind the first row changes nothing of that.
+#[test]
+fn a_message_hidden_twice_is_hidden_once() {
+    let hide = |by, to| Act::change(by, to, 0, ChangeKind::Hide);
+    let log = Log::of(&[
+        Act::say(1, 2),
+        hide(1, 2),
+        hide(1, 2),
+        hide(2, 1),
+        hide(1, 2),
+    ]);
+    let records = log.records();
+    let (mut together, mut apart) = (Store::new(), Store::new());
+    let plans = together.write(&records);
+    for record in &records {
+        apart.write(&[*record]);
+    }
+    let outcomes = [
+        RecordOutcome::Placed,
+        RecordOutcome::Listed,
+        RecordOutcome::Unchanged,
+        RecordOutcome::Listed,
+        RecordOutcome::Unchanged,
+    ];
+    assert_eq!(plans[0].outcomes, outcomes);
+    assert_eq!(together.hidden.len(), 2);
+    assert_eq!(together, apart);
+    let again = together.write(&records[1..]);
+    assert_eq!(again[0].outcomes, outcomes[1..]);
+    assert_eq!(together, apart);
+}
+
+/// A letter of a message that has its place, and of an edit of it: once it is recalled, neither says it again.
+#[test]
+fn what_was_recalled_is_in_no_letter_that_is_redriven() {
+    let edit = Act::change(1, 2, 0, ChangeKind::Edit);
+    let log = Log::of(&[
+        Act::say(1, 2),
+        edit,
+        Act::change(1, 2, 0, ChangeKind::Recall),
+    ]);
+    let mut store = Store::new();
+    store.write(&log.records());
+    let letters = [0, 1].map(|index| {
+        let mut task = log.tasks[index].clone();
+        if let Work::Message(task) = &mut task.work {
+            task.letter = Some("message-0-7".to_owned());
+        }
+        task
+    });
+    let records = (7..).zip(&letters).map(|(offset, task)| TaskRecord {
+        source: Source {
+            offset,
+            ..log.records()[0].source
+        },
+        task,
+    });
+    let plans = store.write(&records.collect::<Vec<_>>());
+    assert_eq!(plans[0].handover.deliver.len(), 2);
+    assert_eq!(leaks(&plans, &store), Default::default());
+}
+
 /// A change has the place of its row, also where the one before it died when both were handled again.
 #[test]
 fn a_change_keeps_its_place_behind_one_that_died() {
@@ -419,6 +515,111 @@ fn a_retry_that_panics_is_dead() {
     let failed = retry(&task, &deliver, &facts, &EncodeDebug).err();
     let is_dead = |failed| matches!(failed, RetryFailure::Dead(DeadReason::HandlerPanic, _));
     assert!(failed.is_some_and(is_dead));
+}
+
+/// Frames of messages that are their text.
+struct EncodeText;
+
+impl Encode for EncodeText {
+    fn encode(&self, event: &Event<'_>, _: Option<TraceContext>) -> Bytes {
+        match event {
+            Event::Message(placed) => placed.message.content.data.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A user who was removed since gets a retried message without later edits, and what is put into mailboxes has none
+/// either: a station adds them for who may read them. A recall is for all.
+#[test]
+fn a_retry_tells_former_members_no_later_edit() {
+    let (create, say) = (Act::create(1, 100), Act::say_in(1, 100));
+    let edit = Act::change(1, 2, 1, ChangeKind::Edit);
+    let recall = Act::change(1, 2, 1, ChangeKind::Recall);
+    let remove = Act::command(1, 100, GroupCommand::Remove(user(3)));
+    let cases = [
+        (
+            vec![remove.clone(), edit.clone()],
+            ["text 1", "edited", "text 1"],
+        ),
+        (vec![edit.clone(), remove.clone()], ["edited"; 3]),
+        (vec![remove, edit, recall], [""; 3]),
+    ];
+    for (acts, texts) in cases {
+        let acts: Vec<Act> = [create.clone(), say.clone()]
+            .into_iter()
+            .chain(acts)
+            .collect();
+        let log = Log::of(&acts);
+        let mut store = Store::new();
+        store.write(&log.records());
+        let mut rows = store.rows.values();
+        let row = rows.find(|row| row.owner == Owner::Group(group(100)));
+        let target = |number| Target {
+            user: user(number),
+            platform: Platform::Ios,
+        };
+        let deliver = RetryTask {
+            rev: 0,
+            placed: row.expect("said").placed.clone(),
+            targets: vec![target(2), target(3)],
+            live_users: Vec::new(),
+            due_at: NOON,
+            cause: "a test".to_owned(),
+            letter: None,
+        };
+        let task = Task::new(Work::Deliver(deliver.clone()), NOON);
+        let mut facts = Facts::default();
+        let retried = loop {
+            match retry(&task, &deliver, &facts, &EncodeText) {
+                Ok(retried) => break retried,
+                Err(RetryFailure::Missing(missing)) => store.answer(&missing, &mut facts),
+                Err(RetryFailure::Dead(reason, error)) => panic!("{reason:?}: {error}"),
+            }
+        };
+        let frames = [
+            &retried.frame,
+            retried.frame_for(user(2)),
+            retried.frame_for(user(3)),
+        ];
+        assert_eq!(frames, texts);
+    }
+}
+
+/// An edit that waited for a retry goes out without its text once the message is recalled.
+#[test]
+fn a_retry_of_an_edit_says_nothing_that_was_recalled() {
+    let edit = Act::change(1, 2, 0, ChangeKind::Edit);
+    let recall = Act::change(1, 2, 0, ChangeKind::Recall);
+    for is_recalled in [false, true] {
+        let acts = [Act::say(1, 2), edit.clone(), recall.clone()];
+        let log = Log::of(&acts[..2 + usize::from(is_recalled)]);
+        let mut store = Store::new();
+        let plans = store.write(&log.records());
+        let (_, edited) = &plans[0].handover.deliver[1];
+        let deliver = RetryTask {
+            rev: edited.rev,
+            placed: edited.placed.clone(),
+            targets: Vec::new(),
+            live_users: vec![user(2)],
+            due_at: NOON,
+            cause: "a test".to_owned(),
+            letter: None,
+        };
+        let task = Task::new(Work::Deliver(deliver.clone()), NOON);
+        let mut facts = Facts::default();
+        let retried = loop {
+            match retry(&task, &deliver, &facts, &EncodeDebug) {
+                Ok(retried) => break retried,
+                Err(RetryFailure::Missing(missing)) => store.answer(&missing, &mut facts),
+                Err(RetryFailure::Dead(reason, error)) => panic!("{reason:?}: {error}"),
+            }
+        };
+        let data = &retried.placed.message.content.data;
+        assert_eq!(data.is_empty(), is_recalled);
+        let frame = String::from_utf8_lossy(&retried.frame);
+        assert_eq!(frame.contains("(0 bytes)"), is_recalled, "{frame}");
+    }
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use api::task::Value;
 use std::time::Duration;
 
-use protocol::change::{ChangeKind, ChangeOf, ChangeRequest, ChangeRow, OrderedChange};
+use protocol::change::{
+    ChangeKind, ChangeOf, ChangeRequest, ChangeRow, MessageChange, OrderedChange,
+};
 use protocol::frame::{
     ChangePage, HiddenPage, HistoryPage, HistoryRange, Send, Summary, SyncAnswer, SyncQuery,
 };
@@ -206,6 +208,30 @@ async fn pages_and_lists_show_messages_as_they_are_now() {
         limit: 9,
     };
     assert_eq!(world.ask(3, query).await, Err(Code::Forbidden));
+}
+
+/// Whoever asks for the changes gets no text of a message that was recalled, whichever page the recall is on.
+#[tokio::test(start_paused = true)]
+async fn edits_of_a_recalled_message_have_no_content() {
+    let world = world().await;
+    let first = world.place(1, 2, 1, "secret").await;
+    let second = world.place(1, 2, 2, "helo").await;
+    world
+        .made(&first, 1, 1, ChangeKind::Edit, "secret two")
+        .await;
+    world.made(&second, 1, 2, ChangeKind::Edit, "hello").await;
+    let texts = async |who, with| {
+        let page = world.changes(who, with, 0).await.expect("a page");
+        let text = |changed: &OrderedChange| match &changed.asked.change {
+            MessageChange::Edit(content) => content.data.clone(),
+            other => panic!("{other:?}"),
+        };
+        page.changes.iter().map(text).collect::<Vec<_>>()
+    };
+    assert_eq!(texts(2, 1).await, ["secret two", "hello"]);
+    world.made(&first, 1, 3, ChangeKind::Recall, "").await;
+    assert_eq!(texts(2, 1).await, ["", "hello"]);
+    assert_eq!(texts(1, 2).await, ["", "hello"]);
 }
 
 // proves S4-09 in part, S4-35: unread counts what others wrote behind what was read or cleared, less what was recalled.

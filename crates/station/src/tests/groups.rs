@@ -163,20 +163,34 @@ impl World {
     }
 
     async fn group_recall(&self, placed: &Placed, by: i64) {
+        self.group_change(placed, by, 5000, ChangeKind::Recall, "")
+            .await;
+    }
+
+    /// A change as the carrier leaves it, by a record at this offset or a little behind.
+    pub(super) async fn group_change(
+        &self,
+        placed: &Placed,
+        by: i64,
+        offset: u64,
+        kind: ChangeKind,
+        text: &str,
+    ) {
         let head = {
             let heads = self.backends.heads.load(&[placed.conversation]).await;
             heads.expect("loads")[0].expect("a head")
         };
         let version = Version {
             epoch: 1,
-            offset: 5000 + head.rev,
+            offset: offset + head.rev,
         };
         let mut message = placed.message.clone();
         message.id = MessageId::new(placed.message.id.get() + 5000).expect("positive");
         message.from = user(by);
+        message.content = Content::text(text);
         message.content.change = Some(Box::new(ChangeOf {
             subject: Some(placed.message.id),
-            kind: ChangeKind::Recall,
+            kind,
         }));
         let changed = OrderedChange {
             rev: head.rev + 1,

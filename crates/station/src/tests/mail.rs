@@ -2,21 +2,25 @@
 
 use std::time::Duration;
 
-use api::codec::encode_message;
+use api::codec::{decode_server, encode_message};
 use api::station::{MailAck, MailPageRequest};
 use api::v1;
 use backend::embedded::{Table, WriteBatch};
 use backend::hook::{Calls, Fault};
 use bytes::Bytes;
+use protocol::change::ChangeKind;
+use protocol::frame::ServerFrame;
+use protocol::group::{GroupSettings, Role};
 use protocol::ledger::LedgerEvent;
 use protocol::mailbox::{Mail, MailCursor, RouteRequest};
 use protocol::message::Target;
 use protocol::presence::DeniedBoats;
-use protocol::session::Page;
-use protocol::{MessageId, Placed, Platform, Recipient};
+use protocol::session::{Page, PageItem};
+use protocol::{MessageId, Placed, Platform, Recipient, UserId};
 use tokio::time::Instant;
 use tonic::Status;
 
+use super::groups::CLOSED;
 use super::world::*;
 use crate::Config;
 
@@ -28,6 +32,10 @@ impl World {
         let Recipient::User(to) = placed.message.to else {
             panic!("{:?} is no user", placed.message.to);
         };
+        self.store_for(to, placed).await;
+    }
+
+    async fn store_for(&self, to: UserId, placed: &Placed) {
         let request = RouteRequest {
             user: to,
             platforms: vec![PHONE],
@@ -221,6 +229,75 @@ async fn a_page_whose_body_is_unavailable_removes_nothing() {
     }
     world.find_mailboxes();
     assert_eq!(ids(&world.mail(None, 0).await), [of_a_group.message.id]);
+}
+
+/// Of a page of one entry each: two are gone, and the third comes at once.
+#[tokio::test(start_paused = true)]
+async fn pages_of_mail_that_is_gone_are_passed_over() {
+    let world = world().await;
+    for seq in 1..=2 {
+        world.store(&world.placed(1, 2, seq, "lost")).await;
+    }
+    let kept = world.place(1, 2, 3, "kept").await;
+    world.store(&kept).await;
+    let removed = world.engine.remove_range(Table::MailBody, .., 1000);
+    assert!(removed.expect("removed") > 0);
+    assert_eq!(ids(&world.mail(None, 1).await), [kept.message.id]);
+}
+
+fn texts(page: &Page) -> Vec<String> {
+    let text = |item: &PageItem| match decode_server(item.frame.clone(), usize::MAX) {
+        Ok(ServerFrame::Message(placed)) => text_of(&placed.message),
+        other => panic!("{other:?}"),
+    };
+    page.mails.iter().map(text).collect()
+}
+
+/// Mail of a group says what the user may read: a present member all that is so by now, a former one what was so until
+/// then, and a user who came back into a closed group nothing of what was written meanwhile. Nobody what was recalled.
+#[tokio::test(start_paused = true)]
+async fn mail_of_a_former_member_has_no_later_edit() {
+    let world = world().await;
+    world.group_of(7, CLOSED, &[1, 2]).await;
+    let mut said = Vec::new();
+    for text in ["one", "two", "three"] {
+        let placed = world.say(7, 1, text).await;
+        world.store_for(user(2), &placed).await;
+        said.push(placed);
+    }
+    let edit = async |index: usize, offset: u64, text: &str| {
+        let of = &said[index];
+        world
+            .group_change(of, 1, offset, ChangeKind::Edit, text)
+            .await;
+    };
+    let mail = async || texts(&world.mail(None, 0).await);
+    let is_in = async |settings, role| {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        world.is_in(7, settings, 2, role).await;
+    };
+    edit(0, 10, "then").await;
+    edit(1, 10, "now").await;
+    assert_eq!(mail().await, ["then", "now", "three"]);
+    is_in(CLOSED, None).await;
+    assert_eq!(mail().await, ["then", "now", "three"]);
+    edit(1, 5000, "afterwards").await;
+    edit(2, 5000, "afterwards").await;
+    assert_eq!(mail().await, ["then", "two", "three"]);
+    is_in(CLOSED, Some(Role::Member)).await;
+    assert_eq!(mail().await, ["one", "two", "three"]);
+    let open = GroupSettings {
+        open_history: true,
+        ..CLOSED
+    };
+    is_in(open, Some(Role::Member)).await;
+    assert_eq!(mail().await, ["then", "afterwards", "afterwards"]);
+    is_in(CLOSED, None).await;
+    for placed in &said {
+        let recall = ChangeKind::Recall;
+        world.group_change(placed, 1, 9000, recall, "").await;
+    }
+    assert_eq!(mail().await, ["", "", ""]);
 }
 
 // proves S1-57: who has read all that waited, and got nothing new, keeps nothing that expired.

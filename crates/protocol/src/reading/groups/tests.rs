@@ -2,8 +2,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::change::ChangeRequest;
+use crate::change::{ChangeRequest, MessageChange};
 use crate::history::Version;
+use crate::message::Content;
 use crate::{
     DeviceId, GroupId, Message, Options, Position, Recipient, SendId, UserId, reading::dense_page,
 };
@@ -233,4 +234,30 @@ proptest! {
             }
         }
     }
+}
+
+/// Not how long it is, nor when something was last said in it.
+#[test]
+fn a_row_of_a_former_member_tells_nothing_of_the_group() {
+    let row = |role, stamp| {
+        let entry = GroupListEntry {
+            group: GroupId::new(7).expect("positive"),
+            member: member(role, 3),
+            head: Head {
+                stamp: Timestamp::from_millis(stamp),
+                rev: stamp as u64,
+                ..head(stamp as u64)
+            },
+            changed_to: Seq::ZERO,
+            read_seq: Seq::ZERO,
+            cleared: Tally::default(),
+            touched: Timestamp::from_millis(5),
+            arranged: ListArrangement::default(),
+            hidden: 0,
+        };
+        entry.summary()
+    };
+    assert_eq!(row(None, 10), row(None, 20));
+    let member = Some(Role::Member);
+    assert_ne!(row(member, 10), row(member, 20));
 }

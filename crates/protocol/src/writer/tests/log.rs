@@ -96,6 +96,16 @@ impl Act {
         Act::new(by, To::User(to), Kind::Change(subject, kind))
     }
 
+    /// The send of an earlier act comes again, in doubt whether it was accepted; to another
+    /// receiver, under its send_id.
+    pub(crate) fn again(self, number: usize) -> Act {
+        Act {
+            again: Some(number),
+            unsure: true,
+            ..self
+        }
+    }
+
     /// The same, by a station whose clock is behind.
     pub(crate) fn late(self) -> Act {
         Act { late: true, ..self }
@@ -113,7 +123,11 @@ impl Act {
             settings: OPEN,
             members,
         };
-        Act::new(by, To::Group(group), Kind::Command(create))
+        Act::command(by, group, create)
+    }
+
+    pub(crate) fn command(by: i64, group: i64, command: GroupCommand) -> Act {
+        Act::new(by, To::Group(group), Kind::Command(command))
     }
 }
 
@@ -296,11 +310,16 @@ impl Log {
                 (changing(text, change), to)
             }
         };
-        let first = act.again.and_then(|number| self.earlier(number));
-        let first = first.filter(|first| first.from == from && first.to == to);
+        let earlier = act.again.and_then(|number| self.earlier(number));
+        let earlier = earlier.filter(|earlier| earlier.from == from);
+        let first = earlier.filter(|first| first.to == to);
         let is_same = |first: &&Message| first.content.change.is_some() == content.change.is_some();
         let first = first.filter(is_same);
-        let send_id = match first {
+        // A client that uses a send_id for two receivers, while nothing can tell.
+        let is_message = |message: &Message| message.content.change.is_none();
+        let other =
+            earlier.filter(|other| other.to != to && is_message(other) && content.change.is_none());
+        let send_id = match first.or(other) {
             Some(first) => first.send_id,
             None => SendId::from_bytes((number as u128 + 1).to_be_bytes()),
         };
@@ -318,7 +337,7 @@ impl Log {
             message,
             origin: None,
             maybe_repeat: first.is_some(),
-            unsure: act.unsure && first.is_some(),
+            unsure: other.is_some() || (act.unsure && first.is_some()),
             age: Duration::from_secs(1),
             letter: None,
             bounds: Bounds::DEFAULT,

@@ -19,7 +19,7 @@ use crate::writer::{
     Batch, Effect, Facts, ListOpKind, Missing, NoPlan, Parts, Plan, ROUNDS_MAX, Rules, Stage,
     decide,
 };
-use crate::{ConversationId, GroupId, MessageId, Platform, Seq, Timestamp, UserId};
+use crate::{ConversationId, GroupId, MessageId, Placed, Platform, Seq, Timestamp, UserId};
 
 pub(crate) type GroupState = (Option<(GroupSettings, Version)>, BTreeMap<UserId, Member>);
 
@@ -50,7 +50,27 @@ pub(crate) fn delivered(plans: &[Plan]) -> BTreeMap<Source, String> {
     all.collect()
 }
 
+/// Deliveries that say what was recalled meanwhile.
+pub(crate) fn leaks(plans: &[Plan], store: &Store) -> BTreeMap<Source, String> {
+    let mut leaks = delivered(plans);
+    for (source, task) in plans.iter().flat_map(|plan| &plan.handover.deliver) {
+        let line = &leaks[source];
+        let is_leak = line.matches(" bytes)").count() > line.matches("(0 bytes)").count();
+        if !store.is_recalled(&task.placed) || !is_leak {
+            leaks.remove(source);
+        }
+    }
+    leaks
+}
+
 impl Store {
+    /// True of a recalled message, and of a change of one.
+    pub(crate) fn is_recalled(&self, placed: &Placed) -> bool {
+        let place = (placed.conversation, placed.position.seq);
+        let overlay = self.overlays.get(&place);
+        overlay.is_some_and(|overlay| overlay.recalled.is_some())
+    }
+
     pub(crate) fn new() -> Store {
         Store::default()
     }
@@ -231,9 +251,21 @@ impl Store {
         for user in &missing.platforms {
             facts.platforms.insert(*user, vec![Platform::Ios]);
         }
-        for (group, user) in &missing.roles {
-            let role = self.group(*group).and_then(|group| group.role(*user));
-            facts.roles.insert((*group, *user), role);
+        for (owner, of, seq) in &missing.hidden {
+            let mut hidden = self
+                .hidden
+                .range((*owner, *of, 0)..=(*owner, *of, u64::MAX));
+            let first = hidden.find(|(_, hidden)| *hidden == seq);
+            let mark = first.map(|((.., mark), _)| *mark);
+            facts.hidden.insert((*owner, *of, *seq), mark);
+        }
+        for (group, user) in &missing.members {
+            let known = self.group(*group);
+            let member = known.and_then(|group| {
+                let member = group.members.get(*user)?;
+                Some((group.settings, *member))
+            });
+            facts.members.insert((*group, *user), member);
         }
     }
 
@@ -254,6 +286,7 @@ impl Store {
                 for seq in (0..30).map(Seq) {
                     missing.followers.insert((Owner::of(of, user), of, seq));
                     missing.overlays.insert((of, seq));
+                    missing.hidden.insert((user, of, seq));
                 }
             }
             if let ConversationId::Group(group) = of {
