@@ -89,6 +89,7 @@ pub(crate) enum BoatEvent {
 pub(crate) enum Notice {
     Frame(bytes::Bytes),
     Hint,
+    Resync,
     Close(Refusal),
 }
 
@@ -177,6 +178,7 @@ impl World {
                         |s| match notice {
                             Notice::Frame(frame) => s.notice(frame, now),
                             Notice::Hint => s.hint(),
+                            Notice::Resync => s.resync(now),
                             Notice::Close(refusal) => s.close(refusal, now),
                         },
                         true,

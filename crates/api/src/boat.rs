@@ -37,6 +37,8 @@ pub enum NoticeKind {
     Frame(Bytes),
     /// Mail was stored while this session lived: drain.
     Hint,
+    /// The session missed a message: have it compare its cursors.
+    Resync,
     /// End the session, with this as the last frame.
     Close(Refusal),
 }

@@ -97,7 +97,7 @@ impl BoatStreams {
                 boat::NoticeKind::Frame(frame)
             }
             SessionEvent::Hint => boat::NoticeKind::Hint,
-            SessionEvent::Close(refusal) => boat::NoticeKind::Close(refusal),
+            SessionEvent::Resync => boat::NoticeKind::Resync,
         };
         if let Some(boat) = self.boat(&notice.life) {
             boat.notices.push(boat::Notice {

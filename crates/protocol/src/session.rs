@@ -18,6 +18,7 @@ mod commands;
 mod limits;
 mod mail;
 mod pushes;
+mod questions;
 mod receipts;
 mod sends;
 mod socket_backlog;
@@ -38,10 +39,14 @@ use crate::ticket::ResumeTicket;
 use crate::{Code, DeviceId, Platform, Refusal, SessionId, Timestamp, UserId};
 
 use mail::MailDrain;
-use pushes::Pushes;
+use pushes::{Pushes, RoundTrip};
+use questions::Questions;
 use receipts::Receipts;
 use sends::Sends;
 use socket_backlog::SocketBacklog;
+
+/// Age up to which no session ends for lack of an acknowledgement.
+const ACK_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Life of one connection. See the [module](self).
 #[derive(Debug)]
@@ -52,19 +57,24 @@ pub struct Session {
     user: Option<UserId>,
     device: Option<DeviceId>,
     platform: Platform,
-    /// Queries without an answer yet.
-    questions: u8,
+    opened_at: Timestamp,
+    /// True once the client has ended its side in order: it does not send again what it sent before.
+    has_ended: bool,
     /// Time of the client's last frame; at first, of the connection's opening.
     heard_at: Timestamp,
     /// End of the token; before the admission, of the wait for a hello.
     expires_at: Timestamp,
     /// Second from which the token may be refreshed again; a full timestamp would not fit.
     refresh_from: u32,
+    round_trip: RoundTrip,
     frames: Rate,
     refused_acks: Rate,
     /// Weight of all transmitted frames, and of the written part.
     transmitted: u64,
     written: u64,
+    /// End of the last frame that had waited for room. What comes before it in the outgoing stream
+    /// is there because the server chose to write it, and is not the client's slowness.
+    with_room: u64,
     /// Time at which the socket last took something, or, if later, at which something first waited
     /// for it again.
     written_at: Timestamp,
@@ -74,6 +84,7 @@ pub struct Session {
     pushes: Option<Box<Pushes>>,
     receipts: Option<Box<Receipts>>,
     mail: Option<Box<MailDrain>>,
+    questions: Option<Box<Questions>>,
 }
 
 #[derive(Debug)]
@@ -108,14 +119,17 @@ impl Session {
             user: None,
             device: None,
             platform: Platform::Bot,
-            questions: 0,
+            opened_at: now,
+            has_ended: false,
             heard_at: now,
             expires_at: Timestamp::MAX,
             refresh_from: 0,
+            round_trip: RoundTrip::default(),
             frames: Rate::default(),
             refused_acks: Rate::default(),
             transmitted: 0,
             written: 0,
+            with_room: 0,
             written_at: now,
             travel: SocketBacklog::new(now),
             actions: VecDeque::new(),
@@ -123,6 +137,7 @@ impl Session {
             pushes: None,
             receipts: None,
             mail: None,
+            questions: None,
         }
     }
 
@@ -175,6 +190,7 @@ impl Session {
     pub fn is_settled(&self) -> bool {
         matches!(self.phase, Phase::Closed { admitting: false })
             && self.actions.is_empty()
+            && self.sends.is_none()
             && self.receipts.is_none()
             && self.mail.is_none()
     }
@@ -182,6 +198,22 @@ impl Session {
     /// Weight of the transmitted part that is not written yet.
     pub fn outgoing(&self) -> usize {
         (self.transmitted - self.written) as usize
+    }
+
+    /// Weight of everything that waits here for the client to read.
+    pub fn waiting(&self) -> usize {
+        self.outgoing() + self.questions.as_ref().map_or(0, |it| it.weight())
+    }
+
+    /// True if the client has read enough for something that can wait.
+    fn has_room(&self) -> bool {
+        self.outgoing() < self.limits.outgoing_bytes_max as usize
+    }
+
+    /// True if more waits than the client may leave unread, apart from what had waited for room.
+    fn is_full(&self) -> bool {
+        let counted = self.transmitted - self.written.max(self.with_room);
+        counted >= u64::from(self.limits.outgoing_bytes_max)
     }
 
     /// Returns the next action. Call until it is `None`.
@@ -192,6 +224,7 @@ impl Session {
         if let Some(action) = (self.next_submit())
             .or_else(|| self.next_receipts())
             .or_else(|| self.next_removal())
+            .or_else(|| self.next_question())
             .or_else(|| self.next_fetch())
         {
             return Some(action);
@@ -215,7 +248,8 @@ impl Session {
                 let silence = self.heard_at + self.limits.silence_max();
                 let mail = self.mail.as_ref().and_then(|mail| mail.retry_at());
                 let (ack, write) = (self.ack_deadline(), self.write_deadline());
-                let deadlines = [Some(self.expires_at), ack, write, mail];
+                let outcome = self.pushes.as_ref().and_then(|it| it.outcome_due());
+                let deadlines = [Some(self.expires_at), ack, write, outcome, mail];
                 Some(
                     deadlines
                         .into_iter()
@@ -270,6 +304,9 @@ impl Session {
                 "nothing of what waits for you was read for too long; reconnect and sync",
             ));
         }
+        if let Some(pushes) = &mut self.pushes {
+            pushes.give_up(now, &mut self.actions);
+        }
         if let Some(mail) = &mut self.mail {
             mail.handle_timeout(now);
         }
@@ -319,6 +356,8 @@ impl Session {
         if self.is_closed() {
             return;
         }
+        // The client resends what got no answer.
+        self.sends = None;
         self.finish();
         let Farewell { refusal, resume } = farewell;
         let closing = Outgoing::Frame(ServerFrame::Closing {
@@ -330,7 +369,8 @@ impl Session {
         self.actions.push_back(Action::Close(refusal));
     }
 
-    /// Settles with everybody but the client.
+    /// Settles with everybody but the client. Sends still go to the station if the client has ended
+    /// in order; after a loss it sends them again, and an old copy must not arrive long after that.
     fn finish(&mut self) {
         if self.is_closed() {
             return;
@@ -339,7 +379,8 @@ impl Session {
         self.phase = Phase::Closed {
             admitting: matches!(self.phase, Phase::Admitting),
         };
-        self.sends = None;
+        self.questions = None;
+        self.sends.take_if(|_| !self.has_ended);
         if let Some(pushes) = self.pushes.take() {
             pushes.fail(&mut self.actions);
         }
@@ -360,7 +401,7 @@ impl Session {
         if self.is_closed() {
             return;
         }
-        if self.outgoing() >= self.limits.outgoing_bytes_max as usize {
+        if self.is_full() {
             self.count(Bound::OutgoingBytes);
             return self.end(Refusal::new(
                 Code::Slow,
@@ -372,6 +413,12 @@ impl Session {
         }
         self.transmitted += outgoing.weight() as u64;
         self.actions.push_back(Action::Transmit(outgoing));
+    }
+
+    /// Writes a frame that has waited until there was [room](Self::has_room).
+    fn transmit_with_room(&mut self, outgoing: Outgoing, now: Timestamp) {
+        self.transmit_any(outgoing, now);
+        self.with_room = self.transmitted;
     }
 
     fn expect_written(&mut self, token: Token) {
@@ -388,25 +435,27 @@ impl Session {
         }
     }
 
+    /// Time at which the session ends for lack of an acknowledgement. At least a minute passes
+    /// between two ends for this reason: a client that is far away gets its messages meanwhile.
     fn ack_deadline(&self) -> Option<Timestamp> {
-        self.pushes.as_ref()?.ack_deadline(&self.limits)
+        let deadline = self.pushes.as_ref()?.ack_deadline(&self.limits)?;
+        Some((deadline + self.round_trip.wait()).max(self.opened_at + ACK_PATIENCE))
     }
 
     /// Time by which the socket must take some of the waiting bytes.
     fn write_deadline(&self) -> Option<Timestamp> {
-        let waits = self.outgoing();
-        let travel = || self.limits.travel(waits);
-        (waits > 0).then(|| self.written_at + self.limits.write_wait + travel())
+        (self.outgoing() > 0).then(|| self.written_at + self.limits.write_wait)
     }
 
     /// Frees empty queues: most sessions are idle most of the time.
     fn release(&mut self) {
         self.actions = VecDeque::new();
-        self.sends.take_if(|sends| sends.is_empty());
+        let closed = self.is_closed();
+        (self.sends).take_if(|sends| sends.is_empty() || (closed && sends.is_quiet()));
         self.pushes.take_if(|pushes| pushes.is_empty());
         self.receipts.take_if(|receipts| receipts.is_empty());
+        self.questions.take_if(|questions| questions.is_empty());
         let unacknowledged = self.pushes.as_ref().map_or(0, |pushes| pushes.mail());
-        let closed = self.is_closed();
         (self.mail).take_if(|mail| closed || (unacknowledged == 0 && mail.is_over()));
     }
 }

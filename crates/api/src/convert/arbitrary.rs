@@ -706,6 +706,7 @@ fn notice() -> impl Strategy<Value = Notice> {
     let kind = prop_oneof![
         bytes().prop_map(NoticeKind::Frame),
         Just(NoticeKind::Hint),
+        Just(NoticeKind::Resync),
         refusal().prop_map(NoticeKind::Close),
     ];
     (session(), kind).prop_map(|(session, kind)| Notice { session, kind })

@@ -78,6 +78,7 @@ impl TryFrom<v1::Notice> for Notice {
         let kind = match present("notice (frame, hint, close)", wire.notice)? {
             v1::notice::Notice::Frame(frame) => NoticeKind::Frame(frame),
             v1::notice::Notice::Hint(_) => NoticeKind::Hint,
+            v1::notice::Notice::Resync(_) => NoticeKind::Resync,
             v1::notice::Notice::Close(refusal) => NoticeKind::Close(refusal.try_into()?),
         };
         Ok(Notice {
@@ -92,6 +93,7 @@ impl From<&Notice> for v1::Notice {
         let kind = match &notice.kind {
             NoticeKind::Frame(frame) => v1::notice::Notice::Frame(frame.clone()),
             NoticeKind::Hint => v1::notice::Notice::Hint(true),
+            NoticeKind::Resync => v1::notice::Notice::Resync(true),
             NoticeKind::Close(refusal) => v1::notice::Notice::Close(refusal.into()),
         };
         v1::Notice {

@@ -494,6 +494,10 @@ impl Peer {
         self.told_of(|notice| matches!(notice, v1::notice::Notice::Close(_)))
     }
 
+    pub(super) fn resynced(&self) -> Vec<i64> {
+        self.told_of(|notice| matches!(notice, v1::notice::Notice::Resync(_)))
+    }
+
     pub(super) fn hinted(&self) -> Vec<i64> {
         self.told_of(|notice| matches!(notice, v1::notice::Notice::Hint(_)))
     }

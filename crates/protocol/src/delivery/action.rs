@@ -46,8 +46,8 @@ pub enum SessionEvent {
     Refused { send_id: SendId, refusal: Refusal },
     /// Mail was stored while the session lived: drain the mailbox.
     Hint,
-    /// Close the session, with this as its last frame.
-    Close(Refusal),
+    /// It missed a message: have it compare its cursors.
+    Resync,
 }
 
 /// Everything that must be durable before a record counts as settled: publish the retries, the

@@ -22,8 +22,6 @@ pub(super) struct Lane {
     /// Legs being routed again: later ones wait, so as not to overtake them.
     pub(super) rerouting: usize,
     pub(super) waiting: VecDeque<LaneEntry>,
-    /// Session that was closed last: one close is enough.
-    pub(super) closed: Option<SessionId>,
 }
 
 #[derive(Clone, Debug)]

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::pushes::AckResult;
 use super::{Action, Bound, Phase, Session, malformed, rate_limited};
-use crate::frame::{Ack, ClientFrame, Hello, Refresh, ServerFrame, SyncRequest, VERSION};
-use crate::receipt::ReceiptKind;
+use crate::frame::{Ack, ClientFrame, Hello, Refresh, ServerFrame, VERSION};
 use crate::ticket::REFRESH_PAUSE;
 use crate::{Code, Refusal, SendId, Timestamp};
 
@@ -56,9 +55,40 @@ impl Session {
         self.end(refusal);
     }
 
-    /// Settles after the loss of the connection.
+    /// Takes a sign of life that is no frame, such as a ping of WebSocket.
+    pub fn handle_sign_of_life(&mut self, now: Timestamp) {
+        if self.is_open() {
+            self.heard(now);
+        }
+    }
+
+    /// Notes that the client sends nothing more, though it may still read. The session ends once
+    /// everything that it sent is answered.
+    pub fn handle_end(&mut self, now: Timestamp) {
+        self.has_ended = true;
+        let is_answered = self.sends.as_ref().is_none_or(|sends| sends.is_quiet());
+        if !self.is_open() || is_answered {
+            return self.finish();
+        }
+        // No acknowledgement will come.
+        if let Some(pushes) = self.pushes.take() {
+            pushes.fail(&mut self.actions);
+        }
+        let refusal = Refusal::new(
+            Code::Reconnect,
+            "you have ended the connection; whatever you sent before is answered",
+        );
+        self.drain(refusal, None, now);
+    }
+
+    /// Settles after the loss of the connection, or after its end if nothing can be written.
     pub fn handle_closed(&mut self, _now: Timestamp) {
         self.finish();
+    }
+
+    /// Notes that the socket has taken something at this time, though not yet a whole frame.
+    pub fn handle_progress(&mut self, at: Timestamp) {
+        self.written_at = self.written_at.max(at);
     }
 
     /// Notes that the socket has taken this [weight](super::Outgoing::weight) of the transmitted
@@ -70,7 +100,9 @@ impl Session {
         if let Some(pushes) = &mut self.pushes {
             pushes.handle_written(self.written, travelling, now, &mut self.actions);
         }
+        // Mail first: its windows are small, so that it does not keep answers waiting.
         self.push_mail(now);
+        self.transmit_answers(now);
     }
 
     /// Counts a frame; false if the session takes no more.
@@ -126,19 +158,19 @@ impl Session {
         if ack.items.is_empty() {
             return;
         }
-        if ack.kind == ReceiptKind::Received {
-            if let Some(pushes) = &mut self.pushes {
-                for item in &ack.items {
-                    let acknowledged = pushes.acknowledge(item.id, &mut self.actions);
-                    if acknowledged == AckResult::Mail
-                        && let Some(mail) = &mut self.mail
-                    {
-                        mail.acknowledge(item.id);
-                    }
+        // Either kind: who has read a message has received it.
+        if let Some(pushes) = &mut self.pushes {
+            for item in &ack.items {
+                let (round_trip, actions) = (&mut self.round_trip, &mut self.actions);
+                let acknowledged = pushes.acknowledge(item.id, round_trip, now, actions);
+                if acknowledged == AckResult::Mail
+                    && let Some(mail) = &mut self.mail
+                {
+                    mail.acknowledge(item.id);
                 }
             }
-            self.push_mail(now);
         }
+        self.push_mail(now);
         let receipts = self.receipts.get_or_insert_default();
         receipts.arrive(ack);
         let max = self.limits.receipts_max as usize;
@@ -161,22 +193,5 @@ impl Session {
         let next = (now + REFRESH_PAUSE).millis() / 1000;
         self.refresh_from = u32::try_from(next).unwrap_or_default();
         self.actions.push_back(Action::Refresh(refresh));
-    }
-
-    fn handle_sync(&mut self, request: SyncRequest, now: Timestamp) {
-        let refusal = match &self.phase {
-            Phase::Draining(farewell) => farewell.refusal.clone(),
-            _ if self.questions >= self.limits.questions_max => {
-                let max = self.limits.questions_max;
-                self.count(Bound::Questions);
-                rate_limited(format!("{max} questions wait for their answers"))
-            }
-            _ => {
-                self.questions += 1;
-                return self.actions.push_back(Action::Sync(request));
-            }
-        };
-        let request = Some(request.request);
-        self.transmit(ServerFrame::Error { request, refusal }, now);
     }
 }

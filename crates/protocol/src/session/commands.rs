@@ -10,9 +10,26 @@ use crate::{Refusal, Timestamp};
 
 impl Session {
     /// Writes a complete frame that nobody waits for. Dropped before the welcome: the client syncs
-    /// after it.
+    /// after it. While sends are under way it waits for their answers: it may be the consequence of
+    /// one of them.
     pub fn notice(&mut self, frame: Bytes, now: Timestamp) {
-        if self.is_open() {
+        if !self.is_open() {
+            return;
+        }
+        let deferred = match &mut self.sends {
+            Some(sends) => sends.defer_notice(frame),
+            None => Err(frame),
+        };
+        if let Err(frame) = deferred {
+            self.transmit_notices(now);
+            self.transmit_any(Outgoing::Notice(frame), now);
+        }
+    }
+
+    /// Writes the notices that waited for answers.
+    pub(super) fn transmit_notices(&mut self, now: Timestamp) {
+        let notices = self.sends.as_mut().map(|sends| sends.take_notices());
+        for frame in notices.unwrap_or_default() {
             self.transmit_any(Outgoing::Notice(frame), now);
         }
     }
@@ -44,10 +61,17 @@ impl Session {
     /// Drains the session: it takes nothing new, but sends under way get their answers and pushes
     /// their acknowledgements, as far as their deadlines allow. Then it closes with `refusal`, and
     /// with a ticket to resume elsewhere.
-    pub fn drain(&mut self, refusal: Refusal, resume: Option<ResumeTicket>, _now: Timestamp) {
+    pub fn drain(&mut self, refusal: Refusal, resume: Option<ResumeTicket>, now: Timestamp) {
         match self.phase {
             Phase::Open => {
-                self.phase = Phase::Draining(Box::new(Farewell { refusal, resume }));
+                let questions = self.questions.as_mut().map(|it| it.take_waiting());
+                for question in questions.unwrap_or_default() {
+                    let (request, refusal) = (Some(question.request), refusal.clone());
+                    self.transmit(ServerFrame::Error { request, refusal }, now);
+                }
+                if !self.is_closed() {
+                    self.phase = Phase::Draining(Box::new(Farewell { refusal, resume }));
+                }
             }
             Phase::Opened | Phase::Admitting => self.end(refusal),
             Phase::Draining(_) | Phase::Closed { .. } => {}

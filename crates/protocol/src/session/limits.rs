@@ -17,14 +17,14 @@ pub struct SessionLimits {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "crate::settings::Span", extend("spanMinimum" = "1s", "spanMaximum" = "1h"))]
     pub heartbeat: Duration,
-    /// Time for a device to acknowledge a message, counted from when the socket took it, plus the
-    /// time that the message needs on the slowest link. Then the session is closed with
-    /// `reconnect`.
+    /// Time for a device to acknowledge a message; then the message is retried, or stored. Twice
+    /// the measured round trip, and the time that it needs on the slowest link, after that the
+    /// session is closed with `reconnect`, unless it is less than a minute old.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "crate::settings::Span", extend("spanMinimum" = "10ms", "spanMaximum" = "5m"))]
     pub ack_wait: Duration,
-    /// Time for which the socket may take none of the waiting bytes, plus the time that they need
-    /// on the slowest link. Then the session is closed with `slow`.
+    /// Time for which the socket may take none of the waiting bytes; then the session is closed
+    /// with `slow`.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "crate::settings::Span", extend("spanMinimum" = "10ms", "spanMaximum" = "10m"))]
     pub write_wait: Duration,
@@ -75,8 +75,9 @@ pub struct SessionLimits {
     /// Maximum number of questions that wait for their answers; a further one gets an error
     /// `rate_limited`.
     pub questions_max: u8,
-    /// Maximum number of bytes that wait to be written (the last frame may exceed it); beyond it
-    /// the session is closed with `slow`.
+    /// Maximum number of bytes that wait to be written, apart from answers and stored messages,
+    /// which wait for room. Beyond it a push is answered with *full*, and for anything else the
+    /// session is closed with `slow`.
     #[schemars(range(min = 1024, max = 67_108_864))]
     pub outgoing_bytes_max: u32,
 }
@@ -84,7 +85,7 @@ pub struct SessionLimits {
 impl Default for SessionLimits {
     fn default() -> Self {
         SessionLimits {
-            handshake: Duration::from_secs(5),
+            handshake: Duration::from_secs(20),
             heartbeat: Duration::from_secs(30),
             ack_wait: Duration::from_secs(2),
             write_wait: Duration::from_secs(20),

@@ -2,10 +2,33 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Action, Outcome, Outgoing, Phase, Session, SessionLimits, Token};
 use crate::delivery::Push;
 use crate::{MessageId, Timestamp};
+
+/// Longest round trip that is believed: a client may acknowledge as late as it likes.
+const ROUND_TRIP_MAX: Duration = Duration::from_secs(30);
+
+/// Time from a written message to its acknowledgement.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RoundTrip {
+    millis: u32,
+}
+
+impl RoundTrip {
+    /// Takes over a longer time at once, and a shorter one by an eighth of the difference.
+    fn measure(&mut self, measured: Duration) {
+        let measured = measured.min(ROUND_TRIP_MAX).as_millis() as u32;
+        self.millis = measured.max((self.millis * 7 + measured) / 8);
+    }
+
+    /// Time that an acknowledgement may take beyond the limit for a client nearby.
+    pub(super) fn wait(self) -> Duration {
+        2 * Duration::from_millis(u64::from(self.millis))
+    }
+}
 
 impl Session {
     /// Delivers a message on behalf of this source. The outcome is resolved exactly once, now or
@@ -20,16 +43,23 @@ impl Session {
             Phase::Admitting => true,
             Phase::Open => false,
         };
+        let (is_full, until) = (self.is_full(), now + limits.ack_wait);
         let pushes = self.pushes.get_or_insert_default();
         let (window, window_bytes) = (limits.push_window, limits.push_window_bytes);
-        if !pushes.has_room(push.frame.len(), window as usize, window_bytes as usize) {
+        let has_room = pushes.has_room(push.frame.len(), window as usize, window_bytes as usize);
+        if is_full || !has_room || pushes.is_late() {
             self.resolve(token, Outcome::Full);
         } else if admitting {
             pushes.hold_early(source, push);
         } else if push.needs_ack {
-            let (id, bytes) = (push.message, push.frame.len());
+            let expected = Expected {
+                id: push.message,
+                bytes: push.frame.len(),
+                waiter: token.map(|token| Waiter { token, until }),
+                mail: false,
+            };
             // Expected before it is handed out, so that no acknowledgement can come too early.
-            if pushes.expect(id, bytes, token, false, self.transmitted) {
+            if pushes.expect(expected, self.transmitted) {
                 self.transmit_any(Outgoing::Encoded(push.frame), now);
             }
         } else {
@@ -59,6 +89,10 @@ pub(super) struct Pushes {
     repeats: usize,
     /// Entries of `outstanding` that also wait in the mailbox.
     mail: usize,
+    /// Entries of `outstanding` whose carrier waits no longer.
+    late: usize,
+    /// Time by which a push without an outcome gets one; may be early.
+    outcome_due: Option<Timestamp>,
     /// Position in the outgoing stream up to which acknowledgements prove its arrival.
     arrived: u64,
     /// Tokens that are done once the outgoing stream is written up to this position.
@@ -70,7 +104,7 @@ pub(super) struct Pushes {
 #[derive(Debug)]
 struct OutstandingPush {
     id: MessageId,
-    token: Option<Token>,
+    waiter: Option<Waiter>,
     /// End of the frame in the outgoing stream.
     position: u64,
     /// Time at which the socket had taken the frame, which cannot arrive earlier.
@@ -79,6 +113,32 @@ struct OutstandingPush {
     travelling: u64,
     bytes: u32,
     mail: bool,
+    /// True once the carrier was told that no acknowledgement came in time.
+    late: bool,
+}
+
+/// A carrier that waits for the outcome of its push.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiter {
+    pub(super) token: Token,
+    pub(super) until: Timestamp,
+}
+
+/// A message whose acknowledgement is expected.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expected {
+    pub(super) id: MessageId,
+    /// Size of its frame.
+    pub(super) bytes: usize,
+    pub(super) waiter: Option<Waiter>,
+    /// True if it waits in the mailbox.
+    pub(super) mail: bool,
+}
+
+impl OutstandingPush {
+    fn token(&self) -> Option<Token> {
+        self.waiter.map(|waiter| waiter.token)
+    }
 }
 
 /// Origin of an acknowledged message.
@@ -96,17 +156,48 @@ impl Pushes {
         waiting == 0 || (waiting < window && self.bytes + bytes <= window_bytes)
     }
 
-    /// Expects an acknowledgement of `id`, whose frame of this many bytes follows the `transmitted`
-    /// bytes before it. Returns true if it must be written: false if the client is about to
-    /// acknowledge an earlier copy.
-    pub(super) fn expect(
-        &mut self,
-        id: MessageId,
-        bytes: usize,
-        token: Option<Token>,
-        mail: bool,
-        transmitted: u64,
-    ) -> bool {
+    /// True while an acknowledgement is overdue. What comes now is better stored, and comes as mail.
+    fn is_late(&self) -> bool {
+        self.late > 0
+    }
+
+    /// Time by which to call [`give_up`](Self::give_up); may be early.
+    pub(super) fn outcome_due(&self) -> Option<Timestamp> {
+        self.outcome_due
+    }
+
+    /// Answers the carriers that have waited long enough for an acknowledgement: they have other
+    /// ways to the client. The messages stay expected.
+    pub(super) fn give_up(&mut self, now: Timestamp, actions: &mut VecDeque<Action>) {
+        if self.outcome_due.is_none_or(|due| now < due) {
+            return;
+        }
+        self.outcome_due = None;
+        for entry in &mut self.outstanding {
+            let Some(Waiter { token, until }) = entry.waiter else {
+                continue;
+            };
+            if now < until {
+                self.outcome_due = Some(until);
+                return;
+            }
+            resolve(Some(token), Outcome::NoAck, actions);
+            entry.waiter = None;
+            entry.late = true;
+            self.late += 1;
+        }
+    }
+
+    /// Expects an acknowledgement of a message, whose frame follows the `transmitted` bytes before
+    /// it. Returns true if it must be written: false if the client is about to acknowledge an
+    /// earlier copy.
+    pub(super) fn expect(&mut self, expected: Expected, transmitted: u64) -> bool {
+        let Expected {
+            id,
+            bytes,
+            waiter,
+            mail,
+        } = expected;
         if mail && self.mark_as_mail(id) {
             return false;
         }
@@ -115,14 +206,18 @@ impl Pushes {
         self.mail += usize::from(mail);
         let bytes = if repeat { 0 } else { bytes };
         self.bytes += bytes;
+        if self.outcome_due.is_none() {
+            self.outcome_due = waiter.map(|waiter| waiter.until);
+        }
         self.outstanding.push_back(OutstandingPush {
             id,
-            token,
+            waiter,
             position: transmitted + bytes as u64,
             written_at: None,
             travelling: 0,
             bytes: bytes as u32,
             mail,
+            late: false,
         });
         !repeat
     }
@@ -148,6 +243,8 @@ impl Pushes {
     pub(super) fn acknowledge(
         &mut self,
         id: MessageId,
+        round_trip: &mut RoundTrip,
+        now: Timestamp,
         actions: &mut VecDeque<Action>,
     ) -> AckResult {
         let mut found = AckResult::Unknown;
@@ -161,8 +258,10 @@ impl Pushes {
                 break;
             };
             self.bytes -= entry.bytes as usize;
-            if entry.written_at.is_some() {
+            self.late -= usize::from(entry.late);
+            if let Some(written_at) = entry.written_at {
                 self.arrived = self.arrived.max(entry.position);
+                round_trip.measure(now.since(written_at));
             }
             if entry.mail {
                 self.mail -= 1;
@@ -170,7 +269,7 @@ impl Pushes {
             } else if found == AckResult::Unknown {
                 found = AckResult::Live;
             }
-            resolve(entry.token, Outcome::Done, actions);
+            resolve(entry.token(), Outcome::Done, actions);
             if self.repeats == 0 {
                 return found;
             }
@@ -209,7 +308,7 @@ impl Pushes {
     /// Fails all pushes at the end of the session: no acknowledgement will come.
     pub(super) fn fail(self, actions: &mut VecDeque<Action>) {
         for entry in self.outstanding {
-            resolve(entry.token, Outcome::NoAck, actions);
+            resolve(entry.token(), Outcome::NoAck, actions);
         }
         for (_, token) in self.unwritten {
             resolve(Some(token), Outcome::NoAck, actions);
@@ -219,7 +318,8 @@ impl Pushes {
         }
     }
 
-    /// Deadline of the oldest push's acknowledgement; `None` while it is not written.
+    /// Time by which the oldest push should be acknowledged, round trips apart; `None` while it is
+    /// not written.
     pub(super) fn ack_deadline(&self, limits: &SessionLimits) -> Option<Timestamp> {
         let oldest = self.outstanding.front()?;
         let travel = limits.travel(oldest.travelling as usize);

@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
+
 use super::{Action, Bound, Phase, Session, rate_limited};
 use crate::admission::send_id_taken;
 use crate::frame::{Accepted, Send, ServerFrame};
@@ -11,6 +13,8 @@ use crate::{Code, DeviceId, Platform, Recipient, Refusal, SendId, SessionId, Tim
 
 /// Bytes of a send beside its data.
 const SEND_BYTES: usize = 128;
+/// Bytes of notices that wait for the answers to sends; beyond it they overtake the answers.
+const NOTICE_BYTES_MAX: usize = 64 * 1024;
 
 /// A send for the station, with the session that it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,9 +65,6 @@ impl Session {
     }
 
     pub(super) fn next_submit(&mut self) -> Option<Action> {
-        if self.is_closed() {
-            return None;
-        }
         let (session, platform) = (self.id, self.platform);
         let (user, device) = (self.user?, self.device.as_ref()?);
         let submit = |send| Submit {
@@ -115,6 +116,7 @@ impl Session {
         for frame in frames {
             self.transmit(frame, now);
         }
+        self.transmit_notices(now);
         self.check_held();
     }
 
@@ -135,6 +137,9 @@ pub(super) struct Sends {
     /// Sends that were refused and may be resent, oldest first. Each conversation goes on with its
     /// first one here.
     held: VecDeque<(SendId, Recipient)>,
+    /// Notices that came while sends were under way.
+    notices: Vec<Bytes>,
+    notice_bytes: usize,
 }
 
 /// Result for a send that just came.
@@ -217,6 +222,22 @@ impl Sends {
             self.held.push_front(*entry);
         }
         behind.into_iter().map(|(send_id, _)| send_id).collect()
+    }
+
+    /// Keeps a notice until the sends under way are answered; `Err` if nothing is under way, or if
+    /// too much waits.
+    pub(super) fn defer_notice(&mut self, notice: Bytes) -> Result<(), Bytes> {
+        if self.in_flight.is_empty() || self.notice_bytes + notice.len() > NOTICE_BYTES_MAX {
+            return Err(notice);
+        }
+        self.notice_bytes += notice.len();
+        self.notices.push(notice);
+        Ok(())
+    }
+
+    pub(super) fn take_notices(&mut self) -> Vec<Bytes> {
+        self.notice_bytes = 0;
+        std::mem::take(&mut self.notices)
     }
 
     pub(super) fn give_up(&mut self, send_id: SendId) {

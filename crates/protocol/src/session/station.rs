@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::pushes::Expected;
 use super::{Action, Admission, Outgoing, Page, Phase, Session, rate_limited};
 use crate::frame::{Acked, ServerFrame, Welcome};
 use crate::{Refusal, Timestamp};
@@ -62,23 +63,6 @@ impl Session {
             mail.handle_page(page, retry_at);
         }
         self.push_mail(now);
-    }
-
-    /// Takes the answer to a `Sync`: a page, or the reason why there is none.
-    pub fn handle_answer(
-        &mut self,
-        request: u32,
-        answer: Result<Outgoing, Refusal>,
-        now: Timestamp,
-    ) {
-        self.questions = self.questions.saturating_sub(1);
-        let answer = answer.unwrap_or_else(|refusal| {
-            Outgoing::Frame(ServerFrame::Error {
-                request: Some(request),
-                refusal,
-            })
-        });
-        self.transmit_any(answer, now);
     }
 
     /// Takes the answer to `Refresh`: the end of the new token, or the reason for its refusal.
@@ -149,8 +133,14 @@ impl Session {
             if !room {
                 return mail.put_back(item);
             }
-            if pushes.expect(item.id, item.frame.len(), None, true, self.transmitted) {
-                self.transmit_any(Outgoing::Encoded(item.frame), now);
+            let push = Expected {
+                id: item.id,
+                bytes: item.frame.len(),
+                waiter: None,
+                mail: true,
+            };
+            if pushes.expect(push, self.transmitted) {
+                self.transmit_with_room(Outgoing::Encoded(item.frame), now);
             }
         }
     }

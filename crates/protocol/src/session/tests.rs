@@ -5,6 +5,7 @@ mod handshake;
 mod living;
 mod mail;
 mod pushing;
+mod questions;
 mod random;
 mod sending;
 
@@ -82,6 +83,15 @@ fn accepted(number: u8) -> Result<Accepted, Refusal> {
         id: message(i64::from(number) + 1),
         accepted_at: START,
     })
+}
+
+fn question(request: u32) -> SyncRequest {
+    SyncRequest {
+        request,
+        query: SyncQuery::Status {
+            ids: vec![message(1)],
+        },
+    }
 }
 
 fn unavailable() -> Refusal {

@@ -6,7 +6,6 @@ use bytes::Bytes;
 
 use super::record::{Leg, keeping_mail, mail};
 use super::{Delivery, OpenPush, RouteKind};
-use crate::code::{Code, Refusal};
 use crate::delivery::arena::Key;
 use crate::delivery::lanes::{LaneEntry, LegKey};
 use crate::delivery::settle::PartFailure;
@@ -189,7 +188,8 @@ impl Delivery {
         latency
     }
 
-    /// Handles the failure of a session that does not decide: cleans it up, and owes it nothing.
+    /// Handles the failure of a session that does not decide, and is owed nothing: it syncs what it
+    /// missed.
     pub(super) fn further_push_failed(
         &mut self,
         now: Moment,
@@ -199,10 +199,11 @@ impl Delivery {
         let session = &push.session;
         match outcome {
             PushOutcome::NoSession => self.actions.push_back(Action::Forget(session.clone())),
-            PushOutcome::NoAck | PushOutcome::Full => {
-                self.close(session.life.clone(), session.session)
+            PushOutcome::Full => {
+                (self.actions).push_back(resync(session.life.clone(), session.session))
             }
-            PushOutcome::Done | PushOutcome::Unreachable => {}
+            // Without an acknowledgement it is on its way, or the session ends by itself.
+            PushOutcome::Done | PushOutcome::NoAck | PushOutcome::Unreachable => {}
         }
         self.close_one(now, push.leg.record);
     }
@@ -214,10 +215,8 @@ impl Delivery {
         outcome: PushOutcome,
     ) {
         let session = &push.session;
-        match outcome {
-            PushOutcome::NoSession => self.actions.push_back(Action::Forget(session.clone())),
-            PushOutcome::NoAck => self.close_once(push),
-            PushOutcome::Done | PushOutcome::Full | PushOutcome::Unreachable => {}
+        if outcome == PushOutcome::NoSession {
+            self.actions.push_back(Action::Forget(session.clone()));
         }
         self.session_failed(now, push.leg, outcome);
         // The session's failure applies to all legs that wait for it.
@@ -286,8 +285,8 @@ impl Delivery {
         }
     }
 
-    /// Handles a failed push to the sender's other session: closes it, so that it syncs; or keeps
-    /// the obligation for a retry, if the boat is unreachable.
+    /// Handles a failed push to the sender's other session: has it sync, or keeps the obligation for
+    /// a retry, if the boat is unreachable.
     fn mirror_failed(&mut self, now: Moment, key: LegKey, cause: FailureCause) {
         let Some(record) = self.records.get_mut(key.record) else {
             return;
@@ -307,35 +306,20 @@ impl Delivery {
             | FailureCause::MailboxUnavailable
             | FailureCause::MailboxRefused => {
                 record.note(now, Some(target), LedgerEvent::ReachableBySync);
-                // A session that gave no ack is closed already.
                 if cause == FailureCause::SessionFull {
-                    self.close(newest.life, newest.session);
+                    (self.actions).push_back(resync(newest.life, newest.session));
                 }
             }
         }
         self.close_one(now, key.record);
     }
-
-    fn close_once(&mut self, push: &OpenPush) {
-        let session = push.session.session;
-        let lane = self.lanes.of(push.target);
-        if lane.closed.replace(session) != Some(session) {
-            self.close(push.session.life.clone(), session);
-        }
-    }
-
-    pub(super) fn close(&mut self, life: BoatLife, session: SessionId) {
-        self.actions.push_back(close(life, session));
-    }
 }
 
-pub(super) fn close(life: BoatLife, session: SessionId) -> Action {
+/// Has a session that missed a message compare its cursors.
+pub(super) fn resync(life: BoatLife, session: SessionId) -> Action {
     Action::Notice(Notice {
         life,
         session,
-        word: SessionEvent::Close(Refusal::new(
-            Code::Reconnect,
-            "a delivery was not acknowledged in time",
-        )),
+        word: SessionEvent::Resync,
     })
 }

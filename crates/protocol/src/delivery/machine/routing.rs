@@ -274,8 +274,7 @@ impl Delivery {
                 platform: entry.platform,
             };
             record.note(now, Some(target), LedgerEvent::ReachableBySync);
-            self.actions
-                .push_back(pushing::close(entry.life, entry.session));
+            (self.actions).push_back(pushing::resync(entry.life, entry.session));
         }
     }
 

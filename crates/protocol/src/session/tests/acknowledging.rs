@@ -25,6 +25,25 @@ fn one_call_is_under_way_and_the_rest_goes_with_the_next() {
     assert!(matches!(actions.last(), Some(Action::Receipts(ack)) if ack.kind == ReceiptKind::Read));
 }
 
+// A chat that is open says *read* alone.
+#[test]
+fn who_has_read_a_message_has_received_it() {
+    let mut session = open();
+    session.push(SOURCE, push(1), START);
+    session.hint();
+    drained(&mut session);
+    session.handle_page(mails(&[2], None), START);
+    drained(&mut session);
+    session.handle_frame(ack(ReceiptKind::Read, &[1, 2]), START);
+    let actions = drained(&mut session);
+    assert_eq!(actions[0], resolved(1, Outcome::Done));
+    let removed = Action::RemoveMail {
+        ids: vec![message(2)],
+    };
+    assert!(actions.contains(&removed), "{actions:?}");
+    assert_eq!(session.ack_deadline(), None);
+}
+
 // R15: a failed call fails item by item, so that the client repeats it; nothing is taken back.
 #[test]
 fn a_failed_call_is_told_for_each_item() {

@@ -153,7 +153,7 @@ fn unacknowledged_mail_ends_the_session_and_stays() {
     session.handle_page(mails(&[1], None), START);
     drained(&mut session);
     write_all(&mut session, START);
-    session.handle_timeout(after(2050));
+    session.handle_timeout(after(60_000));
     let actions = drained(&mut session);
     assert_eq!(closed(&actions), Some(Code::Reconnect));
     assert!(

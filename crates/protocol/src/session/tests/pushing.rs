@@ -31,28 +31,36 @@ fn an_acknowledgement_faster_than_the_write_counts() {
     assert_eq!(drained(&mut session), []);
 }
 
-/// Returns its deadline, which is then, or later by the travel time of a test's few small frames.
-fn waited_for_until(session: &Session, millis: u64) -> Timestamp {
-    let due = session.poll_timeout().expect("something is waited for");
+/// A time in a session's second minute: in its first it does not end for lack of an acknowledgement.
+fn minute(millis: u64) -> Timestamp {
+    after(60_000 + millis)
+}
+
+/// Time at which the session ends, which is then, or later by the travel time of a test's few small
+/// frames.
+fn ends_at(session: &Session, due: Timestamp) -> Timestamp {
+    let ends_at = session.ack_deadline().expect("something is waited for");
+    let travel = ends_at.since(due);
     assert!(
-        (after(millis)..after(millis + 50)).contains(&due),
-        "{due:?}"
+        ends_at >= due && travel < Duration::from_millis(50),
+        "{travel:?} late"
     );
-    due
+    ends_at
 }
 
 // proves S1-15: who does not acknowledge in time is closed, and all that is owed is answered.
 #[test]
 fn a_missing_acknowledgement_ends_the_session() {
     let mut session = open();
-    session.push(SOURCE, push(1), START);
+    session.push(SOURCE, push(1), minute(0));
     drained(&mut session);
-    write_all(&mut session, START);
-    session.push(SOURCE, push(2), after(1500));
+    write_all(&mut session, minute(0));
+    session.push(SOURCE, push(2), minute(1500));
     drained(&mut session);
-    let due = waited_for_until(&session, 2000);
-    session.handle_timeout(after(1999));
+    assert_eq!(session.poll_timeout(), Some(minute(2000)));
+    session.handle_timeout(minute(1999));
     assert_eq!(drained(&mut session), []);
+    let due = ends_at(&session, minute(2000));
     session.handle_timeout(due);
     let actions = drained(&mut session);
     assert_eq!(
@@ -62,10 +70,59 @@ fn a_missing_acknowledgement_ends_the_session() {
     assert_eq!(actions[2], Action::Leave);
     assert_eq!(closed(&actions), Some(Code::Reconnect));
     // R9: the late acknowledgement has no effect.
-    session.handle_frame(received(&[1]), after(2001));
+    session.handle_frame(received(&[1]), minute(2001));
     assert_eq!(drained(&mut session), []);
-    session.push(SOURCE, push(3), after(2002));
+    session.push(SOURCE, push(3), minute(2002));
     assert_eq!(drained(&mut session), [resolved(3, Outcome::NoSession)]);
+}
+
+// A client ten seconds away: its carriers do not wait, its session does.
+#[test]
+fn a_client_far_away_stays_and_is_measured() {
+    let mut session = open();
+    session.push(SOURCE, push(1), START);
+    drained(&mut session);
+    write_all(&mut session, START);
+    session.handle_timeout(after(2000));
+    assert_eq!(drained(&mut session), [resolved(1, Outcome::NoAck)]);
+    // What comes meanwhile is stored, and comes as mail.
+    session.push(SOURCE, push(1), after(3000));
+    session.push(SOURCE, push(2), after(3000));
+    let stored = [resolved(1, Outcome::Full), resolved(2, Outcome::Full)];
+    assert_eq!(drained(&mut session), stored);
+    session.hint();
+    drained(&mut session);
+    session.handle_page(mails(&[1, 2], None), after(3100));
+    assert_eq!(
+        pushed(&drained(&mut session)),
+        [frame_of(2)],
+        "1 was written"
+    );
+    write_all(&mut session, after(3100));
+    session.handle_frame(received(&[1]), after(10_000));
+    session.handle_frame(received(&[2]), after(13_100));
+    let actions = drained(&mut session);
+    let removed = Action::RemoveMail {
+        ids: vec![message(1), message(2)],
+    };
+    assert!(actions.contains(&removed), "{actions:?}");
+    // Later it is given twice the round trip besides.
+    session.push(SOURCE, push(3), minute(0));
+    drained(&mut session);
+    write_all(&mut session, minute(0));
+    ends_at(&session, minute(22_000));
+}
+
+#[test]
+fn no_session_ends_for_an_acknowledgement_in_its_first_minute() {
+    let mut session = open();
+    session.push(SOURCE, push(1), START);
+    drained(&mut session);
+    write_all(&mut session, START);
+    session.handle_timeout(after(59_999));
+    assert_eq!(drained(&mut session), [resolved(1, Outcome::NoAck)]);
+    session.handle_timeout(minute(0));
+    assert_eq!(closed(&drained(&mut session)), Some(Code::Reconnect));
 }
 
 // A slow link: a frame that the socket has not taken cannot be acknowledged.
@@ -75,26 +132,26 @@ fn the_time_to_acknowledge_begins_when_the_frame_is_written() {
         link_bytes_min: u32::MAX,
         ..SessionLimits::default()
     });
-    session.push(SOURCE, push(1), START);
-    session.push(SOURCE, push(2), START);
+    session.push(SOURCE, push(1), minute(0));
+    session.push(SOURCE, push(2), minute(0));
     drained(&mut session);
-    session.handle_timeout(after(5000));
-    assert_eq!(drained(&mut session), []);
+    session.handle_timeout(minute(5000));
+    let given_up = [resolved(1, Outcome::NoAck), resolved(2, Outcome::NoAck)];
+    assert_eq!(drained(&mut session), given_up);
     let first = frame_of(1).len();
-    session.handle_written(first - 1, after(6000));
-    session.handle_timeout(after(8500));
+    session.handle_written(first - 1, minute(6000));
+    session.handle_timeout(minute(8500));
     assert_eq!(drained(&mut session), [], "a byte is missing");
-    session.handle_written(1, after(9000));
-    assert_eq!(session.poll_timeout(), Some(after(11_000)));
-    session.handle_frame(received(&[1]), after(10_999));
+    session.handle_written(1, minute(9000));
+    assert_eq!(session.poll_timeout(), Some(minute(11_000)));
+    session.handle_frame(received(&[1]), minute(10_000));
     drained(&mut session);
-    session.handle_timeout(after(11_000));
+    session.handle_timeout(minute(11_000));
     assert_eq!(drained(&mut session), [], "the second is not written");
-    session.handle_written(first, after(12_000));
-    session.push(SOURCE, push(2), after(13_000));
-    assert_eq!(drained(&mut session), [], "a repeat changes nothing");
-    assert_eq!(session.poll_timeout(), Some(after(14_000)));
-    session.handle_timeout(after(14_000));
+    session.handle_written(first, minute(12_000));
+    // Two seconds, and twice the round trip of one.
+    assert_eq!(session.poll_timeout(), Some(minute(16_000)));
+    session.handle_timeout(minute(16_000));
     assert_eq!(closed(&drained(&mut session)), Some(Code::Reconnect));
 }
 
@@ -109,14 +166,15 @@ fn a_large_message_is_given_the_time_that_a_slow_link_needs() {
         frame: Bytes::from(vec![0; 60_000]),
         ..push(id)
     };
-    session.push(SOURCE, large(1), START);
-    session.push(SOURCE, large(2), START);
+    session.push(SOURCE, large(1), minute(0));
+    session.push(SOURCE, large(2), minute(0));
     drained(&mut session);
-    write_all(&mut session, START);
-    waited_for_until(&session, 8000);
-    session.handle_frame(received(&[1]), after(7900));
+    write_all(&mut session, minute(0));
+    ends_at(&session, minute(8000));
+    session.handle_frame(received(&[1]), minute(1000));
     drained(&mut session);
-    let both = waited_for_until(&session, 14_000);
+    // Fourteen, and twice the round trip of one.
+    let both = ends_at(&session, minute(16_000));
     session.handle_timeout(both);
     assert_eq!(closed(&drained(&mut session)), Some(Code::Reconnect));
 }
@@ -124,29 +182,34 @@ fn a_large_message_is_given_the_time_that_a_slow_link_needs() {
 // Earlier answers are ahead of it on the link.
 #[test]
 fn a_message_behind_a_page_is_given_the_time_of_both() {
-    let limits = SessionLimits {
+    let mut session = open_with(SessionLimits {
         link_bytes_min: 10_000,
         ..SessionLimits::default()
+    });
+    let answer = |session: &mut Session, request, at| {
+        session.handle_frame(ClientFrame::Sync(question(request)), at);
+        drained(session);
+        let page = Outgoing::Encoded(Bytes::from(vec![0; 90_000]));
+        session.handle_answer(request, Ok(page), at);
     };
-    let page = || Outgoing::Encoded(Bytes::from(vec![0; 90_000]));
-    let mut session = open_with(limits);
-    session.handle_answer(1, Ok(page()), START);
-    session.push(SOURCE, push(1), START);
+    answer(&mut session, 1, minute(0));
+    session.push(SOURCE, push(1), minute(0));
     drained(&mut session);
-    write_all(&mut session, START);
-    waited_for_until(&session, 11_000);
+    write_all(&mut session, minute(0));
+    ends_at(&session, minute(11_000));
     // An acknowledgement proves the arrival of everything before it.
-    session.handle_answer(2, Ok(page()), after(100));
-    session.push(SOURCE, push(2), after(100));
+    answer(&mut session, 2, minute(100));
+    session.push(SOURCE, push(2), minute(100));
     drained(&mut session);
-    write_all(&mut session, after(100));
-    session.handle_frame(received(&[2]), after(200));
-    session.push(SOURCE, push(3), after(200));
+    write_all(&mut session, minute(100));
+    session.handle_frame(received(&[2]), minute(100));
+    session.push(SOURCE, push(3), minute(200));
     drained(&mut session);
-    write_all(&mut session, after(200));
-    session.handle_frame(received(&[1]), after(200));
+    write_all(&mut session, minute(200));
+    session.handle_frame(received(&[1]), minute(200));
     drained(&mut session);
-    waited_for_until(&session, 2200);
+    // Two seconds, and twice the round trip of a fifth.
+    ends_at(&session, minute(2600));
 }
 
 // proves S3-07: a message that reached the socket but was not acknowledged is not done.

@@ -21,6 +21,11 @@ enum Event {
         needs_ack: bool,
     },
     Ack(i64),
+    Read(i64),
+    Question,
+    /// The station answers a question with so many bytes.
+    AnswerQuestion(usize),
+    Notice,
     Hint,
     /// The station answers its oldest batch; bits say which sends fail.
     Answer(u64),
@@ -29,8 +34,12 @@ enum Event {
     Written(usize),
     Wait(u64),
     Drain,
+    /// The client sends nothing more.
+    HalfClose,
     End,
 }
+
+const PAGE_BYTES_MAX: usize = 3000;
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
@@ -40,6 +49,10 @@ fn event() -> impl Strategy<Value = Event> {
         2 => (0..4usize).prop_map(Event::GiveUp),
         20 => (1..30i64, any::<bool>()).prop_map(|(id, needs_ack)| Event::Push { id, needs_ack }),
         20 => (1..30i64).prop_map(Event::Ack),
+        6 => (1..30i64).prop_map(Event::Read),
+        6 => Just(Event::Question),
+        6 => (0..PAGE_BYTES_MAX).prop_map(Event::AnswerQuestion),
+        4 => Just(Event::Notice),
         4 => Just(Event::Hint),
         // Three of four answers accept everything.
         12 => prop_oneof![3 => Just(0), 1 => any::<u64>()].prop_map(Event::Answer),
@@ -48,6 +61,7 @@ fn event() -> impl Strategy<Value = Event> {
         20 => (0..400usize).prop_map(Event::Written),
         6 => (0..700u64).prop_map(Event::Wait),
         1 => Just(Event::Drain),
+        1 => Just(Event::HalfClose),
         1 => Just(Event::End),
     ]
 }
@@ -61,6 +75,8 @@ struct World {
     next_token: u64,
     owed: BTreeSet<Token>,
     under_way: Option<Vec<Submit>>,
+    questions: Vec<u32>,
+    question: u32,
     receipts: bool,
     fetching: bool,
     mail_ids: BTreeSet<MessageId>,
@@ -96,6 +112,8 @@ impl World {
             next_token: 0,
             owed: BTreeSet::new(),
             under_way: None,
+            questions: Vec::new(),
+            question: 0,
             receipts: false,
             fetching: false,
             mail_ids: BTreeSet::new(),
@@ -149,6 +167,27 @@ impl World {
                 self.session.handle_frame(received(&[id]), now);
             }
             Event::Ack(_) => {}
+            Event::Read(id) if self.session.is_open() => {
+                self.acked_ids.insert(message(id));
+                (self.session).handle_frame(ack(ReceiptKind::Read, &[id]), now);
+            }
+            Event::Read(_) => {}
+            Event::Question if self.session.is_open() => {
+                self.question += 1;
+                let question = ClientFrame::Sync(question(self.question));
+                self.session.handle_frame(question, now);
+            }
+            Event::Question => {}
+            Event::AnswerQuestion(bytes) => {
+                if let Some(request) = self.questions.pop() {
+                    let page = Outgoing::Encoded(Bytes::from(vec![0; bytes]));
+                    self.session.handle_answer(request, Ok(page), now);
+                }
+            }
+            Event::Notice => {
+                let notice = Bytes::from_static(b"notice");
+                self.session.notice(notice, now);
+            }
             Event::Hint => self.session.hint(),
             Event::Answer(failures) => self.answer(failures),
             Event::Receipt(ok) => {
@@ -182,6 +221,8 @@ impl World {
             Event::Drain => self
                 .session
                 .drain(Refusal::new(Code::Draining, "leaving"), None, now),
+            Event::HalfClose if self.session.is_open() => self.session.handle_end(now),
+            Event::HalfClose => {}
             Event::End => self.session.handle_closed(now),
         }
         self.perform();
@@ -251,14 +292,19 @@ impl World {
                         assert!(self.mail_ids.contains(&id) && self.acked_ids.contains(&id));
                     }
                 }
-                Action::Sync(_) | Action::Refresh(_) | Action::Count(_) => {}
+                Action::Sync(question) => {
+                    self.questions.push(question.request);
+                    assert!(self.questions.len() <= 4, "too many at a time");
+                }
+                Action::Refresh(_) | Action::Count(_) => {}
                 Action::Close(_) => self.closes += 1,
                 Action::Leave => self.leaves += 1,
             }
         }
         // An answer that refuses every id of a full window, each with its reason.
         let frame_max = 1024;
-        assert!(self.session.outgoing() <= self.limits.outgoing_bytes_max as usize + frame_max);
+        let bound = self.limits.outgoing_bytes_max as usize;
+        assert!(self.session.outgoing() <= 2 * bound + PAGE_BYTES_MAX + frame_max);
         assert_eq!(self.session.outgoing(), self.unwritten);
         assert!(self.owed.len() <= 3 * self.limits.push_window as usize);
     }
@@ -271,6 +317,10 @@ impl World {
         self.session.handle_admitted(Ok(admission()), self.now);
         while std::mem::take(&mut self.receipts) {
             self.session.handle_receipts(Err(unavailable()), self.now);
+            self.perform();
+        }
+        while self.under_way.is_some() {
+            self.answer(0);
             self.perform();
         }
         self.perform();

@@ -1,5 +1,71 @@
 use super::*;
 
+// The last word on a send is the right one: accepted, then placed or refused.
+#[test]
+fn a_notice_waits_for_the_answers_to_sends_under_way() {
+    let mut session = open();
+    let notice = |number: u8| Bytes::from(vec![number; 10]);
+    let frames = |actions: &[Action]| -> Vec<String> {
+        (actions.iter())
+            .filter_map(|action| match action {
+                Action::Transmit(Outgoing::Notice(notice)) => Some(format!("notice {}", notice[0])),
+                Action::Transmit(Outgoing::Frame(ServerFrame::Accepted(_))) => {
+                    Some("accepted".into())
+                }
+                _ => None,
+            })
+            .collect()
+    };
+    session.notice(notice(1), START);
+    assert_eq!(frames(&drained(&mut session)), ["notice 1"]);
+    session.handle_frame(send_to(2, 1), START);
+    drained(&mut session);
+    session.handle_frame(send_to(2, 2), START);
+    session.notice(notice(2), START);
+    session.notice(notice(3), START);
+    assert_eq!(frames(&drained(&mut session)), [""; 0]);
+    session.handle_submitted(vec![accepted(1)], START);
+    let actions = drained(&mut session);
+    assert_eq!(frames(&actions), ["accepted", "notice 2", "notice 3"]);
+    // The next batch is under way: more than it may hold back goes out, in order.
+    session.notice(notice(4), START);
+    session.notice(Bytes::from(vec![5; 70_000]), START);
+    assert_eq!(frames(&drained(&mut session)), ["notice 4", "notice 5"]);
+}
+
+// A script that sends and leaves loses nothing.
+#[test]
+fn sends_that_came_before_the_end_reach_the_station() {
+    let mut session = open();
+    session.handle_frame(send_to(2, 1), START);
+    assert_eq!(submitted(&drained(&mut session)), [send_id(1)]);
+    session.handle_frame(send_to(2, 2), START);
+    session.push(SOURCE, push(1), START);
+    drained(&mut session);
+    session.handle_end(START);
+    let actions = drained(&mut session);
+    assert_eq!(actions, [resolved(1, Outcome::NoAck)]);
+    session.handle_submitted(vec![accepted(1)], START);
+    let actions = drained(&mut session);
+    assert!(matches!(told(&actions)[..], [ServerFrame::Accepted(_)]));
+    assert_eq!(submitted(&actions), [send_id(2)]);
+    // Now the client no longer reads, either.
+    session.handle_closed(START);
+    assert_eq!(drained(&mut session), [Action::Leave]);
+    assert!(!session.is_settled());
+    session.handle_submitted(vec![accepted(2)], START);
+    assert_eq!(drained(&mut session), []);
+    assert!(session.is_settled());
+}
+
+#[test]
+fn a_client_that_owes_and_is_owed_nothing_ends_at_once() {
+    let mut session = open();
+    session.handle_end(START);
+    assert_eq!(drained(&mut session), [Action::Leave]);
+    assert!(session.is_settled());
+}
+
 // proves S3-08, S3-11, S3-12
 #[test]
 fn a_send_is_submitted_and_answered() {
