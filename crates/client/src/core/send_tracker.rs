@@ -125,13 +125,19 @@ impl SendTracker {
     ) -> Option<Placed> {
         let order = *self.by_send.get(&send_id)?;
         let followed = self.followed.get_mut(&order)?;
-        let message = followed.message.take().map(|message| Message {
-            id,
-            accepted_at: id.timestamp(),
-            ..message
-        });
         // A resend that the server took for a new message is dropped in favour of the first: that
-        // one is ours.
+        // one is ours, of which only the id says when it was accepted.
+        let message = followed
+            .message
+            .take()
+            .map(|message| match message.id == id {
+                true => message,
+                false => Message {
+                    id,
+                    accepted_at: id.timestamp(),
+                    ..message
+                },
+            });
         let renamed = std::mem::replace(&mut followed.row.id, id);
         if followed.row.seq.is_none() || renamed != id {
             self.by_id.remove(&renamed);

@@ -155,7 +155,7 @@ impl ClientConfig {
             catch_up: CatchUp::Everything,
             handlers: Handlers::default(),
             limits: Limits::default(),
-            connect_timeout: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(30),
             frame_bytes_max: 16 << 20,
             starts_at: None,
             seed: None,

@@ -109,7 +109,7 @@ fn a_connection_that_the_device_itself_replaced_comes_again() {
             server_time,
         };
         device.hear(pong);
-        device.wait(15_000);
+        device.wait(25_000);
     }
 }
 
@@ -145,7 +145,7 @@ fn a_silent_client_pings_and_a_silent_server_is_left() {
     device.hear(ServerFrame::Pong { nonce, server_time });
     device.wait(30_000);
     assert!(matches!(device.take_sent()[..], [ClientFrame::Ping { .. }]));
-    device.wait(9_999);
+    device.wait(19_999);
     assert!(device.told.is_empty());
     device.wait(1);
     assert!(
@@ -158,7 +158,7 @@ fn a_silent_client_pings_and_a_silent_server_is_left() {
 fn who_only_sends_notices_a_dead_connection_too() {
     let mut device = Device::ready();
     device.push(super::device::message(1));
-    device.wait(40_000);
+    device.wait(50_000);
     assert!(
         matches!(&device.told[..], [Action::Disconnect(why)] if why.code == Code::HeartbeatMissed)
     );
@@ -169,7 +169,7 @@ fn no_welcome_in_time_is_tried_again() {
     let mut device = Device::new();
     device.core.handle_connected(device.now);
     device.drain();
-    device.wait(10_000);
+    device.wait(20_000);
     assert!(
         matches!(&device.told[..], [Action::Disconnect(why)] if why.code == Code::HandshakeTimeout)
     );

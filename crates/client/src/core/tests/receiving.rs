@@ -688,7 +688,7 @@ fn a_doubt_goes_on_with_the_next_connection() {
 fn a_doubt_lasts_until_it_is_answered() {
     let mut device = device_ahead();
     device.take_sent();
-    device.wait_live(30_000);
+    device.wait_live(50_000);
     device.stay_behind(5, 120);
     assert_eq!(device.told, [behind(5)]);
 }

@@ -292,9 +292,7 @@ impl World {
                 continue;
             }
             if self.chance(10) {
-                // A failed push ends the session, so that it syncs.
-                let why = Refusal::new(Code::Reconnect, "sync");
-                self.wires[wire].session.close(why, self.now);
+                self.wires[wire].session.resync(self.now);
             } else {
                 self.wires[wire].session.notice(bytes.clone(), self.now);
             }
@@ -345,8 +343,7 @@ impl World {
     pub(super) fn undelivered(&mut self, index: usize, token: Token) {
         let at = self.wires[index].end;
         if token.source == 1 {
-            let why = Refusal::new(Code::Reconnect, "sync");
-            self.wires[index].session.close(why, self.now);
+            self.wires[index].session.resync(self.now);
             return;
         }
         let id = MessageId::new(token.number as i64).expect("positive");
