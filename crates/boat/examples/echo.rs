@@ -124,6 +124,7 @@ fn echo(wire: &mut Wire) -> bool {
                 wire.close_as(violation.close_code(), &violation.to_string());
                 return false;
             }
+            ClientInput::Ping => {}
             ClientInput::End => return false,
         }
     }

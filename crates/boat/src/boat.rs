@@ -19,13 +19,14 @@ use protocol::session::{Outgoing, SessionLimits};
 use protocol::{Code, Refusal, SessionId, Timestamp};
 use rustls::ServerConfig;
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::Config;
 use crate::address_limits::AddressLimits;
+use crate::arrivals::Arrivals;
 use crate::call_limit::CallLimit;
 use crate::config::ProxyHeader;
 use crate::connection::Connection;
@@ -90,7 +91,7 @@ pub(crate) struct Boat {
     question_calls: CallLimit,
     sign_in_calls: CallLimit,
     resume_calls: CallLimit,
-    arriving: Arc<Semaphore>,
+    pub(crate) arrivals: Arc<Arrivals>,
     pub(crate) balancers: TrustedNetworks,
     pub(crate) address_limits: AddressLimits,
     /// Shortages that turn newcomers away: memory, or files to accept them.
@@ -172,7 +173,7 @@ impl Boat {
             question_calls: CallLimit::of_questions(&config),
             sign_in_calls: CallLimit::of_sign_ins(&config),
             resume_calls: CallLimit::of_resumptions(&config),
-            arriving: Arc::new(Semaphore::new(config.arriving_max)),
+            arrivals: Arrivals::new(config.arriving_max),
             balancers: TrustedNetworks::new(config.proxy.networks.clone()),
             address_limits: AddressLimits::new(&config),
             pressure: Default::default(),
@@ -483,6 +484,11 @@ impl Boat {
         self.stations.connect(&connect).await
     }
 
+    /// True if a trusted balancer is at this address, which names its clients.
+    pub(crate) fn is_balancer(&self, address: IpAddr) -> bool {
+        self.config.proxy.header != ProxyHeader::None && self.balancers.contains(address)
+    }
+
     /// True if the head of a request from this address names the client, as a trusted balancer's
     /// does.
     pub(crate) fn is_forwarded(&self, address: IpAddr) -> bool {
@@ -495,17 +501,6 @@ impl Boat {
 
     pub(crate) fn tls_for_tcp(&self) -> Option<&Arc<ServerConfig>> {
         self.tls.as_ref().map(|tls| &tls.tcp)
-    }
-
-    /// Waits for room among the clients that are not admitted yet.
-    pub(crate) async fn arriving(&self) -> OwnedSemaphorePermit {
-        let arriving = || Arc::clone(&self.arriving);
-        if let Ok(room) = arriving().try_acquire_owned() {
-            return room;
-        }
-        self.metrics.arrival_waits.increment(1);
-        let room = arriving().acquire_owned().await;
-        room.expect("it is never closed")
     }
 }
 

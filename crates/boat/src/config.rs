@@ -66,8 +66,9 @@ pub struct Config {
     /// Maximum number of connections accepted per second on all listeners, capped at 2,000 for each
     /// core. Further ones wait in the kernel's queue.
     pub accepts_per_second: u32,
-    /// Maximum number of connections whose clients are not admitted yet. Further ones wait in the
-    /// kernel's queue. Bounds the cost of strangers.
+    /// Maximum number of connections whose clients are not admitted yet, of which silent clients of
+    /// one network hold a sixteenth. Where they are taken, the one that is silent for the longest
+    /// gives way; further ones wait in the kernel's queue.
     pub arriving_max: usize,
     /// Time from the open connection to its hello, whatever comes before it. Then the connection is
     /// dropped, or closed with `handshake_timeout`.
@@ -263,9 +264,9 @@ impl Default for Config {
             refusals_max: 256,
             accepts_per_second: 5_000,
             arriving_max: 4096,
-            arrival_timeout: Duration::from_secs(10),
+            arrival_timeout: Duration::from_secs(30),
             tls: TlsConfig::default(),
-            tls_timeout: Duration::from_secs(5),
+            tls_timeout: Duration::from_secs(15),
             read_bytes_per_second: count(256 * 1024),
             read_bytes_burst: count(1024 * 1024),
             memory_max: None,
@@ -274,7 +275,7 @@ impl Default for Config {
             sign_in_failures_per_address: count(10),
             sign_in_failures_per_address_burst: count(30),
             proxy: ProxyConfig::default(),
-            upgrade_timeout: Duration::from_secs(5),
+            upgrade_timeout: Duration::from_secs(15),
             close_grace: Duration::from_secs(2),
             linger: Duration::from_millis(200),
             receipts_linger: Duration::from_millis(20),

@@ -47,8 +47,8 @@ pub(crate) struct ConnectionDriver {
     pace: ReadPace,
     /// Turns in a row that deferred deadlines because some received bytes were not handled yet.
     deferrals: u8,
-    /// True once a first frame came.
-    has_heard: bool,
+    /// Time at which the socket last took something that the session does not know of.
+    progress_at: Option<Timestamp>,
     /// True once the client sends nothing more.
     has_ended: bool,
     /// Reason of the end, if the boat ends the connection.
@@ -91,6 +91,7 @@ impl ConnectionDriver {
         let (limits, queue) = (Arc::clone(&boat.limits), Arc::clone(queue));
         let connection = Connection::new(boat.new_session_id(), limits, queue, now);
         boat.connections.insert(&connection);
+        peer.place().attach(&connection);
         match &peer.refusal {
             Some(refusal) => connection.update(|session| session.close(refusal.clone(), now)),
             None if boat.is_draining() => {
@@ -111,7 +112,7 @@ impl ConnectionDriver {
             traced: SendTraces::default(),
             pace: ReadPace::new(now),
             deferrals: 0,
-            has_heard: false,
+            progress_at: None,
             has_ended: false,
             code: None,
             _counted: boat.tasks.token(),
@@ -145,7 +146,20 @@ impl ConnectionDriver {
     pub(crate) fn handle_end(&mut self, now: Timestamp) {
         self.has_ended = true;
         match self.stage {
-            ConnectionStage::Open => self.handle_lost(now),
+            ConnectionStage::Open => {
+                let is_closed = {
+                    let session = &mut self.connection.lock().session;
+                    session.handle_end(now);
+                    // Nothing can be answered any more.
+                    if self.wire.has_closed() {
+                        session.handle_closed(now);
+                    }
+                    session.is_closed()
+                };
+                if is_closed {
+                    self.leave();
+                }
+            }
             // A half-close: the client may still read our last frames.
             ConnectionStage::Ending { is_shut: false, .. } | ConnectionStage::Gone => {}
             ConnectionStage::Ending { .. } => self.leave(),
@@ -190,10 +204,6 @@ impl ConnectionDriver {
             let Some(received) = self.wire.next_frame() else {
                 return ReadStep::All;
             };
-            if !std::mem::replace(&mut self.has_heard, true) {
-                // The first frame was the hello; any other ends the session.
-                self.wire.set_frame_bytes_max(self.boat.frame_bytes_max());
-            }
             if received == ClientInput::End {
                 self.handle_end(now);
                 continue;
@@ -212,6 +222,7 @@ impl ConnectionDriver {
                 ClientInput::Violation(violation) => {
                     refuse_frame(session, violation.into(), &self.boat, now);
                 }
+                ClientInput::Ping => session.handle_sign_of_life(now),
                 // Wires of a boat accept no text.
                 ClientInput::Text(_) | ClientInput::End => {}
             }
@@ -227,12 +238,17 @@ impl ConnectionDriver {
     pub(crate) fn act(&mut self, now: Timestamp) {
         let connection = Arc::clone(&self.connection);
         let mut state = connection.lock();
+        let gives_way = self.peer.as_ref().and_then(|peer| peer.place().refusal());
+        if let Some(refusal) = &gives_way {
+            state.session.close(refusal.clone(), now);
+        }
         while let Some(action) = state.session.poll_action() {
             self.perform(action, &mut state, now);
         }
-        // Arrived: frees the room for another newcomer.
-        if self.peer.is_some() && state.session.is_open() {
+        // Frees the place for another newcomer. Until now its frames were bounded as a hello.
+        if self.peer.is_some() && (state.session.is_open() || gives_way.is_some()) {
             self.peer = None;
+            self.wire.set_frame_bytes_max(self.boat.frame_bytes_max());
         }
     }
 
@@ -260,6 +276,7 @@ impl ConnectionDriver {
             }
             Action::Admit(hello) => {
                 if let Some(peer) = &self.peer {
+                    peer.place().keep();
                     boat.admit(&self.connection, hello, peer.address);
                 }
             }
@@ -336,8 +353,9 @@ impl ConnectionDriver {
     }
 
     /// Notes that the socket took `count` bytes of `unwritten`.
-    pub(crate) fn wrote(&mut self, count: usize) {
+    pub(crate) fn wrote(&mut self, count: usize, now: Timestamp) {
         self.boat.metrics.socket_writes.increment(1);
+        self.progress_at = Some(now);
         self.wire.wrote(count);
     }
 
@@ -406,7 +424,13 @@ impl ConnectionDriver {
         {
             self.leave();
         }
-        let due = self.connection.lock().session.poll_timeout();
+        let due = {
+            let session = &mut self.connection.lock().session;
+            if let Some(at) = self.progress_at.take() {
+                session.handle_progress(at);
+            }
+            session.poll_timeout()
+        };
         if due.is_none_or(|due| now < due) {
             self.deferrals = 0;
             return false;

@@ -156,6 +156,7 @@ impl Boat {
             match notice.kind {
                 NoticeKind::Frame(frame) => session.notice(frame, self.now()),
                 NoticeKind::Hint => session.hint(),
+                NoticeKind::Resync => session.resync(self.now()),
                 NoticeKind::Close(refusal) => session.close(refusal, self.now()),
             }
             true
@@ -174,7 +175,7 @@ impl Boat {
                 return false;
             }
             // Under memory shortage half of the usual limit is enough.
-            if self.is_short_of(Shortage::Memory) && session.outgoing() >= room {
+            if self.is_short_of(Shortage::Memory) && session.waiting() >= room {
                 session.refuse_push(source, &push);
             } else {
                 session.push(source, push, self.now());

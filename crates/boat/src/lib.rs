@@ -5,6 +5,7 @@
 //! bytes.
 
 mod address_limits;
+mod arrivals;
 mod batch_queue;
 mod boat;
 mod boat_lease;

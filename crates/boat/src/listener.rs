@@ -17,12 +17,12 @@ use protocol::accept_backoff::{self, AcceptBackoff};
 use protocol::{Refusal, Timestamp};
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::warn;
 
 use self::client_stream::ByteStream;
+use crate::arrivals::ArrivalPlace;
 use crate::boat::{Boat, Shortage};
 use crate::connection_driver::ConnectionDriver;
 use crate::connection_loop::ClientSocket;
@@ -53,7 +53,14 @@ pub(crate) struct IncomingClient {
     pub(crate) refusal: Option<Refusal>,
     /// Deadline of the hello.
     pub(crate) until: Timestamp,
-    _room: Arc<ArrivalRoom>,
+    room: Arc<ArrivalRoom>,
+}
+
+impl IncomingClient {
+    /// Place among the arriving clients.
+    pub(crate) fn place(&self) -> &ArrivalPlace {
+        &self.room.0
+    }
 }
 
 /// Hands a socket over to the loops.
@@ -81,7 +88,7 @@ struct AcceptedStream {
 }
 
 /// Place among the arriving clients; a boat that leaves waits for them.
-type ArrivalRoom = (OwnedSemaphorePermit, TaskTrackerToken);
+type ArrivalRoom = (ArrivalPlace, TaskTrackerToken);
 
 /// Accepts at a bounded rate, and only while there is room for arrivals.
 struct Acceptor {
@@ -126,8 +133,10 @@ impl Acceptor {
                     self.boat.metrics.accepted.increment(1);
                     // A socket that refuses the options is dead already.
                     let _ = set_options(&stream);
-                    let stream = ByteStream::Tcp(stream);
-                    return AcceptedStream::new(stream, canonical(address), &self.boat).await;
+                    let (stream, address) = (ByteStream::Tcp(stream), canonical(address));
+                    if let Some(accepted) = AcceptedStream::new(stream, address, &self.boat).await {
+                        return accepted;
+                    }
                 }
                 Err(error) if is_exhausted(&error) => {
                     // Clients that leave free files.
@@ -154,21 +163,26 @@ impl Acceptor {
 }
 
 impl AcceptedStream {
-    /// Waits for a place among the arriving clients.
-    async fn new(stream: ByteStream, address: SocketAddr, boat: &Boat) -> AcceptedStream {
-        let room = (boat.arriving().await, boat.tasks.token());
+    /// Waits for a place among the arriving clients. `None`: its address opens connections too
+    /// quickly.
+    async fn new(stream: ByteStream, address: SocketAddr, boat: &Boat) -> Option<AcceptedStream> {
+        let client = (!boat.is_balancer(address.ip())).then_some(address.ip());
+        if client.is_some_and(|ip| !boat.address_limits.may_arrive(ip)) {
+            return None;
+        }
+        let room = (boat.arrivals.take(client).await, boat.tasks.token());
         let most = boat.config.arrival_timeout;
         // While draining, a newcomer gets only its refusal and little time to read it.
         let within = match boat.is_draining() {
             true => most.min(REFUSED_WITHIN),
             false => most,
         };
-        AcceptedStream {
+        Some(AcceptedStream {
             stream,
             address,
             until: Instant::now() + within,
             room,
-        }
+        })
     }
 
     /// Counts this client against the limits, under its own address if known. `None`: not even a
@@ -179,8 +193,12 @@ impl AcceptedStream {
         address: Option<SocketAddr>,
     ) -> Option<(ClientSocket, IncomingClient)> {
         let ip = address.map(|address| address.ip().to_canonical());
-        if ip.is_some_and(|ip| !boat.address_limits.may_arrive(ip)) {
-            return None;
+        // A balancer has named the client; others were counted when they came.
+        if let Some(ip) = ip.filter(|_| boat.is_balancer(self.address.ip())) {
+            self.room.0.name(ip);
+            if !boat.address_limits.may_arrive(ip) {
+                return None;
+            }
         }
         let Some((permit, refusal)) = boat.connection_limit.take(ip) else {
             boat.metrics.dropped.increment(1);
@@ -195,7 +213,7 @@ impl AcceptedStream {
             address: address.unwrap_or(self.address),
             refusal,
             until: boat.now() + left,
-            _room: Arc::new(self.room),
+            room: Arc::new(self.room),
         };
         Some((socket, peer))
     }

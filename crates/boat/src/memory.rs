@@ -103,14 +103,14 @@ fn send_arriving_away(boat: &Boat) {
     }
 }
 
-/// The `count` sessions with the most outgoing bytes, of those that have any.
+/// The `count` sessions with the most bytes that wait to be read, of those that have any.
 fn heaviest(boat: &Boat, count: usize) -> Vec<Arc<Connection>> {
     if count == 0 {
         return Vec::new();
     }
     let weigh = |connection: Arc<Connection>| {
         let session = &connection.lock().session;
-        let weight = session.outgoing();
+        let weight = session.waiting();
         (weight > 0 && session.is_open()).then(|| (weight, Arc::clone(&connection)))
     };
     let mut sessions: Vec<_> = (boat.connections.by_shard().flatten())

@@ -40,7 +40,6 @@ pub(crate) struct Metrics {
     pub(crate) degraded: Counter,
     /// Delays at a limit: sockets accepted later, arrivals started later, reads paused.
     pub(crate) accept_waits: Counter,
-    pub(crate) arrival_waits: Counter,
     pub(crate) reads_paused: Counter,
     pub(crate) frames_too_large: Counter,
     bounds: [Counter; 4],
@@ -81,7 +80,6 @@ impl Metrics {
             losses: counter!("boat_store_losses_total"),
             degraded: counter!("boat_sign_ins_degraded_total"),
             accept_waits: limit("arrivals"),
-            arrival_waits: limit("arriving"),
             reads_paused: limit("session_bytes"),
             frames_too_large: limit("frame_bytes"),
             bounds: [

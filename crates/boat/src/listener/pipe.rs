@@ -19,18 +19,20 @@ impl PipeListener {
     /// Begins to serve a client that speaks the TCP protocol. Waits for its place among the
     /// arriving clients.
     pub async fn serve_tcp(&self, client: DuplexStream) {
-        let accepted = self.accept(client).await;
-        tcp::begin(accepted, &self.boat);
+        if let Some(accepted) = self.accept(client).await {
+            tcp::begin(accepted, &self.boat);
+        }
     }
 
     /// Begins to serve a client that asks for a WebSocket. Waits for its place among the arriving
     /// clients, and for its request.
     pub async fn serve_websocket(&self, client: DuplexStream) {
-        let accepted = self.accept(client).await;
-        websocket::shake_hands(accepted, Arc::clone(&self.boat), None, true).await;
+        if let Some(accepted) = self.accept(client).await {
+            websocket::shake_hands(accepted, Arc::clone(&self.boat), None, true).await;
+        }
     }
 
-    async fn accept(&self, client: DuplexStream) -> AcceptedStream {
+    async fn accept(&self, client: DuplexStream) -> Option<AcceptedStream> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         AcceptedStream::new(ByteStream::Pipe(client), address, &self.boat).await
     }

@@ -33,9 +33,9 @@ pub(super) fn begin(accepted: AcceptedStream, boat: &Arc<Boat>) {
 }
 
 async fn shake_hands(accepted: AcceptedStream, boat: Arc<Boat>) {
-    let until = accepted.until;
+    let (until, end) = (accepted.until, accepted.room.0.end_token());
     let arrived = timeout_at(until, arrive(accepted, &boat, boat.tls_for_tcp(), false));
-    let Ok(Some((stream, peer))) = arrived.await else {
+    let Some(Ok(Some((stream, peer)))) = end.run_until_cancelled(arrived).await else {
         return;
     };
     let (socket, tls, plain) = stream.into_parts();

@@ -40,16 +40,16 @@ pub(super) async fn shake_hands(
     tls: Option<Arc<ServerConfig>>,
     on_loopback: bool,
 ) {
-    let until = accepted.until;
+    let (until, end) = (accepted.until, accepted.room.0.end_token());
     let arrived = timeout_at(until, arrive(accepted, &boat, tls.as_ref(), true));
-    let Ok(Some((stream, peer))) = arrived.await else {
+    let Some(Ok(Some((stream, peer)))) = end.run_until_cancelled(arrived).await else {
         return;
     };
     let within = boat.config.upgrade_timeout;
-    upgrade::serve_request(stream, until, within, |parts: &mut Parts| {
+    let served = upgrade::serve_request(stream, until, within, |parts: &mut Parts| {
         answer(&boat, &peer, on_loopback, parts)
-    })
-    .await;
+    });
+    end.run_until_cancelled(served).await;
 }
 
 fn answer(
@@ -96,6 +96,7 @@ async fn begin(
     let (mut socket, tls, plain) = stream.into_parts();
     if let Some(address) = forwarded {
         peer.address = SocketAddr::new(address, 0);
+        peer.place().name(address);
         if !boat.address_limits.may_arrive(address) {
             return;
         }

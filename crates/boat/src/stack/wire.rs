@@ -27,6 +27,8 @@ pub enum ClientInput {
     Refused(Refusal),
     /// Bytes that are not WebSocket: the same.
     Violation(Violation),
+    /// Sign of life without content: a ping, which is answered, or a pong.
+    Ping,
     /// End of input.
     End,
 }
@@ -183,26 +185,37 @@ impl Wire {
             message_bytes_max: self.frame_bytes_max as usize,
             takes_text: self.takes_text,
         };
-        loop {
-            let Framing::WebSocket(reader) = &mut self.framing else {
-                return None;
-            };
-            match reader.next(&mut self.partial, &rules) {
-                Ok(None) => return None,
-                Ok(Some(Event::Binary(frame))) => return Some(ClientInput::Frame(frame)),
-                Ok(Some(Event::Text(text))) => return Some(ClientInput::Text(text)),
-                Ok(Some(Event::Pong)) => {}
-                Ok(Some(Event::Ping(payload))) if self.waiting() < PONGS_MAX => {
+        let Framing::WebSocket(reader) = &mut self.framing else {
+            return None;
+        };
+        match reader.next(&mut self.partial, &rules) {
+            Ok(event) => event.map(|event| self.input(event)),
+            Err(violation) => Some(ClientInput::Violation(violation)),
+        }
+    }
+
+    /// Turns an event of the WebSocket into input, and answers pings and closes.
+    fn input(&mut self, event: Event) -> ClientInput {
+        match event {
+            Event::Binary(frame) => ClientInput::Frame(frame),
+            Event::Text(text) => ClientInput::Text(text),
+            Event::Pong => ClientInput::Ping,
+            Event::Ping(payload) => {
+                if self.waiting() < PONGS_MAX {
                     websocket::put_pong(&payload, self.plain.bytes_mut());
                 }
-                Ok(Some(Event::Ping(_))) => {}
-                Ok(Some(Event::Close(code))) => {
-                    self.put_close(code, "");
-                    return Some(ClientInput::End);
-                }
-                Err(violation) => return Some(ClientInput::Violation(violation)),
+                ClientInput::Ping
+            }
+            Event::Close(code) => {
+                self.put_close(code, "");
+                ClientInput::End
             }
         }
+    }
+
+    /// True once nothing more can be sent, because the end was announced.
+    pub fn has_closed(&self) -> bool {
+        self.has_closed
     }
 
     /// True if another frame fits.
@@ -336,7 +349,7 @@ fn bound(bytes: usize) -> u32 {
 fn ends(received: Option<&ClientInput>) -> bool {
     match received {
         Some(ClientInput::Refused(_) | ClientInput::Violation(_) | ClientInput::End) => true,
-        Some(ClientInput::Frame(_) | ClientInput::Text(_)) | None => false,
+        Some(ClientInput::Frame(_) | ClientInput::Text(_) | ClientInput::Ping) | None => false,
     }
 }
 
@@ -371,12 +384,10 @@ mod tests {
             ]
             .concat(),
         );
-        let received = wire.next_frame();
-        assert_eq!(
-            received,
-            Some(ClientInput::Frame(Bytes::from_static(b"frame")))
-        );
-        assert_eq!(wire.next_frame(), None);
+        let received: Vec<_> = std::iter::from_fn(|| wire.next_frame()).collect();
+        let sent = ClientInput::Frame(Bytes::from_static(b"frame"));
+        let ping = || ClientInput::Ping;
+        assert_eq!(received, [ping(), sent, ping(), ping()]);
         assert_eq!(said(&mut wire), b"\x8a\x011\x8a\x012");
         wire.receive(&mut [frame(8, b"\x03\xe9"), frame(2, b"late")].concat());
         assert_eq!(wire.next_frame(), Some(ClientInput::End));
@@ -472,7 +483,7 @@ mod tests {
         let mut pings = frame(9, &[7; 100]).repeat(100);
         for _ in 0..100 {
             wire.receive(&mut pings);
-            assert_eq!(wire.next_frame(), None);
+            while wire.next_frame().is_some() {}
         }
         let waiting = wire.unwritten().len();
         assert!((4096..4096 + 102).contains(&waiting), "{waiting}");

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::v1::outcome::Kind;
@@ -204,18 +205,14 @@ async fn nobody_else_is_believed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn strangers_wait_where_many_arrive_and_not_for_ever() {
+async fn silent_clients_of_one_network_give_way_to_its_next_ones() {
     let counts = Counts::default();
-    let (harbour, _recorded) = counted(&counts, |config| {
-        config.arriving_max = 2;
-        config.arrival_timeout = Duration::from_millis(500);
-    })
-    .await;
+    // Two silent clients of one network.
+    let (harbour, _recorded) = counted(&counts, |config| config.arriving_max = 32).await;
     let harbour = harbour.through_pipes();
     let mut aboard = harbour.tcp().await;
     aboard.hello(1).await;
-    let begun = Instant::now();
-    // Two silent clients, one at each stage.
+    // One at each stage.
     let mut silent = harbour.tcp().await;
     let mut head = websocket_pipe(&harbour);
     head.write_all(b"GET /ws HTTP/1.1\r\n")
@@ -223,19 +220,32 @@ async fn strangers_wait_where_many_arrive_and_not_for_ever() {
         .expect("writes");
     // Begins to be served.
     settle().await;
-    let next = async { harbour.tcp().await.hello(2).await };
-    tokio::join!(next, aboard.ping());
-    assert!(counts.limit("arriving") > 0);
-    assert!(
-        begun.elapsed() >= Duration::from_millis(400),
-        "{:?}",
-        begun.elapsed()
-    );
+    let mut third = harbour.tcp().await;
+    assert_eq!(silent.closing().await, Some(Code::HandshakeTimeout));
+    let mut fourth = harbour.tcp().await;
+    let mut end = Vec::new();
+    let ended = timeout(Duration::from_secs(1), head.read_to_end(&mut end)).await;
+    let _ = ended.expect("closed");
+    assert_eq!(counts.limit("arriving_silent"), 2);
+    for (client, user) in [(&mut third, 2), (&mut fourth, 3)] {
+        client.hello(user).await;
+    }
+    aboard.ping().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_client_is_not_waited_for_for_ever() {
+    let arrival_timeout = Duration::from_millis(500);
+    let harbour = Harbour::piped(|config| config.arrival_timeout = arrival_timeout).await;
+    let mut silent = harbour.tcp().await;
+    let mut head = websocket_pipe(&harbour);
+    head.write_all(b"GET /ws HTTP/1.1\r\n")
+        .await
+        .expect("writes");
     assert_eq!(silent.closing().await, Some(Code::HandshakeTimeout));
     let mut end = Vec::new();
     let ended = timeout(Duration::from_secs(2), head.read_to_end(&mut end)).await;
     let _ = ended.expect("closed");
-    aboard.ping().await;
 }
 
 #[tokio::test]
@@ -244,19 +254,25 @@ async fn strangers_wait_in_the_kernel_until_there_is_room() {
     let (harbour, _recorded) = counted(&counts, |config| config.arriving_max = 1).await;
     let mut aboard = harbour.tcp().await;
     aboard.hello(1).await;
-    let silent = harbour.tcp().await;
-    eventually("arrived", || harbour.running.connections() == 2).await;
+    // It has said who it is, and waits for its station.
+    harbour.peer.held.store(true, Ordering::Relaxed);
+    let mut arriving = harbour.tcp().await;
+    arriving.send(&ClientFrame::Hello(hello(2))).await;
+    eventually("asked", || harbour.peer.waited.load(Ordering::Relaxed) == 1).await;
     let mut next = harbour.tcp().await;
-    next.send(&ClientFrame::Hello(hello(2))).await;
+    next.send(&ClientFrame::Hello(hello(3))).await;
     eventually("it waits", || counts.limit("arriving") > 0).await;
     aboard.ping().await;
     assert_eq!(harbour.running.sessions(), 1);
-    drop(silent);
-    let welcome = next.next().await;
-    assert!(
-        matches!(welcome, Some(ServerFrame::Welcome(_))),
-        "{welcome:?}"
-    );
+    harbour.peer.held.store(false, Ordering::Relaxed);
+    harbour.peer.permits.add_permits(1);
+    for client in [&mut arriving, &mut next] {
+        let welcome = client.next().await;
+        assert!(
+            matches!(welcome, Some(ServerFrame::Welcome(_))),
+            "{welcome:?}"
+        );
+    }
 }
 
 /// A client that reads and writes without a pause delays none of its loop, of which this test has
