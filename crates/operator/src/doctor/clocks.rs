@@ -11,8 +11,7 @@ const APART: Duration = Duration::from_secs(1);
 /// Skew that tokens tolerate, in either direction.
 const TOO_FAR_APART: Duration = Duration::from_secs(30);
 
-const ADVICE: &str =
-    "let all machines follow one time (chrony, ntpd): ids, tokens and lists rest on it; docs/operations/alarms.md, Clocks";
+const ADVICE: &str = "let all machines follow one time (chrony, ntpd): ids, tokens and lists rest on it; docs/operations/alarms.md, Clocks";
 
 /// Timestamps that other machines wrote, or this one before its clock was set back, seen from this
 /// process. They reveal a local clock that is behind; one that is ahead goes unnoticed, as no part says

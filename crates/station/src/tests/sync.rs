@@ -210,7 +210,11 @@ async fn a_version_ahead_of_the_clock_misses_no_conversation() {
             since: now + Duration::from_millis(ahead),
             after: None,
         };
-        assert_eq!(world.ask(1, reset).await, Err(Code::Reset), "{ahead} ms ahead");
+        assert_eq!(
+            world.ask(1, reset).await,
+            Err(Code::Reset),
+            "{ahead} ms ahead"
+        );
     }
 }
 
