@@ -265,7 +265,7 @@ const FILES_MAX: usize = 40;
 const SHAPES_MAX: usize = 15;
 
 /// Structs that hold a message, each in its file, and are not on that walk.
-const BESIDE: [(&str, &str); 16] = [
+const BESIDE: [(&str, &str); 17] = [
     // Changes of a message that is there, and their ruling.
     ("crates/protocol/src/change.rs", "ChangeRequest"),
     ("crates/protocol/src/change.rs", "OrderedChange"),
@@ -285,6 +285,7 @@ const BESIDE: [(&str, &str); 16] = [
     ("crates/protocol/src/delivery/action.rs", "Settlement"),
     // Retries and dead letters.
     ("crates/protocol/src/record.rs", "RetryTask"),
+    ("crates/protocol/src/writer/retry.rs", "RetriedMessage"),
     ("crates/carrier/src/decoded_record.rs", "PoisonRecord"),
     ("crates/carrier/src/settler/lane.rs", "Item"),
 ];

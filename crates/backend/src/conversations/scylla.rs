@@ -50,7 +50,6 @@ pub struct ScyllaConversations {
     hide: Statement,
     hide_to: Statement,
     hidden: Statement,
-    first_hidden: Statement,
 }
 
 /// Row as read. All columns but registers are missing if only registers were written so far.
@@ -76,6 +75,9 @@ struct ConversationColumns {
 
 const COLUMNS: &str = "kind, other, seq, incoming, rev, last_id, version, ver, read_seq, received_seq, \
     cleared_seq, cleared_incoming, touched, pinned, muted_until, hidden";
+
+/// Hidden messages read at a time in the search for one.
+const HIDDEN_PAGE: i32 = 1000;
 
 impl ScyllaConversations {
     pub fn new(cql: Cql) -> ScyllaConversations {
@@ -107,11 +109,6 @@ impl ScyllaConversations {
             hide_to: register("hidden = ?"),
             hidden: Statement::new(
                 "SELECT ver, seq FROM hidden WHERE uid = ? AND kind = ? AND other = ? AND ver > ? LIMIT ?",
-            ),
-            // Filters one partition, which has a row for each message that one user hid there.
-            first_hidden: Statement::new(
-                "SELECT ver FROM hidden WHERE uid = ? AND kind = ? AND other = ? AND seq = ? \
-                 LIMIT 1 ALLOW FILTERING",
             ),
         }
     }
@@ -162,9 +159,20 @@ impl ScyllaConversations {
 
     async fn first_mark(&self, owner: UserId, of: ConversationId, seq: Seq) -> Result<Option<u64>> {
         let (kind, other) = key(owner, of)?;
-        let values = (owner.get(), kind, other, seq.0 as i64);
-        let rows: Vec<(i64,)> = self.cql.rows(&self.first_hidden, values).await?;
-        Ok(rows.first().map(|(ver,)| *ver as u64))
+        let mut after = 0;
+        // One partition, with a row for each message that this user hid there.
+        loop {
+            let values = (owner.get(), kind, other, after, HIDDEN_PAGE);
+            let rows: Vec<(i64, i64)> = self.cql.rows(&self.hidden, values).await?;
+            let first = rows.iter().find(|(_, hidden)| *hidden == seq.0 as i64);
+            if let Some((ver, _)) = first {
+                return Ok(Some(*ver as u64));
+            }
+            match rows.last() {
+                Some((ver, _)) if rows.len() == HIDDEN_PAGE as usize => after = *ver,
+                Some(_) | None => return Ok(None),
+            }
+        }
     }
 
     async fn registers_of(&self, owner: UserId, of: ConversationId) -> Result<ListRegisters> {

@@ -52,13 +52,13 @@ impl Session {
         } else if admitting {
             pushes.hold_early(source, push);
         } else if push.needs_ack {
-            let expected = Expected {
+            let expected = AckExpectation {
                 id: push.message,
                 bytes: push.frame.len(),
                 waiter: token.map(|token| Waiter { token, until }),
                 mail: false,
             };
-            // Expected before it is handed out, so that no acknowledgement can come too early.
+            // AckExpectation before it is handed out, so that no acknowledgement can come too early.
             if pushes.expect(expected, self.transmitted) {
                 self.transmit_any(Outgoing::Encoded(push.frame), now);
             }
@@ -126,7 +126,7 @@ pub(super) struct Waiter {
 
 /// A message whose acknowledgement is expected.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Expected {
+pub(super) struct AckExpectation {
     pub(super) id: MessageId,
     /// Size of its frame.
     pub(super) bytes: usize,
@@ -191,8 +191,8 @@ impl Pushes {
     /// Expects an acknowledgement of a message, whose frame follows the `transmitted` bytes before
     /// it. Returns true if it must be written: false if the client is about to acknowledge an
     /// earlier copy.
-    pub(super) fn expect(&mut self, expected: Expected, transmitted: u64) -> bool {
-        let Expected {
+    pub(super) fn expect(&mut self, expected: AckExpectation, transmitted: u64) -> bool {
+        let AckExpectation {
             id,
             bytes,
             waiter,

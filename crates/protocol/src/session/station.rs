@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::pushes::Expected;
+use super::pushes::AckExpectation;
 use super::{Action, Admission, Outgoing, Page, Phase, Session, rate_limited};
 use crate::frame::{Acked, ServerFrame, Welcome};
 use crate::{Refusal, Timestamp};
@@ -133,7 +133,7 @@ impl Session {
             if !room {
                 return mail.put_back(item);
             }
-            let push = Expected {
+            let push = AckExpectation {
                 id: item.id,
                 bytes: item.frame.len(),
                 waiter: None,
