@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend::clock::{Clock, SystemClock};
+use backend::rate_limit::{Rate, SHARED_ADDRESS_FACTOR};
 use backend::tls::TlsConfig;
 use ipnet::IpNet;
 use protocol::drain::DrainBounds;
@@ -58,7 +59,10 @@ pub struct Config {
     /// files that the process may open, less 1,024.
     pub connections_max: usize,
     /// Maximum number of connections from one address; further ones are closed with `rate_limited`.
-    pub connections_per_address_max: usize,
+    /// Unset: 1,024, and ten times that off loopback without `boat.proxy`, where many clients may
+    /// share an address.
+    #[schemars(range(min = 1), extend("examples" = [1024]))]
+    pub connections_per_address_max: Option<usize>,
     /// Maximum number of refused connections that stay open to receive the reason; further ones are
     /// dropped silently.
     #[schemars(extend("zero" = true))]
@@ -85,15 +89,22 @@ pub struct Config {
     /// Section `boat.proxy`: a balancer in front that names the addresses of clients.
     pub proxy: ProxyConfig,
     /// Maximum rate of new connections from one address, per second. Further ones are dropped
-    /// before the boat sends anything.
-    pub arrivals_per_address: NonZeroU32,
-    /// Burst of new connections from one address after a quiet period.
-    pub arrivals_per_address_burst: NonZeroU32,
+    /// before the boat sends anything. Unset: 20, or ten times that as for
+    /// `connections_per_address_max`.
+    #[schemars(extend("examples" = [20]))]
+    pub arrivals_per_address: Option<NonZeroU32>,
+    /// Burst of new connections from one address after a quiet period. Unset: 200, or ten times
+    /// that.
+    #[schemars(extend("examples" = [200]))]
+    pub arrivals_per_address_burst: Option<NonZeroU32>,
     /// Maximum rate of failed sign-ins from one address, per minute. Further ones are closed with
-    /// `rate_limited`, without a call to a station.
-    pub sign_in_failures_per_address: NonZeroU32,
-    /// Burst of failed sign-ins from one address after a quiet period.
-    pub sign_in_failures_per_address_burst: NonZeroU32,
+    /// `rate_limited`, without a call to a station. Unset: 10, or ten times that.
+    #[schemars(extend("examples" = [10]))]
+    pub sign_in_failures_per_address: Option<NonZeroU32>,
+    /// Burst of failed sign-ins from one address after a quiet period. Unset: 30, or ten times
+    /// that.
+    #[schemars(extend("examples" = [30]))]
+    pub sign_in_failures_per_address_burst: Option<NonZeroU32>,
     /// Maximum rate at which one session may send, in bytes per second on the wire. Beyond it
     /// reading pauses.
     pub read_bytes_per_second: NonZeroU32,
@@ -214,6 +225,14 @@ pub struct Config {
     pub drain_deadline: Duration,
 }
 
+/// Limits on one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AddressBounds {
+    pub connections_max: usize,
+    pub arrivals: Rate,
+    pub sign_in_failures: Rate,
+}
+
 /// A balancer in front of the boats.
 #[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -260,7 +279,7 @@ impl Default for Config {
             zone: None,
             reflection: false,
             connections_max: 100_000,
-            connections_per_address_max: 1024,
+            connections_per_address_max: None,
             refusals_max: 256,
             accepts_per_second: 5_000,
             arriving_max: 4096,
@@ -270,10 +289,10 @@ impl Default for Config {
             read_bytes_per_second: count(256 * 1024),
             read_bytes_burst: count(1024 * 1024),
             memory_max: None,
-            arrivals_per_address: count(20),
-            arrivals_per_address_burst: count(200),
-            sign_in_failures_per_address: count(10),
-            sign_in_failures_per_address_burst: count(30),
+            arrivals_per_address: None,
+            arrivals_per_address_burst: None,
+            sign_in_failures_per_address: None,
+            sign_in_failures_per_address_burst: None,
             proxy: ProxyConfig::default(),
             upgrade_timeout: Duration::from_secs(15),
             close_grace: Duration::from_secs(2),
@@ -312,16 +331,38 @@ impl Config {
     /// Lifts the limits of an address and of a session for a load test, which comes from one
     /// address.
     pub fn lift_limits(&mut self, to: NonZeroU32) {
-        self.connections_per_address_max = to.get() as usize;
+        self.connections_per_address_max = Some(to.get() as usize);
         for limit in [
             &mut self.arrivals_per_address,
             &mut self.arrivals_per_address_burst,
             &mut self.sign_in_failures_per_address,
             &mut self.sign_in_failures_per_address_burst,
-            &mut self.read_bytes_per_second,
-            &mut self.read_bytes_burst,
         ] {
-            *limit = to;
+            *limit = Some(to);
+        }
+        self.read_bytes_per_second = to;
+        self.read_bytes_burst = to;
+    }
+
+    /// Limits on one address, those that are unset by what an address stands for.
+    pub(crate) fn address_bounds(&self) -> AddressBounds {
+        let is_local = self.websocket.ip().is_loopback() && self.tcp.ip().is_loopback();
+        let factor = match is_local || self.proxy.header != ProxyHeader::None {
+            true => 1,
+            false => SHARED_ADDRESS_FACTOR,
+        };
+        let usual =
+            |set: Option<NonZeroU32>, number: u32| set.unwrap_or_else(|| count(number * factor));
+        AddressBounds {
+            connections_max: (self.connections_per_address_max).unwrap_or(1024 * factor as usize),
+            arrivals: Rate::per_second(
+                usual(self.arrivals_per_address, 20),
+                usual(self.arrivals_per_address_burst, 200),
+            ),
+            sign_in_failures: Rate::per_minute(
+                usual(self.sign_in_failures_per_address, 10),
+                usual(self.sign_in_failures_per_address_burst, 30),
+            ),
         }
     }
 
@@ -433,6 +474,42 @@ mod tests {
         for (cores, rate) in [(1, 2_000), (2, 4_000), (3, 5_000), (64, 5_000)] {
             assert_eq!(config.accepts_on(cores), rate);
         }
+    }
+
+    #[test]
+    fn an_address_that_may_stand_for_many_has_ten_times_the_limits() {
+        let local = Config::default();
+        let open = Config {
+            websocket: ([0, 0, 0, 0], 9000).into(),
+            ..Config::default()
+        };
+        let mut named = open.clone();
+        named.proxy.header = ProxyHeader::ProxyV2;
+        let usual = AddressBounds {
+            connections_max: 1024,
+            arrivals: Rate::per_second(count(20), count(200)),
+            sign_in_failures: Rate::per_minute(count(10), count(30)),
+        };
+        assert_eq!(local.address_bounds(), usual);
+        assert_eq!(named.address_bounds(), usual);
+        let shared = AddressBounds {
+            connections_max: 10_240,
+            arrivals: Rate::per_second(count(200), count(2_000)),
+            sign_in_failures: Rate::per_minute(count(100), count(300)),
+        };
+        assert_eq!(open.address_bounds(), shared);
+        let set = Config {
+            connections_per_address_max: Some(7),
+            arrivals_per_address: Some(count(3)),
+            arrivals_per_address_burst: Some(count(4)),
+            ..open
+        };
+        let bounds = AddressBounds {
+            connections_max: 7,
+            arrivals: Rate::per_second(count(3), count(4)),
+            ..shared
+        };
+        assert_eq!(set.address_bounds(), bounds);
     }
 
     // proves S3-03 in part: neither port is open to others without encryption.

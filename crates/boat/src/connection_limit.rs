@@ -1,11 +1,12 @@
 //! Limits the connections of a boat, in all and per address.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backend::rate_limit::AddressKey;
+use backend::rate_limit::{AddressKey, AddressWarnings};
 use metrics::{Counter, counter};
 use parking_lot::Mutex;
 use protocol::{Code, Refusal};
@@ -23,7 +24,24 @@ pub(crate) struct ConnectionLimit {
     refusals_max: usize,
     refused: Counter,
     refused_by_address: Counter,
+    warnings: AddressWarnings,
     taken: Mutex<LimitUsage>,
+}
+
+/// Counts of connections by client address, which outlive the boat.
+#[derive(Clone, Debug)]
+pub struct AddressUsage(pub(crate) Arc<ConnectionLimit>);
+
+impl AddressUsage {
+    /// Addresses with the most connections, `count` at most, busiest first.
+    pub fn busiest(&self, count: usize) -> Vec<(AddressKey, usize)> {
+        self.0.busiest(count)
+    }
+
+    /// Connections that one address may have.
+    pub fn connections_max(&self) -> usize {
+        self.0.per_address_max
+    }
 }
 
 #[derive(Debug, Default)]
@@ -54,10 +72,11 @@ impl ConnectionLimit {
         let limit = |name: &'static str| counter!("limits_total", "limit" => name);
         Arc::new(ConnectionLimit {
             max: config.connections_max,
-            per_address_max: config.connections_per_address_max,
+            per_address_max: config.address_bounds().connections_max,
             refusals_max: config.refusals_max,
             refused: limit("connections"),
             refused_by_address: limit("connections_per_address"),
+            warnings: AddressWarnings::new("boat.connections_per_address_max"),
             taken: Mutex::default(),
         })
     }
@@ -85,11 +104,13 @@ impl ConnectionLimit {
             taken.add(address);
             return Some((self.permit(place), None));
         };
-        if taken.refusals >= self.refusals_max {
-            return None;
+        let has_room = taken.refusals < self.refusals_max;
+        taken.refusals += usize::from(has_room);
+        drop(taken);
+        if let Some(address) = address.filter(|_| refusal.code == Code::RateLimited) {
+            self.warnings.warn(address);
         }
-        taken.refusals += 1;
-        Some((self.permit(Place::Refusal), Some(refusal)))
+        has_room.then(|| (self.permit(Place::Refusal), Some(refusal)))
     }
 
     fn check(&self, taken: &LimitUsage, address: AddressKey) -> Option<Refusal> {
@@ -99,6 +120,17 @@ impl ConnectionLimit {
             let text = format!("{} connections from your address", self.per_address_max);
             Refusal::new(Code::RateLimited, text).retry_after(RETRY_AFTER)
         })
+    }
+
+    fn busiest(&self, count: usize) -> Vec<(AddressKey, usize)> {
+        let taken = self.taken.lock();
+        let mut addresses: Vec<_> = (taken.by_address.iter())
+            .map(|(address, connections)| (*address, *connections))
+            .collect();
+        drop(taken);
+        addresses.sort_unstable_by_key(|(_, connections)| Reverse(*connections));
+        addresses.truncate(count);
+        addresses
     }
 
     fn permit(self: &Arc<Self>, place: Place) -> ConnectionPermit {
@@ -129,6 +161,10 @@ impl ConnectionPermit {
         if refusal.is_none() {
             taken.add(Some(address));
             self.place = Place::Address(address);
+        }
+        drop(taken);
+        if refusal.is_some() {
+            self.limit.warnings.warn(address);
         }
         refusal
     }
@@ -166,7 +202,7 @@ mod tests {
     fn beyond_the_limits_there_is_a_reason_and_then_silence() {
         let limit = ConnectionLimit::new(&Config {
             connections_max: 3,
-            connections_per_address_max: 2,
+            connections_per_address_max: Some(2),
             refusals_max: 1,
             ..Config::default()
         });
@@ -185,6 +221,8 @@ mod tests {
         assert!(take(1).is_none());
         drop(told);
         let third = take(2).expect("room");
+        let busiest = limit.busiest(1);
+        assert_eq!(busiest, [(AddressKey::from(address(1)), 2)]);
         assert_eq!(third.1, None);
         assert_eq!(take(3).expect("room to tell it").1, Some(Code::Full));
         drop((first, second, third));

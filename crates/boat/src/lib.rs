@@ -40,5 +40,6 @@ mod urgent;
 mod tests;
 
 pub use config::{ACCEPTS_PER_CORE, Config};
+pub use connection_limit::AddressUsage;
 pub use listener::PipeListener;
 pub use start::{BoatHandle, BoatParts, StartError, start};

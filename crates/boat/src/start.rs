@@ -22,6 +22,7 @@ use crate::Config;
 use crate::boat::Boat;
 use crate::boat_lease::{BoatLease, keep, within};
 use crate::certificates;
+use crate::connection_limit::AddressUsage;
 use crate::drain;
 use crate::grpc::routes;
 use crate::listener::{PipeListener, bind, serve_tcp, serve_websocket};
@@ -120,6 +121,11 @@ impl BoatHandle {
     /// Watches whether new clients are welcome: registered, and not leaving.
     pub fn ready(&self) -> watch::Receiver<bool> {
         self.boat.ready()
+    }
+
+    /// Counts of connections by client address.
+    pub fn address_usage(&self) -> AddressUsage {
+        AddressUsage(Arc::clone(&self.boat.connection_limit))
     }
 
     /// Starts an orderly leave, like cancelling the shutdown token. [`BoatHandle::drained`] waits

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use self::check::Check;
 pub use self::clocks::{Clocks, LogClock, Reading};
 pub use self::flow::{Backlog, ClosedMinutes, Letters, Progress, WaitingLetters};
-pub use self::limits::{OpenFiles, Space};
+pub use self::limits::{ClientAddresses, OpenFiles, Space};
 pub use self::parts::{Answer, Deviation, Members, Readiness, Tables, Topics};
 pub use self::probe::{ProcessProbe, UnknownProcess, Unreachable};
 pub use self::settings::{

@@ -3,7 +3,6 @@
 //! Reads discovery every few seconds, independent of requests; no request waits for it.
 
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use backend::discovery::Registry;
-use backend::rate_limit::{AddressKey, Rate, RateLimit};
+use backend::rate_limit::{AddressKey, AddressWarnings, RateLimit};
 use bytes::Bytes;
 use metrics::{Counter, counter};
 use operator::http::{Handshakes, Places, Port};
@@ -26,8 +25,6 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
-
-const TWICE: NonZeroU32 = NonZeroU32::new(2).expect("positive");
 
 /// Longest life of a connection: a list takes one request.
 const LIFE: Duration = Duration::from_secs(60);
@@ -46,6 +43,7 @@ struct Door {
     list: watch::Receiver<Option<List>>,
     balancers: TrustedNetworks,
     requests: RateLimit<AddressKey>,
+    warnings: AddressWarnings,
     answers: RequestCounters,
 }
 
@@ -81,16 +79,14 @@ pub async fn start(config: &Config, registry: Arc<dyn Registry>) -> Result<Optio
     let looks = look(registry, lists);
     tokio::spawn(stop.clone().run_until_cancelled_owned(looks));
     let balancers = TrustedNetworks::new(config.proxy_networks.clone());
-    // Twice the rate of requests, so that a client that is too fast mostly gets an answer that says
-    // so.
-    let arrivals = Rate::per_second(
-        config.requests_per_address.saturating_mul(TWICE),
-        config.requests_per_address_burst.saturating_mul(TWICE),
-    );
+    let bounds = config.address_bounds();
     let places = Places::new(config.connections_max).per_address(
-        (config.connections_per_address_max, arrivals),
+        (bounds.connections_max, bounds.arrivals),
         balancers.clone(),
-        "http_connections_per_address",
+        (
+            "http_connections_per_address",
+            "station.http.connections_per_address_max",
+        ),
     );
     let port = Port {
         name: "station.http",
@@ -140,16 +136,13 @@ fn routes(
     list: watch::Receiver<Option<List>>,
     balancers: TrustedNetworks,
 ) -> Router {
-    let rate = Rate::per_second(
-        config.requests_per_address,
-        config.requests_per_address_burst,
-    );
     let answers =
         |result: &'static str| counter!("station_edge_requests_total", "result" => result);
     let door = Door {
         list,
         balancers,
-        requests: RateLimit::new("edges_per_address", rate),
+        requests: RateLimit::new("edges_per_address", config.address_bounds().requests),
+        warnings: AddressWarnings::new("station.http.requests_per_address"),
         answers: RequestCounters {
             listed: answers("listed"),
             unknown: answers("unknown"),
@@ -185,6 +178,7 @@ impl Door {
             }
         };
         if let Err(wait) = self.requests.check(address.into()) {
+            self.warnings.warn(address);
             self.answers.refused.increment(1);
             let text = "so many requests of one address: keep the list, and ask again later\n";
             return later(StatusCode::TOO_MANY_REQUESTS, wait, text);

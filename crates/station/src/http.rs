@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
+use backend::rate_limit::{Rate, SHARED_ADDRESS_FACTOR};
 use backend::tls::HttpTlsConfig;
 use ipnet::IpNet;
 use protocol::settings::Problems;
@@ -27,26 +28,40 @@ pub struct Config {
     /// may open. Further ones wait in the kernel.
     pub connections_max: usize,
     /// Maximum number of connections from one address; further ones are closed. Balancers have no
-    /// limit of their own.
-    pub connections_per_address_max: usize,
+    /// limit of their own. Unset: 64, and ten times that off loopback without `proxy_networks`,
+    /// where many clients may share an address.
+    #[schemars(range(min = 1), extend("examples" = [64]))]
+    pub connections_per_address_max: Option<usize>,
     /// Sustained rate of requests from one address, per second. Further ones are answered 429. The
-    /// rate of new connections is limited to twice as many; those beyond are closed.
-    pub requests_per_address: NonZeroU32,
-    /// Burst of requests from one address after a quiet period.
-    pub requests_per_address_burst: NonZeroU32,
+    /// rate of new connections is limited to twice as many; those beyond are closed. Unset: 10, or
+    /// ten times that as for `connections_per_address_max`.
+    #[schemars(extend("examples" = [10]))]
+    pub requests_per_address: Option<NonZeroU32>,
+    /// Burst of requests from one address after a quiet period. Unset: 20, or ten times that.
+    #[schemars(extend("examples" = [20]))]
+    pub requests_per_address_burst: Option<NonZeroU32>,
+}
+
+/// Limits on one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressBounds {
+    pub connections_max: usize,
+    pub requests: Rate,
+    /// Twice the rate of requests, so that a client that is too fast mostly gets an answer that
+    /// says so.
+    pub arrivals: Rate,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        let count = |number| NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN);
         Config {
             listen: None,
             tls: HttpTlsConfig::default(),
             proxy_networks: Vec::new(),
             connections_max: 4096,
-            connections_per_address_max: 64,
-            requests_per_address: count(10),
-            requests_per_address_burst: count(20),
+            connections_per_address_max: None,
+            requests_per_address: None,
+            requests_per_address_burst: None,
         }
     }
 }
@@ -57,6 +72,27 @@ impl Config {
     pub fn fit_files(&mut self, files: u64) {
         let most = usize::try_from(files / 4).unwrap_or(usize::MAX).max(1);
         self.connections_max = self.connections_max.min(most);
+    }
+
+    /// Limits on one address, those that are unset by what an address stands for.
+    pub fn address_bounds(&self) -> AddressBounds {
+        let is_local = self.listen.is_none_or(|it| it.ip().is_loopback());
+        let factor = match is_local || !self.proxy_networks.is_empty() {
+            true => 1,
+            false => SHARED_ADDRESS_FACTOR,
+        };
+        let usual = |set: Option<NonZeroU32>, number: u32| {
+            let unset = NonZeroU32::new(number * factor).unwrap_or(NonZeroU32::MIN);
+            set.unwrap_or(unset)
+        };
+        let requests = usual(self.requests_per_address, 10);
+        let burst = usual(self.requests_per_address_burst, 20);
+        let twice = |count: NonZeroU32| count.saturating_add(count.get());
+        AddressBounds {
+            connections_max: (self.connections_per_address_max).unwrap_or(64 * factor as usize),
+            requests: Rate::per_second(requests, burst),
+            arrivals: Rate::per_second(twice(requests), twice(burst)),
+        }
     }
 
     /// Settings that cannot work, by names of this section, including unusable files of `tls`.
@@ -93,6 +129,34 @@ mod tests {
         assert_eq!(refused("0.0.0.0:9101", true), "");
         assert_eq!(refused("[::1]:9101", false), "");
         assert_eq!(Config::default().problems().to_string(), "");
+    }
+
+    #[test]
+    fn an_address_that_may_stand_for_many_has_ten_times_the_limits() {
+        let count = |number| NonZeroU32::new(number).expect("not zero");
+        let rate = |per_second, burst| Rate::per_second(count(per_second), count(burst));
+        let local = Config::default();
+        let open = Config {
+            listen: Some(([0, 0, 0, 0], 9101).into()),
+            ..Config::default()
+        };
+        let named = Config {
+            proxy_networks: vec!["10.0.0.0/8".parse().expect("a network")],
+            ..open.clone()
+        };
+        let usual = AddressBounds {
+            connections_max: 64,
+            requests: rate(10, 20),
+            arrivals: rate(20, 40),
+        };
+        assert_eq!(local.address_bounds(), usual);
+        assert_eq!(named.address_bounds(), usual);
+        let shared = AddressBounds {
+            connections_max: 640,
+            requests: rate(100, 200),
+            arrivals: rate(200, 400),
+        };
+        assert_eq!(open.address_bounds(), shared);
     }
 
     #[test]

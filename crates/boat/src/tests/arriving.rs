@@ -118,7 +118,7 @@ fn behind_balancer(header: ProxyHeader) -> impl FnOnce(&mut Config) {
     move |config: &mut Config| {
         config.proxy.header = header;
         config.proxy.networks = vec!["127.0.0.0/8".parse().expect("a network")];
-        config.connections_per_address_max = 1;
+        config.connections_per_address_max = Some(1);
     }
 }
 
@@ -382,8 +382,8 @@ async fn no_time_is_judged_while_reading_pauses() {
 async fn arrivals_of_an_address_have_a_rate() {
     let counts = Counts::default();
     let (harbour, _recorded) = counted(&counts, |config| {
-        config.arrivals_per_address = count(1);
-        config.arrivals_per_address_burst = count(3);
+        config.arrivals_per_address = Some(count(1));
+        config.arrivals_per_address_burst = Some(count(3));
     })
     .await;
     let harbour = harbour.through_pipes();
@@ -402,8 +402,8 @@ async fn arrivals_of_an_address_have_a_rate() {
 async fn sign_ins_that_fail_often_reach_no_station() {
     let counts = Counts::default();
     let (harbour, _recorded) = counted(&counts, |config| {
-        config.sign_in_failures_per_address = count(1);
-        config.sign_in_failures_per_address_burst = count(2);
+        config.sign_in_failures_per_address = Some(count(1));
+        config.sign_in_failures_per_address_burst = Some(count(2));
     })
     .await;
     let mut aboard = harbour.tcp().await;

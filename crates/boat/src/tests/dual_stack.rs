@@ -41,7 +41,7 @@ async fn websocket(stream: TcpStream) -> Client {
 async fn a_client_of_ipv4_counts_by_its_own_address() {
     let harbour = Harbour::with(|config| {
         dual_stack(config);
-        config.connections_per_address_max = 2;
+        config.connections_per_address_max = Some(2);
     })
     .await;
     let (ws, tcp) = (
@@ -84,8 +84,8 @@ async fn an_arrival_of_ipv4_is_charged_once() {
     const ARRIVALS: u32 = 4;
     let harbour = Harbour::with(|config| {
         dual_stack(config);
-        config.arrivals_per_address = NonZeroU32::MIN;
-        config.arrivals_per_address_burst = NonZeroU32::new(ARRIVALS).expect("not zero");
+        config.arrivals_per_address = Some(NonZeroU32::MIN);
+        config.arrivals_per_address_burst = NonZeroU32::new(ARRIVALS);
     })
     .await;
     let port = harbour.running.websocket().port();

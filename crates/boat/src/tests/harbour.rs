@@ -613,9 +613,9 @@ async fn start_boat(
         websocket: SocketAddr::from(([127, 0, 0, 1], 0)),
         tcp: SocketAddr::from(([127, 0, 0, 1], 0)),
         // All clients of a test come from one address.
-        connections_per_address_max: 100_000,
-        arrivals_per_address: NonZeroU32::MAX,
-        arrivals_per_address_burst: NonZeroU32::MAX,
+        connections_per_address_max: Some(100_000),
+        arrivals_per_address: Some(NonZeroU32::MAX),
+        arrivals_per_address_burst: Some(NonZeroU32::MAX),
         // A busy machine lets none of these pass: tests about one of them set it.
         arrival_timeout: NEVER,
         tls_timeout: NEVER,

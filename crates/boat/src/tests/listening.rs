@@ -129,7 +129,7 @@ async fn one_thread_serves_many_websockets() {
 #[tokio::test]
 async fn one_address_does_not_take_all_seats() {
     let counts = Counts::default();
-    let one = |config: &mut Config| config.connections_per_address_max = 1;
+    let one = |config: &mut Config| config.connections_per_address_max = Some(1);
     let (harbour, _recorded) = counted(&counts, one).await;
     let mut aboard = harbour.websocket().await;
     aboard.hello(1).await;

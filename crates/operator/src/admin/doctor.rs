@@ -17,7 +17,7 @@ mod snapshot;
 mod user;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use backend::discovery::Role;
@@ -30,7 +30,7 @@ use tokio::time::{Instant, timeout};
 use super::api::Desk;
 use super::operators::Operators;
 use crate::Access;
-use crate::doctor::{Finding, Inspection, Readiness, worst};
+use crate::doctor::{ClientAddresses, Finding, Inspection, Readiness, worst};
 use crate::lifecycle::{Phase, Phases, ServiceReadiness};
 pub use process_settings::DoctorSettings;
 pub use repair::{RepairReport, RepairStep};
@@ -70,8 +70,20 @@ pub struct Parts {
     pub certificates: Option<Arc<Certificates>>,
 }
 
+/// Asks the boat of this process for its busiest client addresses, once it has started.
+#[derive(Clone, Default)]
+pub struct ClientAddressSource(Arc<OnceLock<Box<dyn Fn() -> ClientAddresses + Send + Sync>>>);
+
+impl ClientAddressSource {
+    /// Names the boat to ask. A process has one: later calls change nothing.
+    pub fn set(&self, ask: impl Fn() -> ClientAddresses + Send + Sync + 'static) {
+        let _ = self.0.set(Box::new(ask));
+    }
+}
+
 pub struct Doctor {
     parts: Parts,
+    client_addresses: ClientAddressSource,
     began: Instant,
     /// Held by the examination under way.
     room: Semaphore,
@@ -81,9 +93,14 @@ impl Doctor {
     pub fn new(parts: Parts) -> Doctor {
         Doctor {
             parts,
+            client_addresses: ClientAddressSource::default(),
             began: Instant::now(),
             room: Semaphore::new(1),
         }
+    }
+
+    pub fn client_addresses(&self) -> ClientAddressSource {
+        self.client_addresses.clone()
     }
 
     pub(super) fn operators(&self) -> &Operators {
@@ -117,6 +134,8 @@ impl Doctor {
     fn own(&self) -> Vec<Finding> {
         let mut findings = vec![self.readiness().finding(), self.open_files().finding()];
         findings.extend(self.said());
+        let addresses = self.client_addresses.0.get();
+        findings.extend(addresses.map(|ask| ask().finding()));
         findings
     }
 

@@ -24,6 +24,7 @@ pub enum Check {
     Auditing,
     Copies,
     OpenFiles,
+    ClientAddresses,
     Space,
     Log,
     Mailbox,
@@ -45,7 +46,7 @@ pub enum Check {
 }
 
 impl Check {
-    pub const ALL: [Check; 31] = [
+    pub const ALL: [Check; 32] = [
         Check::AdminPort,
         Check::Version,
         Check::Clock,
@@ -59,6 +60,7 @@ impl Check {
         Check::Auditing,
         Check::Copies,
         Check::OpenFiles,
+        Check::ClientAddresses,
         Check::Space,
         Check::Log,
         Check::Mailbox,
@@ -102,6 +104,7 @@ impl Check {
             Check::Auditing => "auditing",
             Check::Copies => "copies",
             Check::OpenFiles => "open_files",
+            Check::ClientAddresses => "client_addresses",
             Check::Space => "space",
             Check::Log => "log",
             Check::Mailbox => "mailbox",

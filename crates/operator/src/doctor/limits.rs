@@ -51,6 +51,46 @@ fn raise(to: u64) -> String {
     format!("raise the limit to {to} (ulimit -n, LimitNOFILE of systemd)")
 }
 
+/// Connections of the busiest client addresses of a boat, against the limit on one address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientAddresses {
+    /// Addresses with their connections, busiest first.
+    pub busiest: Vec<(String, usize)>,
+    /// Connections that one address may have.
+    pub connections_max: usize,
+}
+
+impl ClientAddresses {
+    pub fn finding(self) -> Finding {
+        let check = Check::ClientAddresses;
+        let max = self.connections_max;
+        let Some((_, most)) = self.busiest.first() else {
+            return Finding::ok(
+                check,
+                format!("no client is connected, {max} may be of one address"),
+            );
+        };
+        // A tenth below the limit somebody should know.
+        let is_near = *most >= max - max / 10;
+        let busiest: Vec<_> = (self.busiest.iter())
+            .map(|(address, connections)| format!("{address} with {connections}"))
+            .collect();
+        let seen = format!(
+            "busiest addresses: {}; {max} connections may be of one",
+            busiest.join(", ")
+        );
+        match is_near {
+            false => Finding::ok(check, seen),
+            true => Finding::warning(
+                check,
+                seen,
+                "if many clients share it, let the balancer in front name theirs (boat.proxy), or raise \
+                 boat.connections_per_address_max and boat.arrivals_per_address",
+            ),
+        }
+    }
+}
+
 /// Space for the data of the embedded stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Space {

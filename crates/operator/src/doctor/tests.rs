@@ -203,6 +203,28 @@ fn a_boat_wants_a_file_for_each_connection() {
 }
 
 #[test]
+fn an_address_near_its_limit_is_a_warning_and_the_busiest_are_named() {
+    let addresses = |counts: &[usize]| {
+        let busiest = (1..).zip(counts);
+        let addresses = ClientAddresses {
+            busiest: busiest
+                .map(|(last, count)| (format!("192.0.2.{last}"), *count))
+                .collect(),
+            connections_max: 100,
+        };
+        addresses.finding()
+    };
+    assert_eq!(verdict(addresses(&[])), CheckVerdict::Ok);
+    let ok = addresses(&[89, 7]);
+    assert!(
+        ok.observation
+            .contains("192.0.2.1 with 89, 192.0.2.2 with 7")
+    );
+    assert_eq!(verdict(ok), CheckVerdict::Ok);
+    assert_eq!(verdict(addresses(&[90, 7])), CheckVerdict::Warning);
+}
+
+#[test]
 fn a_disk_fills_up() {
     let gib = 1 << 30;
     let disk = |free, total| {

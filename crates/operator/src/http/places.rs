@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use backend::rate_limit::{AddressKey, Rate, RateLimit};
+use backend::rate_limit::{AddressKey, AddressWarnings, Rate, RateLimit};
 use metrics::{Counter, counter};
 use parking_lot::Mutex;
 use protocol::proxy::TrustedNetworks;
@@ -24,6 +24,7 @@ struct PerAddress {
     taken: Arc<Mutex<HashMap<AddressKey, usize>>>,
     arrivals: RateLimit<AddressKey>,
     refused: Counter,
+    warnings: AddressWarnings,
 }
 
 /// Place of one connection, held until it ends.
@@ -47,12 +48,12 @@ impl Places {
     }
 
     /// Limits connections and arrivals from one address, unless it is in `shared`; refusals count
-    /// as `limits_total{limit}`.
+    /// as `limits_total{limit}` and warn with the path of `setting`.
     pub fn per_address(
         self,
         (max, arrivals): (usize, Rate),
         shared: TrustedNetworks,
-        limit: &'static str,
+        (limit, setting): (&'static str, &'static str),
     ) -> Places {
         let per_address = PerAddress {
             max,
@@ -60,6 +61,7 @@ impl Places {
             taken: Arc::default(),
             arrivals: RateLimit::new(limit, arrivals),
             refused: counter!("limits_total", "limit" => limit),
+            warnings: AddressWarnings::new(setting),
         };
         Places {
             per_address: Some(per_address),
@@ -89,6 +91,14 @@ impl Places {
 impl PerAddress {
     fn take(&self, address: IpAddr) -> Option<OfAddress> {
         let address = AddressKey::from(address);
+        let place = self.place_of(address);
+        if place.is_none() {
+            self.warnings.warn(address);
+        }
+        place
+    }
+
+    fn place_of(&self, address: AddressKey) -> Option<OfAddress> {
         self.arrivals.check(address).ok()?;
         let mut taken = self.taken.lock();
         let count = taken.entry(address).or_default();
@@ -134,7 +144,7 @@ mod tests {
     async fn one_address_has_its_share_and_a_balancer_has_all() {
         let balancers = TrustedNetworks::new(vec!["10.0.0.0/8".parse().expect("a network")]);
         let arrivals = Rate::per_second(NonZeroU32::MIN, NonZeroU32::new(5).expect("positive"));
-        let places = Places::new(6).per_address((2, arrivals), balancers, "test");
+        let places = Places::new(6).per_address((2, arrivals), balancers, ("test", "test"));
         let first = take(&places, "192.0.2.1").expect("room");
         let second = take(&places, "192.0.2.1").expect("room");
         assert!(take(&places, "192.0.2.1").is_none());

@@ -17,7 +17,9 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::Output;
-use super::daemon::{announce, client_urls, edges_url, fit_files, runtime, serve_to_the_end};
+use super::daemon::{
+    announce, busiest_addresses, client_urls, edges_url, fit_files, runtime, serve_to_the_end,
+};
 use super::reload::Reload;
 use crate::compose::{Around, Environment, StationProvers, System};
 use crate::settings::Settings;
@@ -111,6 +113,7 @@ impl All {
             desk: Some(desk.clone()),
             certificates: certificates.clone(),
         });
+        let client_addresses = doctor.client_addresses();
         let parts = admin::Parts {
             health,
             desk: Some(desk.clone()),
@@ -120,6 +123,7 @@ impl All {
         let admin = admin::start(&settings.admin, parts, stop_admin.clone()).await?;
         let worker = environment.backends.entropy.next();
         let system = System::start(&settings, environment, connections).await?;
+        client_addresses.set(busiest_addresses(system.boat.address_usage()));
         desk.close_minutes(worker, &settings.audit, stop_admin.clone());
         phases.follow(system.conditions());
         phases.enter(Phase::Ready);

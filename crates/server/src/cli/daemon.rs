@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use backend::tls::TlsConfig;
+use operator::doctor::ClientAddresses;
 use operator::lifecycle::{Phase, Phases};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -113,6 +114,19 @@ pub(super) fn fit_files(boat: Option<&mut boat::Config>, http: Option<&mut stati
              further clients are told `full`. Raise the limit before it starts (ulimit -n, LimitNOFILE of systemd), or \
              lower boat.connections_max"
         );
+    }
+}
+
+/// The busiest client addresses of a boat, as the doctor judges them.
+pub(super) fn busiest_addresses(usage: boat::AddressUsage) -> impl Fn() -> ClientAddresses {
+    move || {
+        let busiest = usage.busiest(3).into_iter();
+        ClientAddresses {
+            busiest: busiest
+                .map(|(address, count)| (address.to_string(), count))
+                .collect(),
+            connections_max: usage.connections_max(),
+        }
     }
 }
 

@@ -17,7 +17,9 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::Output;
-use super::daemon::{announce, client_urls, edges_url, fit_files, runtime, serve_to_the_end};
+use super::daemon::{
+    announce, busiest_addresses, client_urls, edges_url, fit_files, runtime, serve_to_the_end,
+};
 use super::reload::Reload;
 use crate::compose::process::{self, Parts};
 use crate::compose::{Around, StationProvers};
@@ -165,6 +167,7 @@ impl Member {
             desk: desk.as_ref().map(|(desk, _)| desk.clone()),
             certificates: certificates.clone(),
         });
+        let client_addresses = doctor.client_addresses();
         let admin_parts = admin::Parts {
             health,
             desk: desk.as_ref().map(|(desk, _)| desk.clone()),
@@ -173,6 +176,9 @@ impl Member {
         };
         let admin = admin::start(&settings.admin, admin_parts, stop_admin.clone()).await?;
         let member = process::ServiceProcess::start(&settings, parts).await?;
+        if let Some(usage) = member.address_usage() {
+            client_addresses.set(busiest_addresses(usage));
+        }
         if let Some((desk, worker)) = desk {
             desk.close_minutes(worker, &settings.audit, stop_admin.clone());
         }

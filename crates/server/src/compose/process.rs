@@ -259,6 +259,14 @@ impl ServiceProcess {
         }
     }
 
+    /// Counts of connections by client address, if this is a boat.
+    pub fn address_usage(&self) -> Option<boat::AddressUsage> {
+        match &self.service {
+            Service::Boat(boat) => Some(boat.address_usage()),
+            _ => None,
+        }
+    }
+
     /// Port at which clients learn the addresses of boats, if this is a station that has one.
     pub fn edges(&self) -> Option<SocketAddr> {
         match &self.service {

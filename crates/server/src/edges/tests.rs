@@ -1,5 +1,8 @@
+use std::num::NonZeroU32;
+
 use backend::discovery::{EmbeddedRegistry, Registration, Role};
 use backend::embedded::Engine;
+use backend::rate_limit::Rate;
 use protocol::drain::{BoatLoad, BoatState};
 use reqwest::header::HeaderMap;
 use tokio::time::{advance, sleep};
@@ -109,7 +112,7 @@ async fn no_port_is_opened_that_nobody_named() {
 #[tokio::test]
 async fn an_address_has_twenty_requests_and_then_its_rate() {
     let config = Config {
-        requests_per_address: NonZeroU32::MIN,
+        requests_per_address: Some(NonZeroU32::MIN),
         proxy_networks: vec!["127.0.0.0/8".parse().expect("a network")],
         ..Config::default()
     };
@@ -153,6 +156,7 @@ fn door(list: watch::Receiver<Option<List>>) -> Door {
         list,
         balancers: TrustedNetworks::default(),
         requests: RateLimit::new("edges_per_address", rate),
+        warnings: AddressWarnings::new("station.http.requests_per_address"),
         answers: RequestCounters {
             listed: counter(),
             unknown: counter(),

@@ -63,10 +63,10 @@ const fn station(
 #[rustfmt::skip]
 const LIMITS: &[Limit] = &[
     boat("connections", "connections", &["boat.connections_max"], Code::Full),
-    boat("connections_per_address", "connections from one address", &["boat.connections_per_address_max"], Code::RateLimited),
+    boat("connections_per_address", "connections from one address, 1,024 or 10,240", &["boat.connections_per_address_max"], Code::RateLimited),
     boat_pace("arrivals", "new connections in a second, 2,000 for each core at most; the rest waits in the kernel", &["boat.accepts_per_second"]),
-    boat("arrivals_per_address", "new connections from one address; further ones are dropped before anything is said", &["boat.arrivals_per_address", "boat.arrivals_per_address_burst"], Code::RateLimited),
-    boat("sign_in_failures_per_address", "failed sign-ins from one address in a minute", &["boat.sign_in_failures_per_address", "boat.sign_in_failures_per_address_burst"], Code::RateLimited),
+    boat("arrivals_per_address", "new connections from one address, 20 or 200 in a second and ten times as many after a rest; further ones are dropped before anything is said", &["boat.arrivals_per_address", "boat.arrivals_per_address_burst"], Code::RateLimited),
+    boat("sign_in_failures_per_address", "failed sign-ins from one address, 10 or 100 in a minute and three times as many after a rest", &["boat.sign_in_failures_per_address", "boat.sign_in_failures_per_address_burst"], Code::RateLimited),
     boat("sign_in_calls", "sign-ins in flight to stations", &["boat.sign_in_calls_max"], Code::Unavailable),
     boat("resume_calls", "resumptions in flight to stations", &["boat.sign_in_calls_max"], Code::Unavailable),
     boat("calls", "questions in flight to stations, and as many pages of mailboxes beside them", &["boat.calls_max"], Code::Unavailable),
@@ -87,8 +87,8 @@ const LIMITS: &[Limit] = &[
     station("group_sends", "sends to a group", &["station.group_sends_per_second", "station.group_sends_burst"], Code::RateLimited),
     station("user_questions", "questions of a user", &["station.user_questions_per_second", "station.user_questions_burst"], Code::RateLimited),
     station("user_history_reads", "pages that a user reads from history", &["station.user_history_reads_per_second", "station.user_history_reads_burst"], Code::RateLimited),
-    station("edges_per_address", "requests for addresses of boats from one address; answered 429", &["station.http.requests_per_address", "station.http.requests_per_address_burst"], Code::RateLimited),
-    station("http_connections_per_address", "connections for such requests from one address; further ones are closed", &["station.http.connections_per_address_max"], Code::RateLimited),
+    station("edges_per_address", "requests for addresses of boats from one address, 10 or 100 in a second and twice as many after a rest; answered 429", &["station.http.requests_per_address", "station.http.requests_per_address_burst"], Code::RateLimited),
+    station("http_connections_per_address", "connections for such requests from one address, 64 or 640; further ones are closed", &["station.http.connections_per_address_max"], Code::RateLimited),
     station("history_reads", "pages being read from history at a time", &["station.history_reads_max"], Code::Unavailable),
 ];
 
@@ -97,7 +97,9 @@ const PAGE_HEAD: &str = "# Limits
 <!-- Written by the program from its table: make settings -->
 
 Each limit has a code that clients get ([what each asks of them](../protocol.md)), and a label in `limits_total`: it counts refusals, and waits where there
-is no code. Arrivals that wait for a hello are counted when one more waits for its place among them.
+is no code. Of the limits on an address the first number is for addresses that are the clients' own: on loopback, or where a balancer names them
+(`boat.proxy`, `station.http.proxy_networks`); elsewhere many clients may share one, and it is ten times that. The first refusal of an address in a minute is
+a line of the log with the setting, and `packetboat doctor` names the busiest addresses of a boat. Arrivals that wait for a hello are counted when one more waits for its place among them.
 
 A station counts for itself: with several, a user reaches at worst as many times its rate as there are stations, or as it has sessions, if these are
 fewer. Of a conversation's rate each of three stations or more takes twice its share, together double at most, and one send at once each, however small the

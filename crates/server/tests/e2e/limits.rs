@@ -2,17 +2,19 @@
 //! neighbour at another address that is not affected.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::ErrorKind;
 use std::thread;
 use std::time::Duration;
 
 use protocol::Code;
 use protocol::frame::{ClientFrame, ServerFrame};
+use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::all::All;
+use crate::all::{self, All, Dir};
 use crate::door::get;
-use crate::process::{SOON, within};
+use crate::process::{Process, SOON, run, within};
 use crate::raw::{RawClient, connect_from, hello_with, message};
 
 fn neighbour(all: &All) -> RawClient {
@@ -77,8 +79,14 @@ fn each_limit_of_the_page_is_counted_and_no_other_one() {
 
 #[test]
 fn one_address_has_so_many_connections() {
-    let settings = [("BOAT__CONNECTIONS_PER_ADDRESS_MAX", "3")];
-    let all = All::with_environment(&settings, "");
+    let dir = Dir::new();
+    let file = dir.settings(["127.0.0.1:0"; 3], "");
+    let log = File::create(dir.path("log")).expect("a file");
+    let mut command = all::all(&file, &dir.path("data"));
+    command
+        .env("PACKETBOAT_BOAT__CONNECTIONS_PER_ADDRESS_MAX", "3")
+        .stderr(log);
+    let all = All::of(Process::start(&mut command), dir);
     let mut neighbour = neighbour(&all);
     let _held = [2, 3, 4].map(|user| RawClient::tcp(all.tcp()).signed_in(user));
     for mut next in [
@@ -90,6 +98,20 @@ fn one_address_has_so_many_connections() {
     within(SOON, || closed(&all, "rate_limited") == 2);
     assert_eq!(counted(&all, "connections_per_address"), 2);
     neighbour.ping();
+
+    // An operator learns which address it is: once in the log, and from the doctor.
+    let examined = run(&mut all.operator(&["doctor", "--output", "json"]));
+    let report: Value = serde_json::from_str(&examined.stdout).expect("JSON");
+    let findings = report["processes"][0]["findings"].as_array();
+    let finding = (findings.expect("findings").iter())
+        .find(|finding| finding["check"] == "client_addresses")
+        .expect("a check of each boat");
+    assert_eq!(finding["verdict"], "warning", "{finding}");
+    let observation = finding["observation"].as_str().expect("text");
+    assert!(observation.contains("127.0.0.1 with 3"), "{observation}");
+    let log = std::fs::read_to_string(all.dir.path("log")).expect("a log");
+    let warnings = log.matches("limit of boat.connections_per_address_max");
+    assert_eq!(warnings.count(), 1, "{log}");
 }
 
 #[test]
