@@ -205,20 +205,23 @@ async fn a_reader_sees_no_hole_while_a_writer_adds() {
             }
         }
     });
-    let mut last = begin;
-    while last < begin + count {
-        let rows = page(&store, &talk, forward(last), 40).await;
-        for row in rows.expect("no hole") {
-            last += 1;
-            assert_eq!(row.seq().0, last);
+    let reader = async {
+        let mut last = begin;
+        while last < begin + count {
+            let rows = page(&store, &talk, forward(last), 40).await;
+            for row in rows.expect("no hole") {
+                last += 1;
+                assert_eq!(row.seq().0, last);
+            }
+            let down = HistoryRange::Backward { before: None };
+            let newest = store.page(talk.writers(), talk.conversation(), down, 3);
+            let newest = newest.await.expect("no hole");
+            assert!(newest.first().is_some_and(|row| row.seq().0 >= last));
         }
-        let down = HistoryRange::Backward { before: None };
-        let newest = store.page(talk.writers(), talk.conversation(), down, 3);
-        let newest = newest.await.expect("no hole");
-        assert!(newest.first().is_some_and(|row| row.seq().0 >= last));
-    }
-    writer.await.expect("writes");
-    watcher.await.expect("dense");
+        Ok(())
+    };
+    // Readers would wait forever for the rows of a writer that failed.
+    tokio::try_join!(writer, watcher, reader).expect("written, and dense");
 }
 
 /// A reader at the end of a group's conversation never mistakes an unfinished write for a hole, and
@@ -240,16 +243,19 @@ async fn a_member_sees_no_hole_while_a_writer_adds() {
             }
         }
     });
-    let mut last = begin;
-    while last < begin + count {
-        let own = own(&store, &talk, last, u64::MAX).await;
-        let rows = page(&store, &talk, forward(last), 2_000).await;
-        let rows = rows.expect("no hole");
-        assert!(own <= rows.len() as u64, "{own} of {}", rows.len());
-        for row in rows {
-            last += 1;
-            assert_eq!(row.seq().0, last);
+    let reader = async {
+        let mut last = begin;
+        while last < begin + count {
+            let own = own(&store, &talk, last, u64::MAX).await;
+            let rows = page(&store, &talk, forward(last), 2_000).await;
+            let rows = rows.expect("no hole");
+            assert!(own <= rows.len() as u64, "{own} of {}", rows.len());
+            for row in rows {
+                last += 1;
+                assert_eq!(row.seq().0, last);
+            }
         }
-    }
-    writer.await.expect("writes");
+        Ok(())
+    };
+    tokio::try_join!(writer, reader).expect("written");
 }
