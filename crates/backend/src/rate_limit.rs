@@ -34,7 +34,7 @@ pub const LIMIT_BYTES: usize = TABLES * CELLS * size_of::<InMemoryState>();
 
 const _: () = assert!(LIMIT_BYTES == 2 << 20);
 
-/// Time in which an address is named once.
+/// Minimum time between two warnings of the same address.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 /// Addresses named in that time; refusals of further ones are only counted.
 const WARNED_MAX: usize = 10;
@@ -280,8 +280,8 @@ impl AddressWarnings {
             let setting = self.setting;
             tracing::warn!(
                 %address,
-                "the address is at the limit of {setting}, and more of it is refused (limits_total counts); raise it if \
-                 many clients share the address, or let the balancer in front name theirs"
+                "this address has reached the limit of {setting}, and more from it is refused (limits_total counts how \
+                 much). If many clients share it, raise the setting, or let the balancer in front pass on their addresses"
             );
         }
     }

@@ -35,7 +35,14 @@ pub struct AddressUsage(pub(crate) Arc<ConnectionLimit>);
 impl AddressUsage {
     /// Addresses with the most connections, `count` at most, busiest first.
     pub fn busiest(&self, count: usize) -> Vec<(AddressKey, usize)> {
-        self.0.busiest(count)
+        let taken = self.0.taken.lock();
+        let mut addresses: Vec<_> = (taken.by_address.iter())
+            .map(|(address, connections)| (*address, *connections))
+            .collect();
+        drop(taken);
+        addresses.sort_unstable_by_key(|(_, connections)| Reverse(*connections));
+        addresses.truncate(count);
+        addresses
     }
 
     /// Connections that one address may have.
@@ -120,17 +127,6 @@ impl ConnectionLimit {
             let text = format!("{} connections from your address", self.per_address_max);
             Refusal::new(Code::RateLimited, text).retry_after(RETRY_AFTER)
         })
-    }
-
-    fn busiest(&self, count: usize) -> Vec<(AddressKey, usize)> {
-        let taken = self.taken.lock();
-        let mut addresses: Vec<_> = (taken.by_address.iter())
-            .map(|(address, connections)| (*address, *connections))
-            .collect();
-        drop(taken);
-        addresses.sort_unstable_by_key(|(_, connections)| Reverse(*connections));
-        addresses.truncate(count);
-        addresses
     }
 
     fn permit(self: &Arc<Self>, place: Place) -> ConnectionPermit {
@@ -221,7 +217,7 @@ mod tests {
         assert!(take(1).is_none());
         drop(told);
         let third = take(2).expect("room");
-        let busiest = limit.busiest(1);
+        let busiest = AddressUsage(Arc::clone(&limit)).busiest(1);
         assert_eq!(busiest, [(AddressKey::from(address(1)), 2)]);
         assert_eq!(third.1, None);
         assert_eq!(take(3).expect("room to tell it").1, Some(Code::Full));

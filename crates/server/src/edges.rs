@@ -83,10 +83,11 @@ pub async fn start(config: &Config, registry: Arc<dyn Registry>) -> Result<Optio
     let places = Places::new(config.connections_max).per_address(
         (bounds.connections_max, bounds.arrivals),
         balancers.clone(),
-        (
-            "http_connections_per_address",
+        "http_connections_per_address",
+        [
             "station.http.connections_per_address_max",
-        ),
+            "station.http.requests_per_address",
+        ],
     );
     let port = Port {
         name: "station.http",

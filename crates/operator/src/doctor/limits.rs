@@ -67,16 +67,15 @@ impl ClientAddresses {
         let Some((_, most)) = self.busiest.first() else {
             return Finding::ok(
                 check,
-                format!("no client is connected, {max} may be of one address"),
+                format!("no client is connected; one address may have {max} connections"),
             );
         };
-        // A tenth below the limit somebody should know.
         let is_near = *most >= max - max / 10;
         let busiest: Vec<_> = (self.busiest.iter())
             .map(|(address, connections)| format!("{address} with {connections}"))
             .collect();
         let seen = format!(
-            "busiest addresses: {}; {max} connections may be of one",
+            "busiest addresses: {}; one may have {max} connections",
             busiest.join(", ")
         );
         match is_near {

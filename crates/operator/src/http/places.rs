@@ -23,6 +23,7 @@ struct PerAddress {
     shared: TrustedNetworks,
     taken: Arc<Mutex<HashMap<AddressKey, usize>>>,
     arrivals: RateLimit<AddressKey>,
+    arrival_warnings: AddressWarnings,
     refused: Counter,
     warnings: AddressWarnings,
 }
@@ -48,20 +49,22 @@ impl Places {
     }
 
     /// Limits connections and arrivals from one address, unless it is in `shared`; refusals count
-    /// as `limits_total{limit}` and warn with the path of `setting`.
+    /// as `limits_total{limit}`. `settings`: the paths that bound its connections, and its arrivals.
     pub fn per_address(
         self,
         (max, arrivals): (usize, Rate),
         shared: TrustedNetworks,
-        (limit, setting): (&'static str, &'static str),
+        limit: &'static str,
+        settings: [&'static str; 2],
     ) -> Places {
         let per_address = PerAddress {
             max,
             shared,
             taken: Arc::default(),
             arrivals: RateLimit::new(limit, arrivals),
+            arrival_warnings: AddressWarnings::new(settings[1]),
             refused: counter!("limits_total", "limit" => limit),
-            warnings: AddressWarnings::new(setting),
+            warnings: AddressWarnings::new(settings[0]),
         };
         Places {
             per_address: Some(per_address),
@@ -91,20 +94,17 @@ impl Places {
 impl PerAddress {
     fn take(&self, address: IpAddr) -> Option<OfAddress> {
         let address = AddressKey::from(address);
-        let place = self.place_of(address);
-        if place.is_none() {
-            self.warnings.warn(address);
+        if self.arrivals.check(address).is_err() {
+            self.arrival_warnings.warn(address);
+            return None;
         }
-        place
-    }
-
-    fn place_of(&self, address: AddressKey) -> Option<OfAddress> {
-        self.arrivals.check(address).ok()?;
         let mut taken = self.taken.lock();
         let count = taken.entry(address).or_default();
         // A count of zero is never refused: every bound is at least one.
         if *count >= self.max {
+            drop(taken);
             self.refused.increment(1);
+            self.warnings.warn(address);
             return None;
         }
         *count += 1;
@@ -144,7 +144,7 @@ mod tests {
     async fn one_address_has_its_share_and_a_balancer_has_all() {
         let balancers = TrustedNetworks::new(vec!["10.0.0.0/8".parse().expect("a network")]);
         let arrivals = Rate::per_second(NonZeroU32::MIN, NonZeroU32::new(5).expect("positive"));
-        let places = Places::new(6).per_address((2, arrivals), balancers, ("test", "test"));
+        let places = Places::new(6).per_address((2, arrivals), balancers, "test", ["test"; 2]);
         let first = take(&places, "192.0.2.1").expect("room");
         let second = take(&places, "192.0.2.1").expect("room");
         assert!(take(&places, "192.0.2.1").is_none());

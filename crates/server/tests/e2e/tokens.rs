@@ -204,7 +204,7 @@ fn a_station_starts_without_its_provider_and_again_with_its_keys_of_before() {
     within(SOON, || {
         series("station_jwks_age_seconds", "") <= published.elapsed().as_secs()
     });
-    // A copy on its way has another name.
+    // While it is written, the file has a temporary name.
     let is_copy = |file: DirEntry| file.path().extension().is_some_and(|it| it == "jwks");
     within(SOON, || {
         std::fs::read_dir(&cache).is_ok_and(|mut files| files.any(|file| file.is_ok_and(is_copy)))
