@@ -290,6 +290,10 @@ impl Session {
             ));
         }
         if self.ack_deadline().is_some_and(|deadline| now >= deadline) {
+            if let Phase::Draining(farewell) = &self.phase {
+                let farewell = farewell.as_ref().clone();
+                return self.close_with(farewell);
+            }
             return self.end(Refusal::new(
                 Code::Reconnect,
                 "a message was not acknowledged in time; reconnect and sync",
@@ -438,8 +442,13 @@ impl Session {
     /// Time at which the session ends for lack of an acknowledgement. At least a minute passes
     /// between two ends for this reason: a client that is far away gets its messages meanwhile.
     fn ack_deadline(&self) -> Option<Timestamp> {
-        let deadline = self.pushes.as_ref()?.ack_deadline(&self.limits)?;
-        Some((deadline + self.round_trip.wait()).max(self.opened_at + ACK_PATIENCE))
+        let pushes = self.pushes.as_ref()?;
+        let deadline = pushes.ack_deadline(&self.limits)? + self.round_trip.wait();
+        Some(match self.phase {
+            // One client that is silent would hold up a boat that leaves, where all are young.
+            Phase::Draining(_) => deadline,
+            _ => deadline.max(self.opened_at + ACK_PATIENCE),
+        })
     }
 
     /// Time by which the socket must take some of the waiting bytes.

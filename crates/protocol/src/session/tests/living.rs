@@ -188,6 +188,21 @@ fn a_drain_finishes_what_is_under_way() {
     assert_eq!(actions.last(), Some(&Action::Close(leaving)));
 }
 
+#[test]
+fn a_drain_does_not_wait_a_minute_for_a_silent_client() {
+    let mut session = open();
+    session.push(SOURCE, push(1), START);
+    write_all(&mut session, START);
+    let leaving = Refusal::new(Code::Draining, "this boat leaves");
+    session.drain(leaving.clone(), None, START);
+    let wait = SessionLimits::default().ack_wait;
+    assert!(session.poll_timeout().expect("a deadline") >= START + wait);
+    let deadline = after(5_000);
+    session.handle_timeout(deadline);
+    let actions = drained(&mut session);
+    assert_eq!(closed(&actions), Some(Code::Draining), "{actions:?}");
+}
+
 fn refresh() -> ClientFrame {
     let token = "second".to_owned();
     ClientFrame::Refresh(Refresh { token })
