@@ -5,11 +5,10 @@
 //! both cells refuse. Keys that share a cell share its tokens; two keys rarely share both cells:
 //! beside 1,000 keys that are always refused, one innocent key in 17,000 is refused, too.
 
-use std::collections::HashSet;
-use std::fmt;
+mod address;
+
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::marker::PhantomData;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +19,9 @@ use governor::nanos::Nanos;
 use governor::state::{InMemoryState, NotKeyed, StateStore};
 use governor::{Quota, RateLimiter};
 use metrics::Counter;
-use parking_lot::Mutex;
 use tokio::time::Instant;
+
+pub use address::{AddressDefaults, AddressKey, AddressLimit, AddressWarnings};
 
 /// Cells of one table: a power of two.
 const CELLS: usize = 1 << 17;
@@ -33,15 +33,6 @@ const CREDIT: NonZeroU32 = NonZeroU32::new(1 << 16).expect("positive");
 pub const LIMIT_BYTES: usize = TABLES * CELLS * size_of::<InMemoryState>();
 
 const _: () = assert!(LIMIT_BYTES == 2 << 20);
-
-/// Minimum time between two warnings of the same address.
-const WARNING_INTERVAL: Duration = Duration::from_secs(60);
-/// Addresses named in that time; refusals of further ones are only counted.
-const WARNED_MAX: usize = 10;
-
-/// Factor of the usual limits on an address where nothing names the clients' own: a balancer or a
-/// NAT in front stands for many of them.
-pub const SHARED_ADDRESS_FACTOR: u32 = 10;
 
 /// Tokens over time, and tokens at once after a rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,83 +211,6 @@ impl Clock for RuntimeClock {
     }
 }
 
-/// Address as a limit counts it: a /64 of IPv6 belongs to one customer, with 2^64 addresses to
-/// choose from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AddressKey {
-    V4(u32),
-    V6Network(u64),
-}
-
-impl From<IpAddr> for AddressKey {
-    fn from(address: IpAddr) -> AddressKey {
-        match address.to_canonical() {
-            IpAddr::V4(address) => AddressKey::V4(address.to_bits()),
-            IpAddr::V6(address) => AddressKey::V6Network((address.to_bits() >> 64) as u64),
-        }
-    }
-}
-
-impl fmt::Display for AddressKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            AddressKey::V4(bits) => Ipv4Addr::from_bits(bits).fmt(f),
-            AddressKey::V6Network(bits) => {
-                write!(f, "{}/64", Ipv6Addr::from_bits(u128::from(bits) << 64))
-            }
-        }
-    }
-}
-
-/// Warnings of refused addresses: the first refusal of one in each minute, with the setting.
-#[derive(Debug)]
-pub struct AddressWarnings {
-    setting: &'static str,
-    warned: Mutex<WarnedAddresses>,
-}
-
-#[derive(Debug)]
-struct WarnedAddresses {
-    since: Instant,
-    addresses: HashSet<AddressKey>,
-}
-
-impl AddressWarnings {
-    /// `setting`: path of the one that bounds an address.
-    pub fn new(setting: &'static str) -> AddressWarnings {
-        AddressWarnings {
-            setting,
-            warned: Mutex::new(WarnedAddresses {
-                since: Instant::now(),
-                addresses: HashSet::new(),
-            }),
-        }
-    }
-
-    /// Warns of a refusal, unless one of this address was said within the minute.
-    pub fn warn(&self, address: impl Into<AddressKey>) {
-        let address = address.into();
-        if self.is_due(address) {
-            let setting = self.setting;
-            tracing::warn!(
-                %address,
-                "this address has reached the limit of {setting}, and more from it is refused (limits_total counts how \
-                 much). If many clients share it, raise the setting, or let the balancer in front pass on their addresses"
-            );
-        }
-    }
-
-    fn is_due(&self, address: AddressKey) -> bool {
-        let mut warned = self.warned.lock();
-        let now = Instant::now();
-        if now >= warned.since + WARNING_INTERVAL {
-            warned.since = now;
-            warned.addresses.clear();
-        }
-        warned.addresses.len() < WARNED_MAX && warned.addresses.insert(address)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -383,21 +297,6 @@ mod tests {
         let wait = limit.check(1).expect_err("4,900 are owed");
         assert_eq!(wait, Duration::from_millis(490_100));
         assert_eq!(limit.check(2), Ok(()), "others owe nothing");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_address_is_named_once_a_minute_and_ten_are_at_most() {
-        let warnings = AddressWarnings::new("test");
-        let address = |last: u32| AddressKey::V4(0xc000_0200 + last);
-        assert!(warnings.is_due(address(1)));
-        assert!(!warnings.is_due(address(1)));
-        let named = (2..100).filter(|last| warnings.is_due(address(*last)));
-        assert_eq!(named.count(), WARNED_MAX - 1);
-        tokio::time::advance(WARNING_INTERVAL).await;
-        assert!(warnings.is_due(address(1)));
-        assert_eq!(address(1).to_string(), "192.0.2.1");
-        let network: IpAddr = "2001:db8::7:1".parse().expect("an address");
-        assert_eq!(AddressKey::from(network).to_string(), "2001:db8::/64");
     }
 
     // A fixed hash, for a fixed figure.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend::clock::{Clock, SystemClock};
-use backend::rate_limit::{Rate, SHARED_ADDRESS_FACTOR};
+use backend::rate_limit::{AddressDefaults, Rate};
 use backend::tls::TlsConfig;
 use ipnet::IpNet;
 use protocol::drain::DrainBounds;
@@ -347,21 +347,17 @@ impl Config {
     /// Limits on one address, those that are unset by what an address stands for.
     pub(crate) fn address_bounds(&self) -> AddressBounds {
         let is_local = self.websocket.ip().is_loopback() && self.tcp.ip().is_loopback();
-        let factor = match is_local || self.proxy.header != ProxyHeader::None {
-            true => 1,
-            false => SHARED_ADDRESS_FACTOR,
-        };
-        let usual =
-            |set: Option<NonZeroU32>, number: u32| set.unwrap_or_else(|| count(number * factor));
+        let defaults = AddressDefaults::new(is_local, self.proxy.header != ProxyHeader::None);
+        let or = |set, usual| defaults.count(set, count(usual));
         AddressBounds {
-            connections_max: (self.connections_per_address_max).unwrap_or(1024 * factor as usize),
+            connections_max: defaults.connections(self.connections_per_address_max, 1024),
             arrivals: Rate::per_second(
-                usual(self.arrivals_per_address, 20),
-                usual(self.arrivals_per_address_burst, 200),
+                or(self.arrivals_per_address, 20),
+                or(self.arrivals_per_address_burst, 200),
             ),
             sign_in_failures: Rate::per_minute(
-                usual(self.sign_in_failures_per_address, 10),
-                usual(self.sign_in_failures_per_address_burst, 30),
+                or(self.sign_in_failures_per_address, 10),
+                or(self.sign_in_failures_per_address_burst, 30),
             ),
         }
     }

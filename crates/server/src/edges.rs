@@ -14,7 +14,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use backend::discovery::Registry;
-use backend::rate_limit::{AddressKey, AddressWarnings, RateLimit};
+use backend::rate_limit::AddressLimit;
 use bytes::Bytes;
 use metrics::{Counter, counter};
 use operator::http::{Handshakes, Places, Port};
@@ -42,8 +42,7 @@ struct List {
 struct Door {
     list: watch::Receiver<Option<List>>,
     balancers: TrustedNetworks,
-    requests: RateLimit<AddressKey>,
-    warnings: AddressWarnings,
+    requests: AddressLimit,
     answers: RequestCounters,
 }
 
@@ -142,8 +141,11 @@ fn routes(
     let door = Door {
         list,
         balancers,
-        requests: RateLimit::new("edges_per_address", config.address_bounds().requests),
-        warnings: AddressWarnings::new("station.http.requests_per_address"),
+        requests: AddressLimit::new(
+            "edges_per_address",
+            "station.http.requests_per_address",
+            config.address_bounds().requests,
+        ),
         answers: RequestCounters {
             listed: answers("listed"),
             unknown: answers("unknown"),
@@ -178,8 +180,7 @@ impl Door {
                 return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response();
             }
         };
-        if let Err(wait) = self.requests.check(address.into()) {
-            self.warnings.warn(address);
+        if let Err(wait) = self.requests.check(address) {
             self.answers.refused.increment(1);
             let text = "so many requests of one address: keep the list, and ask again later\n";
             return later(StatusCode::TOO_MANY_REQUESTS, wait, text);

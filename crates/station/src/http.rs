@@ -3,12 +3,16 @@
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
-use backend::rate_limit::{Rate, SHARED_ADDRESS_FACTOR};
+use backend::rate_limit::{AddressDefaults, Rate};
 use backend::tls::HttpTlsConfig;
 use ipnet::IpNet;
 use protocol::settings::Problems;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+/// Usual rate of requests from one address, per second, and its burst.
+const REQUESTS_PER_SECOND: NonZeroU32 = NonZeroU32::new(10).expect("positive");
+const REQUESTS_BURST: NonZeroU32 = NonZeroU32::new(20).expect("positive");
 
 /// Section `station.http`: `GET /v1/edges`, which lists the addresses of boats for clients.
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
@@ -77,19 +81,12 @@ impl Config {
     /// Limits on one address, those that are unset by what an address stands for.
     pub fn address_bounds(&self) -> AddressBounds {
         let is_local = self.listen.is_none_or(|it| it.ip().is_loopback());
-        let factor = match is_local || !self.proxy_networks.is_empty() {
-            true => 1,
-            false => SHARED_ADDRESS_FACTOR,
-        };
-        let usual = |set: Option<NonZeroU32>, number: u32| {
-            let unset = NonZeroU32::new(number * factor).unwrap_or(NonZeroU32::MIN);
-            set.unwrap_or(unset)
-        };
-        let requests = usual(self.requests_per_address, 10);
-        let burst = usual(self.requests_per_address_burst, 20);
+        let defaults = AddressDefaults::new(is_local, !self.proxy_networks.is_empty());
+        let requests = defaults.count(self.requests_per_address, REQUESTS_PER_SECOND);
+        let burst = defaults.count(self.requests_per_address_burst, REQUESTS_BURST);
         let twice = |count: NonZeroU32| count.saturating_add(count.get());
         AddressBounds {
-            connections_max: (self.connections_per_address_max).unwrap_or(64 * factor as usize),
+            connections_max: defaults.connections(self.connections_per_address_max, 64),
             requests: Rate::per_second(requests, burst),
             arrivals: Rate::per_second(twice(requests), twice(burst)),
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use backend::rate_limit::{AddressKey, AddressWarnings, Rate, RateLimit};
+use backend::rate_limit::{AddressKey, AddressLimit, AddressWarnings, Rate};
 use metrics::{Counter, counter};
 use parking_lot::Mutex;
 use protocol::proxy::TrustedNetworks;
@@ -22,8 +22,7 @@ struct PerAddress {
     /// Networks of balancers, each address of which stands for all clients.
     shared: TrustedNetworks,
     taken: Arc<Mutex<HashMap<AddressKey, usize>>>,
-    arrivals: RateLimit<AddressKey>,
-    arrival_warnings: AddressWarnings,
+    arrivals: AddressLimit,
     refused: Counter,
     warnings: AddressWarnings,
 }
@@ -61,8 +60,7 @@ impl Places {
             max,
             shared,
             taken: Arc::default(),
-            arrivals: RateLimit::new(limit, arrivals),
-            arrival_warnings: AddressWarnings::new(settings[1]),
+            arrivals: AddressLimit::new(limit, settings[1], arrivals),
             refused: counter!("limits_total", "limit" => limit),
             warnings: AddressWarnings::new(settings[0]),
         };
@@ -94,10 +92,7 @@ impl Places {
 impl PerAddress {
     fn take(&self, address: IpAddr) -> Option<OfAddress> {
         let address = AddressKey::from(address);
-        if self.arrivals.check(address).is_err() {
-            self.arrival_warnings.warn(address);
-            return None;
-        }
+        self.arrivals.check(address).ok()?;
         let mut taken = self.taken.lock();
         let count = taken.entry(address).or_default();
         // A count of zero is never refused: every bound is at least one.

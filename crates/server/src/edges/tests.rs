@@ -155,8 +155,7 @@ fn door(list: watch::Receiver<Option<List>>) -> Door {
     Door {
         list,
         balancers: TrustedNetworks::default(),
-        requests: RateLimit::new("edges_per_address", rate),
-        warnings: AddressWarnings::new("station.http.requests_per_address"),
+        requests: AddressLimit::new("edges_per_address", "test", rate),
         answers: RequestCounters {
             listed: counter(),
             unknown: counter(),
