@@ -8,14 +8,22 @@
 //! - [`Engine::durable`] and [`Engine::commit`] return when an fsync covers it. One thread does
 //!   that for all callers waiting at the time, so they share the cost of an fsync.
 //!
+//! What was durable and is no longer there is damage: a file beside the journals says how far they
+//! were durable, and a store that has less does not open ([`Engine::repair`]).
+//!
 //! A failed fsync may have lost any page it covered, and a retry would hide that. It therefore
 //! fails all waiting callers and ends all later writes of this engine (`Unavailable`); reads go on.
 //! Only a new process heals that: [`Engine::takes_writes`] tells when one is needed.
 
 mod commit;
+mod damage;
+#[cfg(test)]
+mod damage_tests;
 mod disk;
 mod journal;
+mod mark;
 mod memory;
+mod records;
 mod table;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -31,6 +39,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+pub use self::damage::JournalDamage;
 use self::disk::Disk;
 use self::memory::Memory;
 pub use self::table::Table;
@@ -160,9 +169,21 @@ impl AsRef<Store> for Store {
 
 impl Engine {
     /// Opens the store in a directory, made if missing. `Conflict` if another process runs on it or
-    /// another version wrote it; `Corrupt` if it cannot be read.
+    /// another version wrote it; `Corrupt` if it cannot be read, or lost something that was durable.
     pub fn open(dir: &Path, options: EngineOptions) -> Result<Engine> {
         Ok(Engine::of(Store::Disk(Disk::open(dir, &options)?)))
+    }
+
+    /// What the journals in a directory lost, if anything. Changes nothing. `Conflict` if a process
+    /// runs on it.
+    pub fn examine(dir: &Path) -> Result<Option<JournalDamage>> {
+        damage::examine(dir)
+    }
+
+    /// Cuts the journals in a directory to the part before their damage, so that the store opens
+    /// again, and keeps copies of the rest. `Conflict` if a process runs on it.
+    pub fn repair(dir: &Path) -> Result<Option<JournalDamage>> {
+        damage::repair(dir)
     }
 
     /// A store that ends with the process. Everything is durable at once, unless

@@ -5,4 +5,4 @@ pub mod engine;
 pub(crate) mod messages;
 pub(crate) mod value;
 
-pub use engine::{Engine, EngineOptions, ScanOrder, Table, WriteBatch, WriteMark};
+pub use engine::{Engine, EngineOptions, JournalDamage, ScanOrder, Table, WriteBatch, WriteMark};

@@ -13,6 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
 use super::commit::{CommitFailure, CommitFuture, CommitGroup, Waiter, refused};
+use super::damage;
 use super::journal::Journal;
 use super::{
     Bounds, EngineOptions, KeyValue, MAX_PENDING_BYTES, OnDurable, SEAM, ScanOrder, Table,
@@ -61,12 +62,16 @@ struct GatherState {
 
 impl Disk {
     pub(super) fn open(dir: &Path, options: &EngineOptions) -> Result<Disk> {
-        let database = Database::builder(dir)
-            .cache_size(options.cache_bytes)
-            .max_journaling_size(options.journal_bytes.max(64 << 20))
-            .worker_threads(WORKERS)
-            .open()
-            .map_err(|error| open_error(dir, error))?;
+        let mark = damage::check(dir)?;
+        let database = match open_database(dir, options) {
+            // fjall cuts most torn writes off, and refuses those whose middle is missing.
+            Err(fjall::Error::JournalRecovery(_)) if mark.is_some() => {
+                damage::cut_torn_write(dir)?;
+                open_database(dir, options)
+            }
+            opened => opened,
+        }
+        .map_err(|error| open_error(dir, error))?;
         let tables = Table::ALL
             .iter()
             .map(|table| database.keyspace(table.name(), || layout(*table, options)))
@@ -85,8 +90,8 @@ impl Disk {
             takes_writes: watch::Sender::new(true),
             fail_syncs: AtomicBool::new(false),
         });
-        shared.check_format(dir)?;
-        let journal = Journal::find(dir).map_err(|error| Error::unavailable(SEAM, error))?;
+        shared.check_format(dir, mark.is_some_and(|mark| !mark.is_empty()))?;
+        let journal = Journal::open(dir).map_err(|error| Error::unavailable(SEAM, error))?;
         let syncer = std::thread::Builder::new()
             .name("store-commit".into())
             .spawn({
@@ -238,7 +243,8 @@ impl DiskState {
                 let mut gathering = self.group.lock();
                 while gathering.group.waiters.is_empty() {
                     if gathering.closing {
-                        return;
+                        drop(gathering);
+                        return self.close(journal);
                     }
                     self.work.wait(&mut gathering);
                 }
@@ -253,6 +259,15 @@ impl DiskState {
             for waiter in group.waiters {
                 waiter.tell(&outcome);
             }
+        }
+    }
+
+    /// After a clean stop the mark covers what nobody waited for, too.
+    fn close(&self, mut journal: Journal) {
+        if self.check_usable().is_ok()
+            && let Err(error) = journal.sync()
+        {
+            self.poison_because(&error);
         }
     }
 
@@ -300,7 +315,8 @@ impl DiskState {
             .clone()
     }
 
-    fn check_format(&self, dir: &Path) -> Result<()> {
+    /// `is_old`: something was written before, so the store has a format.
+    fn check_format(&self, dir: &Path, is_old: bool) -> Result<()> {
         let found = self
             .table(Table::Meta)
             .get(FORMAT_KEY)
@@ -314,6 +330,13 @@ impl DiskState {
                     dir.display()
                 ),
             )),
+            None if is_old => Err(Error::corrupt(
+                SEAM,
+                format!(
+                    "the tables in {} are gone: restore a backup of the directory",
+                    dir.display()
+                ),
+            )),
             None => {
                 let mut batch = WriteBatch::new();
                 batch.put(Table::Meta, FORMAT_KEY, FORMAT.to_be_bytes().to_vec());
@@ -324,6 +347,14 @@ impl DiskState {
             }
         }
     }
+}
+
+fn open_database(dir: &Path, options: &EngineOptions) -> fjall::Result<Database> {
+    Database::builder(dir)
+        .cache_size(options.cache_bytes)
+        .max_journaling_size(options.journal_bytes.max(64 << 20))
+        .worker_threads(WORKERS)
+        .open()
 }
 
 /// Options of a new table: filters small enough to be cheap to make.
@@ -340,14 +371,17 @@ fn layout(table: Table, options: &EngineOptions) -> KeyspaceCreateOptions {
 }
 
 fn open_error(dir: &Path, error: fjall::Error) -> Error {
-    let dir = dir.display();
+    let at = dir.display();
     match error {
-        fjall::Error::Locked => Error::conflict(
+        fjall::Error::Locked => damage::in_use(dir),
+        fjall::Error::Io(error) => Error::unavailable(SEAM, format!("{at}: {error}")),
+        error @ fjall::Error::JournalRecovery(_) => Error::corrupt(
             SEAM,
-            format!("another packetboat runs on this directory: {dir}"),
+            format!(
+                "{at}: {error}. Restore a backup of the directory, or see what can be kept: packetboat repair --data {at}"
+            ),
         ),
-        fjall::Error::Io(error) => Error::unavailable(SEAM, format!("{dir}: {error}")),
-        error => Error::corrupt(SEAM, format!("{dir}: {error}")),
+        error => Error::corrupt(SEAM, format!("{at}: {error}")),
     }
 }
 

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
+use super::journal::numbers;
 use super::{Engine, EngineOptions, ScanOrder, Table, WriteBatch};
 use crate::Kind;
 
@@ -302,11 +304,11 @@ async fn what_is_held_is_not_durable_and_a_crash_may_take_it() {
 fn a_journal_is_followed_when_it_rotates() {
     let dir = TempDir::new().unwrap();
     let touch = |name: &str| std::fs::write(dir.path().join(name), b"").unwrap();
-    assert!(super::journal::Journal::find(dir.path()).is_err());
+    assert!(super::journal::Journal::open(dir.path()).is_err());
     for name in ["3.jnl", "4.jnl", "lock", "version"] {
         touch(name);
     }
-    let mut journal = super::journal::Journal::find(dir.path()).unwrap();
+    let mut journal = super::journal::Journal::open(dir.path()).unwrap();
     assert_eq!(journal.number(), 4);
     touch("5.jnl");
     touch("6.jnl");
@@ -334,7 +336,7 @@ async fn more_than_one_journal_is_written_and_read_back() {
     }
     let mut written = 0u32;
     // A journal of 64 MB is closed when the next table is written out, by a thread of the store.
-    while super::journal::Journal::find(dir.path()).unwrap().number() == 0 {
+    while numbers(dir.path()).unwrap().last() == Some(&0) {
         assert!(written < 1000, "the journal never rotated");
         if written > 200 {
             // That thread may be late.
@@ -353,6 +355,23 @@ async fn more_than_one_journal_is_written_and_read_back() {
         .await
         .unwrap();
     drop(engine);
+    // The end of the closed journal is known, too.
+    let closed = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(dir.path().join("0.jnl"));
+    let closed = closed.unwrap();
+    let end = super::records::Extent::default()
+        .extend(&closed)
+        .unwrap()
+        .bytes;
+    assert!(end > 64_000_000, "{end}");
+    let mut last = [0];
+    closed.read_exact_at(&mut last, end - 1).unwrap();
+    closed.write_all_at(&[0], end - 1).unwrap();
+    let error = Engine::open(dir.path(), EngineOptions::default()).unwrap_err();
+    assert_eq!(error.kind, Kind::Corrupt);
+    closed.write_all_at(&last, end - 1).unwrap();
     let after = on_disk(dir.path());
     for n in 0..written {
         let found = after.get(Table::Log, &n.to_be_bytes()).unwrap().unwrap();
@@ -452,23 +471,25 @@ proptest! {
         batches in proptest::collection::vec(writes(), 1..30),
         torn in 1usize..400,
     ) {
-        let dir = TempDir::new().unwrap();
+        let running = TempDir::new().unwrap();
         let mut history = vec![Model::new()];
-        {
-            let engine = on_disk(dir.path());
-            for changes in &batches {
-                let mut next = history[history.len() - 1].clone();
-                engine.write(apply(&mut next, changes)).unwrap();
-                history.push(next);
-            }
+        // No write waits for the disk, so a power cut may take any.
+        let engine = on_disk(running.path());
+        for changes in &batches {
+            let mut next = history[history.len() - 1].clone();
+            engine.write(apply(&mut next, changes)).unwrap();
+            history.push(next);
         }
+        let dir = copy_of(running.path());
         let journal = dir.path().join("0.jnl");
         // The file is made 64 MiB long and filled from its start.
         let mut bytes = Vec::new();
         let mut file = std::fs::File::options().read(true).write(true).open(&journal).unwrap();
         file.by_ref().take(64 << 10).read_to_end(&mut bytes).unwrap();
         let end = bytes.iter().rposition(|&byte| byte != 0).unwrap() + 1;
-        file.set_len(end.saturating_sub(torn) as u64).unwrap();
+        // The format was flushed when the store was made.
+        let known = super::mark::DurableMark::read(dir.path()).unwrap().unwrap().get(0).unwrap();
+        file.set_len((end.saturating_sub(torn) as u64).max(known)).unwrap();
         let after = contents(&on_disk(dir.path()));
         prop_assert!(history.contains(&after), "not a prefix: {:?}", after);
         // The store goes on from there.
