@@ -19,6 +19,7 @@ mod kick;
 mod listen;
 mod numbers;
 mod reload;
+mod repair;
 #[cfg(feature = "cluster")]
 mod schema;
 mod send;
@@ -107,6 +108,8 @@ pub enum Command {
     Trace(trace::Trace),
     /// Check an installation, or one user: problems, and remedies.
     Doctor(doctor::Doctor),
+    /// Make a directory of data open again whose journal lost something.
+    Repair(repair::Repair),
     /// Account for every accepted message, and name missing ones.
     Audit(audit::Audit),
     /// Issue certificates for services, for section identity.
@@ -160,6 +163,7 @@ pub fn run_around(cli: Cli, around: &dyn Around) -> Result<ExitCode> {
         Command::Kick(command) => on_runtime(command.run(file)),
         Command::Trace(command) => on_runtime(command.run(file)),
         Command::Doctor(command) => on_runtime(command.run(file)),
+        Command::Repair(command) => command.run(file),
         Command::Audit(command) => on_runtime(command.run(file)),
         Command::Certs(command) => command.run(),
         Command::Keys(command) => command.run(),

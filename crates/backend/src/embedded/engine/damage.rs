@@ -201,7 +201,7 @@ impl Examination<'_> {
                 format!("{}, and {durable} bytes were on the disk", whole(journal))
             }
             Damage::Unreadable { journal } => {
-                format!("{}, and no record follows them", whole(journal))
+                format!("{}, and what follows them is no record", whole(journal))
             }
             Damage::Gone { journal, durable } => {
                 let durable = durable.map_or_else(String::new, |bytes| {
