@@ -263,6 +263,59 @@ async fn dead_clients_cost_the_others_no_time() {
     );
 }
 
+// proves S1-17 in part: fewer records are in flight while devices are slow, and as many as before once they are quick.
+#[tokio::test(start_paused = true)]
+async fn records_in_flight_follow_the_speed_of_the_devices() {
+    const USERS: std::ops::Range<i64> = 100..140;
+    let (least, most) = (4, 32);
+    let target = crate::Config::default().ack_latency_target;
+    let quick = Manner::AcknowledgesAfter(target / 20);
+    let slow = Manner::AcknowledgesAfter(target + target / 2);
+    let world = World::with(crate::Config {
+        in_flight_min: least,
+        in_flight_max: most,
+        ..crate::Config::default()
+    })
+    .await;
+    for n in USERS {
+        world.sign_in(n, Platform::Web, n, quick).await;
+    }
+    // Most records in flight at a time while all of these are delivered.
+    let in_flight_of = async |records: usize| {
+        for n in USERS.cycle().take(records) {
+            world.send(ALICE, n).await;
+        }
+        world.boat.take_open_max();
+        world.until_quiet().await;
+        world.boat.take_open_max()
+    };
+    for (manner, expected) in [(quick, most), (slow, least), (quick, most)] {
+        USERS.for_each(|n| world.boat.set(n, manner));
+        in_flight_of(400).await;
+        assert_eq!(in_flight_of(100).await, expected, "{manner:?}");
+    }
+}
+
+// proves S1-20 in part, S1-21: of the sessions on a platform the one of the newest login decides, whatever their ids are.
+#[tokio::test(start_paused = true)]
+async fn the_newest_login_decides_and_not_the_largest_session() {
+    for (newest, older, retries) in [
+        (Manner::Acknowledges, Manner::Silent, 0),
+        (Manner::Silent, Manner::Acknowledges, 1),
+    ] {
+        let world = World::new().await;
+        (world.sign_in_with("one", BOB, Platform::Bot, 22, older)).await;
+        (world.sign_in_with("other", BOB, Platform::Bot, 21, newest)).await;
+        let id = world.send(ALICE, BOB).await;
+        // Longer than a device has, shorter than the first retry waits.
+        tokio::time::sleep(Duration::from_millis(2_500)).await;
+        for number in [21, 22] {
+            assert_eq!(world.boat.pushed_to(number), [id.get()], "to {number}");
+        }
+        assert_eq!(world.records(Topic::Retry(1)).await.len(), retries);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn several_shards_share_the_partitions_and_the_boats() {
     let mut world = World::with(crate::Config {

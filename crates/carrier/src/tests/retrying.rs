@@ -14,7 +14,7 @@ use super::groups::create;
 use super::world::*;
 use crate::Config;
 
-// One record for both platforms; what is tried again names the one that failed.
+// One record for three platforms, two of which have what they are owed; what is tried again names the one that failed.
 // proves S1-13, S1-23, S1-24, S1-26, S1-27, S1-28
 #[tokio::test(start_paused = true)]
 async fn only_the_platform_that_never_acknowledges_is_tried_again() {
@@ -23,6 +23,7 @@ async fn only_the_platform_that_never_acknowledges_is_tried_again() {
         .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
         .await;
     world.sign_in(BOB, Platform::Ios, 21, Manner::Silent).await;
+    world.know(BOB, Platform::Desktop).await;
     let id = world.send(ALICE, BOB).await;
     world
         .until("a retry is queued", async || {
@@ -48,6 +49,11 @@ async fn only_the_platform_that_never_acknowledges_is_tried_again() {
     assert_eq!(world.boat.pushed_to(22), [id.get()]);
     assert_eq!(world.boat.pushed_to(20), [id.get()], "not again");
     assert_eq!(world.waiting(BOB, Platform::Ios).await, 0);
+    let events = world.events(id).await.into_iter();
+    let stored = events.filter(|(_, event)| *event == LedgerEvent::StoredOffline);
+    let stored: Vec<_> = stored.filter_map(|(target, _)| target).collect();
+    assert_eq!(stored, [target(BOB, Platform::Desktop)], "once");
+    assert_eq!(world.records(Topic::Retry(2)).await.len(), 0);
 }
 
 // proves S1-25: whoever takes nothing three times counts as offline.

@@ -1,7 +1,7 @@
 //! A carrier with everything around it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -132,6 +132,7 @@ pub(super) struct Carrier {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Manner {
     Acknowledges,
+    AcknowledgesAfter(Duration),
     /// Reads, and never acknowledges.
     Silent,
     Full,
@@ -147,6 +148,9 @@ pub(super) struct Peer {
     /// Time of each push in `pushed`.
     pub(super) pushed_at: Mutex<Vec<Instant>>,
     frames: Mutex<Vec<Bytes>>,
+    /// Pushes without an outcome yet, and the most of them at a time.
+    open: AtomicUsize,
+    open_max: AtomicUsize,
     pub(super) told: Mutex<Vec<v1::Notice>>,
     /// Leaves notices by call without an answer.
     pub(super) hangs: AtomicBool,
@@ -235,13 +239,26 @@ impl World {
 
     /// `number` names the session.
     pub(super) async fn sign_in(&self, who: i64, platform: Platform, number: i64, manner: Manner) {
+        self.sign_in_with("device", who, platform, number, manner)
+            .await;
+    }
+
+    /// As above, with another device: a device replaces its own session.
+    pub(super) async fn sign_in_with(
+        &self,
+        device: &str,
+        who: i64,
+        platform: Platform,
+        number: i64,
+        manner: Manner,
+    ) {
         self.know(who, platform).await;
         let request = ConnectRequest {
             user: user(who),
             entry: NewSession {
                 key: self.key(who, number),
                 platform,
-                device: DeviceId::new("device").expect("short"),
+                device: DeviceId::new(device).expect("short"),
             },
             denied: DeniedBoats::default(),
             now: self.now(),
@@ -468,6 +485,17 @@ impl Peer {
         self.sessions.lock().insert(number, manner);
     }
 
+    /// Largest number of pushes open at a time since the last query of it.
+    pub(super) fn take_open_max(&self) -> usize {
+        let open = self.open.load(Ordering::SeqCst);
+        self.open_max.swap(open, Ordering::SeqCst)
+    }
+
+    fn begin(&self) {
+        let open = self.open.fetch_add(1, Ordering::SeqCst) + 1;
+        self.open_max.fetch_max(open, Ordering::SeqCst);
+    }
+
     pub(super) fn drop_session(&self, number: i64) {
         self.sessions.lock().remove(&number);
     }
@@ -545,6 +573,7 @@ impl Peer {
         match self.sessions.lock().get(&delivery.session) {
             None => Some((Duration::ZERO, Kind::NoSession)),
             Some(Manner::Acknowledges) => Some((Duration::from_millis(5), Kind::Done)),
+            Some(Manner::AcknowledgesAfter(time)) => Some((*time, Kind::Done)),
             Some(Manner::Silent) => Some((Duration::from_secs(2), Kind::NoAck)),
             Some(Manner::Full) => Some((Duration::ZERO, Kind::Full)),
             Some(Manner::Lost) => None,
@@ -577,8 +606,11 @@ impl BoatService for Door {
                         continue;
                     };
                     let outcomes = outcomes.clone();
+                    let peer = peer.clone();
+                    peer.begin();
                     tokio::spawn(async move {
                         tokio::time::sleep(after).await;
+                        peer.open.fetch_sub(1, Ordering::SeqCst);
                         let outcome = v1::Outcome {
                             token: delivery.token,
                             kind: kind.into(),

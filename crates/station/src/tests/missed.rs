@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
+use api::v1::station_service_client::StationServiceClient;
 use backend::hook::Fault;
+use protocol::access;
 use protocol::frame::{MissedPage, SyncAnswer, SyncQuery, UnreadPage};
 use protocol::receipt::ReceiptKind;
 use protocol::{Code, ConversationId, MessageId, Placed};
+use tokio::time::sleep;
 
 use super::receipts::receipt_of;
 use super::world::*;
-use crate::Config;
+use crate::{Config, start};
 
 impl World {
     pub(super) async fn missed(
@@ -131,6 +134,60 @@ async fn the_last_received_is_written_once_in_a_while() {
     world.shutdown.cancel();
     world.running.drained().await;
     assert_eq!(world.last_received(1).await, Some(last.message.id));
+}
+
+// proves S0-84: a user with a device at each of two stations is written once in 30 s by each, and never back to an older
+// message.
+#[tokio::test(start_paused = true)]
+async fn two_stations_each_write_a_user_once_in_a_while() {
+    const STEP: Duration = Duration::from_secs(5);
+    let mut world = world().await;
+    let mut said = Vec::new();
+    for seq in 1..=24 {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let mut placed = world.placed(2, 1, seq, "hello");
+        placed.message.accepted_at = world.backends.clock.now();
+        placed.message.id = MessageId::floor_of(placed.message.accepted_at);
+        world.keep(&placed).await;
+        said.push(placed);
+    }
+    let config = Config {
+        name: "station-2".into(),
+        ..Config::default()
+    };
+    let (backends, connector) = (world.backends.clone(), world.connector.clone());
+    let other = start(config, backends, connector, world.shutdown.clone()).await;
+    let other = other.expect("a second station");
+    let address = &other.instance().address;
+    let channel = world.connector.channel(access::Role::Station, address);
+    let clients = [world.client.clone(), StationServiceClient::new(channel)];
+
+    let written = |world: &World| world.faults.items("mailbox", "set_received");
+    written(&world);
+    let (mut writes, mut known) = (Vec::new(), Vec::new());
+    // The first device acknowledges a message and the other one the next, each at its station.
+    for (step, placed) in said.iter().enumerate() {
+        world.client = clients[step % 2].clone();
+        let mut receipt = receipt_of(1, ReceiptKind::Received, &[placed]);
+        receipt.session = session(11 + step as i64 % 2);
+        world.acknowledge(&[receipt]).await;
+        sleep(STEP).await;
+        writes.push(written(&world));
+        known.push(world.last_received(1).await);
+    }
+    for window in writes.windows(6) {
+        let all: usize = window.iter().sum();
+        assert!(all <= 2, "in 30 s: {writes:?}");
+    }
+    // Looked at every 3 s: each station wrote at least every 33 s of the 120.
+    let all: usize = writes.iter().sum();
+    assert!((6..=8).contains(&all), "{writes:?}");
+    assert!(known.is_sorted(), "{known:?}");
+    world.shutdown.cancel();
+    world.running.drained().await;
+    other.drained().await;
+    let last = said.last().map(|placed| placed.message.id);
+    assert_eq!(world.last_received(1).await, last);
 }
 
 // proves S2-14 in part, S2-16, S3-34 in part, S3-40, S3-41 (positions that are kept for good, no counter that could be lost):

@@ -1,23 +1,28 @@
 //! Accepting: the meaning of *accepted*, and failures of backends.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
-use backend::hook::{Calls, Fault};
+use api::v1::station_service_client::StationServiceClient;
+use async_trait::async_trait;
+use backend::hook::{Calls, Fault, Hook, Op};
 use backend::queue::Partition;
+use parking_lot::Mutex;
+use protocol::access::Role;
 use protocol::bounds::Bounds;
 use protocol::breaker::{PROBE_EVERY, SILENCE};
 use protocol::keys::{Topic, partition_of, record_key};
 use protocol::message::Recipient;
 use protocol::record::Work;
-use protocol::{Code, MessageId, SendId, Seq};
+use protocol::{Code, MessageId, Platform, SendId, Seq};
 use tokio::time::Instant;
 
-use super::groups::to_group;
+use super::groups::{CLOSED, to_group};
 use super::world::*;
-use crate::Config;
+use crate::{Config, start};
 
-// proves S1-18, S3-11, S3-12, S0-32: accepted means that the log has it, under an id of the server's.
+// proves S3-11, S3-12, S0-32: accepted means that the log has it, under an id of the server's.
 #[tokio::test(start_paused = true)]
 async fn an_accepted_message_is_in_the_log_once_in_its_partition() {
     let world = world().await;
@@ -42,6 +47,68 @@ async fn an_accepted_message_is_in_the_log_once_in_its_partition() {
     let origin = task.origin.as_ref().expect("an origin");
     assert_eq!((origin.session, &origin.life), (session(1), &world.life));
     assert!(!task.maybe_repeat && !task.unsure);
+}
+
+/// Names of all calls of the parts, in order.
+#[derive(Default)]
+struct CallLog(Mutex<Vec<(&'static str, &'static str)>>);
+
+#[async_trait]
+impl Hook for CallLog {
+    async fn before(&self, op: &Op) -> backend::Result<()> {
+        self.0.lock().push((op.seam, op.name));
+        Ok(())
+    }
+}
+
+// proves S1-18, S1-28: between a send and its answer are one look at the dedupe keys and one publish of one record, also
+// if the receiver is online on three platforms, or a group whose member the station knows. Who is online, and what is
+// stored for those who are not, is the carrier's.
+#[tokio::test(start_paused = true)]
+async fn a_send_touches_the_mailbox_for_its_dedupe_key_alone() {
+    let mut world = world().await;
+    for (platform, at) in [
+        (Platform::Ios, 21),
+        (Platform::Web, 22),
+        (Platform::Pad, 23),
+    ] {
+        world.sign_in(2, platform, at).await;
+    }
+    world.group_of(7, CLOSED, &[1, 2]).await;
+    let calls = Arc::new(CallLog::default());
+    let backends = (world.backends.clone()).hooked(&(calls.clone() as Arc<dyn Hook>));
+    let config = Config {
+        name: "station-2".into(),
+        ..Config::default()
+    };
+    let (connector, shutdown) = (world.connector.clone(), world.shutdown.clone());
+    let station = start(config, backends, connector, shutdown).await;
+    let station = station.expect("a second station");
+    let address = &station.instance().address;
+    let channel = world.connector.channel(Role::Station, address);
+    world.client = StationServiceClient::new(channel);
+    // Asks whether the sender is a member.
+    let first = world.submit_one(item(1, to_group(7, 1, "hello"))).await;
+    assert!(first.is_ok(), "{first:?}");
+    settle().await;
+
+    let sends = [
+        send(2, 2, "here"),
+        send(9, 3, "away"),
+        to_group(7, 4, "all"),
+    ];
+    for (records, sent) in (2..).zip(sends) {
+        calls.0.lock().clear();
+        let answer = world.submit_one(item(1, sent)).await;
+        assert!(answer.is_ok(), "{answer:?}");
+        settle().await;
+        let path = [("mailbox", "dedupe_begin"), ("queue", "publish")];
+        let behind_it = ("mailbox", "dedupe_done");
+        assert_eq!(*calls.0.lock(), [path[0], path[1], behind_it]);
+        assert_eq!(world.log().await.len(), records);
+    }
+    world.shutdown.cancel();
+    station.drained().await;
 }
 
 /// One Redis server of several does not answer: the sends of the others' users do not wait for it.
