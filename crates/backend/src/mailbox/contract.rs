@@ -255,6 +255,7 @@ macro_rules! checks {
             expiry_excludes_the_bound
             trimming_keeps_exactly_the_newest
             what_expired_is_not_seen
+            a_new_message_prolongs_a_mailbox_and_a_repeat_does_not
             paging_removes_nothing
             acknowledging_removes_exactly_that
             the_recently_acknowledged_is_not_stored

@@ -144,6 +144,39 @@ pub(crate) async fn what_expired_is_not_seen(scene: &Scene) {
     assert_eq!(scene.waiting(target).await, scene.ids([1]));
 }
 
+/// A mailbox lasts as long as its newest message, and a repeat of an older one changes nothing.
+// proves S1-44, S1-47
+pub(crate) async fn a_new_message_prolongs_a_mailbox_and_a_repeat_does_not(scene: &Scene) {
+    let target = scene.ios(1);
+    let repeats = [
+        (1, EXPIRE - seconds(60)),
+        (2, seconds(0)),
+        (1, EXPIRE - seconds(60)),
+    ];
+    for (n, age) in repeats {
+        let answer = scene.put(target, n, age).await;
+        assert_eq!((answer.stored, answer.dropped), (vec![Platform::Ios], 0));
+    }
+    let seen = async |now| {
+        let page = scene
+            .store
+            .page(target, None, 10, now)
+            .await
+            .expect("paged");
+        page.mails.iter().map(|mail| mail.id).collect::<Vec<_>>()
+    };
+    let end = scene.now + EXPIRE;
+    assert_eq!(seen(scene.now).await, scene.ids([1, 2]));
+    assert_eq!(seen(scene.now + seconds(120)).await, scene.ids([2]));
+    assert_eq!(seen(end).await, scene.ids([2]));
+    let later = end + Duration::from_millis(1);
+    assert_eq!(seen(later).await, []);
+    let policy = scene.store.policy(target.platform);
+    let trimmed = scene.store.trim(target, policy, later).await;
+    assert_eq!(trimmed.expect("trimmed"), 2, "one entry for each message");
+    assert_eq!(scene.store.waiting(target).await.expect("counted"), 0);
+}
+
 /// Pages continue strictly after a cursor and remove nothing.
 // proves S1-54, S1-55
 pub(crate) async fn paging_removes_nothing(scene: &Scene) {

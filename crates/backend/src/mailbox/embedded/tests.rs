@@ -296,6 +296,42 @@ async fn a_sweep_visits_every_mailbox() {
     assert_eq!(mailbox.audit().expect("audited"), IntegrityCheck::default());
 }
 
+// proves S1-47, S1-58: an inactive user's mailbox goes with its newest message, which a repeat of another one does not
+// outlast.
+#[tokio::test]
+async fn a_sweep_leaves_a_mailbox_until_its_newest_message_has_expired() {
+    let engine = Engine::memory();
+    let mailbox = open(engine.clone());
+    let half = contract::EXPIRE / 2;
+    let newer = |n| {
+        let mut request = request(ios(1), n);
+        request.now = NOW + half;
+        if let (2, Some(mail)) = (n, &mut request.mail) {
+            mail.accepted_at = NOW + half;
+        }
+        request
+    };
+    for request in [request(ios(1), 1), newer(2), newer(1)] {
+        let answers = mailbox.route_or_store(vec![request]).await;
+        assert!(answers[0].is_ok(), "{answers:?}");
+    }
+    let rows = |table| {
+        let rows = engine.range(table, .., ScanOrder::Forward, 100);
+        rows.expect("read").len()
+    };
+    let bodies_at = |now| {
+        mailbox.sweep(None, 10, now).expect("swept");
+        rows(Table::MailBody)
+    };
+    assert_eq!(bodies_at(NOW + half), 4, "a body and a count each");
+    let end = NOW + contract::EXPIRE + Duration::from_secs(1);
+    assert_eq!(bodies_at(end), 2, "the second stays");
+    assert_eq!(waiting(&mailbox, ios(1)).await, [2]);
+    assert_eq!(bodies_at(end + half), 0);
+    assert_eq!(rows(Table::Session), 0);
+    assert_eq!(mailbox.audit().expect("audited"), IntegrityCheck::default());
+}
+
 #[tokio::test]
 async fn a_trim_may_take_many_steps() {
     let mailbox = open(Engine::memory());

@@ -63,9 +63,43 @@ async fn what_nobody_fetches_ends_with_its_time() {
         }
         assert_eq!(server.ends(&waiting).await, mapping, "after {n}");
     }
-    // Storing them once more adds nothing.
-    put_at(&mailbox, target, 1, times[0]).await;
-    assert_eq!(server.ends(&waiting).await, ends[2]);
+    // Storing the newest once more changes nothing, not even a mapping that would end early.
+    let early = (now.millis() + DAY).to_string();
+    let set: i64 = (server.tell(&["PEXPIREAT", &waiting, &early]).await).expect("set");
+    assert_eq!(set, 1);
+    put_at(&mailbox, target, 2, times[1]).await;
+    assert_eq!(server.ends(&waiting).await.to_string(), early);
+    // A new one prolongs it, to its own end.
+    put_at(&mailbox, target, 4, before(5)).await;
+    assert_eq!(server.ends(&waiting).await, end(before(5)));
+}
+
+// proves S1-54: the bodies of a page of 64 come by MGETs of at most 50.
+#[tokio::test]
+#[ignore = "needs the real parts: make e2e"]
+async fn bodies_of_a_page_are_read_fifty_at_a_time() {
+    let (server, mailbox) = keeping_a_week().await;
+    let (target, now) = (on(1, contract::UNLIMITED), SystemClock.now());
+    for n in 1..=130 {
+        put_at(&mailbox, target, n, now).await;
+    }
+    // Calls of MGET since the last look; scripts' calls count as well.
+    let reads = async || {
+        let stats: String = server.tell(&["INFO", "commandstats"]).await.expect("told");
+        let reset: String = server.tell(&["CONFIG", "RESETSTAT"]).await.expect("told");
+        assert_eq!(reset, "OK");
+        let line = stats
+            .lines()
+            .find_map(|line| line.strip_prefix("cmdstat_mget:calls="));
+        let calls = line.and_then(|line| line.split(',').next());
+        calls.map_or(0, |calls| calls.parse::<u32>().expect("a number"))
+    };
+    reads().await;
+    for (limit, expected) in [(1, 1), (50, 1), (51, 2), (64, 2), (100, 2), (101, 3)] {
+        let page = mailbox.page(target, None, limit, now).await.expect("paged");
+        assert_eq!(page.mails.len(), limit);
+        assert_eq!(reads().await, expected, "for {limit}");
+    }
 }
 
 // proves S1-57 in part, S0-79 in part: what was fetched, or has expired behind it, leaves no key.
