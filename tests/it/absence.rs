@@ -256,6 +256,32 @@ async fn a_message_to_a_newcomer_is_found_at_the_first_sign_in() {
     cluster.stop().await;
 }
 
+// proves S1-54: what waits comes in pages of 64.
+#[tokio::test]
+async fn mail_comes_in_pages_of_64() {
+    const MESSAGES: usize = 130;
+    let (cluster, faults) = Cluster::with_faults(settings()).await;
+    let ada = cluster.device(1).ready().await;
+    cluster.device(2).ready().await.close().await;
+    let texts: Vec<String> = (0..MESSAGES).map(|number| number.to_string()).collect();
+    for text in &texts {
+        ada.say(2, text).await;
+    }
+    cluster.assert_settled(MESSAGES as u64).await;
+    let mailbox = waiting(&cluster, 2, Platform::Desktop).await;
+    assert_eq!(mailbox, MESSAGES as u64);
+    faults.calls("mailbox", "page");
+    let mut bea = cluster.device(2).ready().await;
+    assert_eq!(bea.hear_texts(MESSAGES).await, texts);
+    tests::system::eventually("the mailbox is empty", async || {
+        (waiting(&cluster, 2, Platform::Desktop).await == 0).then_some(())
+    })
+    .await;
+    assert_eq!(faults.calls("mailbox", "page"), 3, "64, 64 and 2");
+    bea.close().await;
+    cluster.stop().await;
+}
+
 // A phone lay in a drawer: the mailbox has long dropped the oldest of its messages.
 // proves S0-13
 #[tokio::test]
