@@ -117,11 +117,15 @@ impl World {
 
     /// `number` is both the session's name and its login.
     fn sign_in(&mut self, user_number: i64, platform: Platform, number: i64) {
+        self.sign_in_as(user_number, platform, number, number as u64);
+    }
+
+    fn sign_in_as(&mut self, user_number: i64, platform: Platform, number: i64, login: u64) {
         let entry = SessionEntry {
             session: session(number),
             platform,
             life: life("boat-1"),
-            login: number as u64,
+            login,
         };
         self.live.entry(user(user_number)).or_default().push(entry);
     }

@@ -77,25 +77,25 @@ fn only_the_platform_that_did_not_acknowledge_is_tried_again() {
     assert_eq!(world.notices, []);
 }
 
-// proves S1-20, S1-21
+// proves S1-20, S1-21: the newest login decides, whose session has the smallest id here.
 #[test]
 fn every_session_of_a_platform_gets_it_and_the_newest_decides() {
     for (newest, decided) in [(PushOutcome::Done, true), (PushOutcome::NoAck, false)] {
         let mut world = World::new();
-        world.sign_in(BOB, Platform::Web, 20);
-        world.sign_in(BOB, Platform::Web, 22);
-        world.sign_in(BOB, Platform::Web, 21);
+        world.sign_in_as(BOB, Platform::Web, 22, 1);
+        world.sign_in_as(BOB, Platform::Web, 20, 3);
+        world.sign_in_as(BOB, Platform::Web, 21, 2);
         world.send(1, BOB, &[Platform::Web], Options::CHAT);
-        assert_eq!(world.pushed_to(), [22, 21, 20]);
+        assert_eq!(world.pushed_to(), [20, 21, 22]);
         let older = if decided {
             PushOutcome::NoAck
         } else {
             PushOutcome::Done
         };
-        world.answer(20, older);
+        world.answer(22, older);
         world.answer(21, older);
         assert_eq!(world.settled, []);
-        world.answer(22, newest);
+        world.answer(20, newest);
         assert_eq!(world.only_settlement().retries.is_empty(), decided);
     }
 }
