@@ -99,6 +99,7 @@ pub struct Config {
     #[schemars(with = "protocol::settings::Span")]
     pub ack_latency_target: Duration,
     /// Maximum number of pushed, unacknowledged messages of one user and platform; later ones wait.
+    /// At most `boat.session.push_window`.
     pub lane_window: usize,
     /// Maximum number of messages of one user and platform in flight. A further one is stored, and
     /// the session gets a hint.

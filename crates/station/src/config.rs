@@ -86,7 +86,8 @@ pub struct Config {
     pub batch_items_max: usize,
     /// Time for the log to acknowledge, the checks before it included. Then sends are refused as
     /// `deadline_exceeded`, and it is unknown whether the log has them. Must be less than
-    /// `boat.station_timeout`, so that boats hear the answer.
+    /// `boat.station_timeout`, so that boats hear the answer, and more than `dedupe_deadline` and
+    /// `members_deadline` together.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub publish_deadline: Duration,
@@ -96,7 +97,8 @@ pub struct Config {
     #[schemars(with = "protocol::settings::Span")]
     pub dedupe_deadline: Duration,
     /// Time for stores and discovery to answer any other call. Then the call is refused as
-    /// `unavailable`, and a reservation of ids is requested again.
+    /// `unavailable`, and a reservation of ids is requested again. Must be less than
+    /// `boat.station_timeout`.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub store_deadline: Duration,
@@ -126,7 +128,7 @@ pub struct Config {
     /// kind drops the least frequently used pages; 0 keeps none.
     pub pages: page_cache::Config,
     /// Maximum size of the message bodies in one page, in bytes. A page ends before the message
-    /// that would not fit, and holds at least one.
+    /// that would not fit, and holds at least one. A call between services has 4 MiB at most.
     #[schemars(range(max = 67_108_864))]
     pub page_bytes_max: usize,
     /// Time that the conversation list looks back before a client's version. Must be more than

@@ -19,7 +19,8 @@ pub struct SessionLimits {
     pub heartbeat: Duration,
     /// Time for a device to acknowledge a message; then the message is retried, or stored. Twice
     /// the measured round trip, and the time that it needs on the slowest link, after that the
-    /// session is closed with `reconnect`, unless it is less than a minute old.
+    /// session is closed with `reconnect`, unless it is less than a minute old. Less than one and a
+    /// half `carrier.ack_wait`.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "crate::settings::Span", extend("spanMinimum" = "10ms", "spanMaximum" = "5m"))]
     pub ack_wait: Duration,
@@ -77,7 +78,7 @@ pub struct SessionLimits {
     pub questions_max: u8,
     /// Maximum number of bytes that wait to be written, apart from answers and stored messages,
     /// which wait for room. Beyond it a push is answered with *full*, and for anything else the
-    /// session is closed with `slow`.
+    /// session is closed with `slow`. At least 4 KiB more than `station.body_bytes_max`.
     #[schemars(range(min = 1024, max = 67_108_864))]
     pub outgoing_bytes_max: u32,
 }

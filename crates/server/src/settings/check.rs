@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use api::transport::MESSAGE_BYTES_MAX;
 use protocol::settings::Problems;
 
 use super::{Settings, bounds, span};
@@ -17,6 +18,9 @@ const SEGMENTS: Duration = Duration::from_secs(2 * 86_400);
 
 /// Bytes of a record beside the body of its message: addresses, ids, options, headers.
 const RECORD_OVERHEAD: usize = 4 << 10;
+
+/// Bytes of a message in a page beside its body: ids, names, times and positions.
+const ROW_OVERHEAD: usize = 256;
 
 impl Settings {
     /// All problems, the first of each key.
@@ -158,6 +162,20 @@ impl Settings {
                 "Less than boat.station_timeout",
             );
         }
+        if station.store_deadline >= boat.station_timeout {
+            problems.refuse(
+                "station.store_deadline",
+                span::write(station.store_deadline),
+                "a boat would give up before it hears that a store does not answer",
+                &format!(
+                    "Less than boat.station_timeout, {}",
+                    span::write(boat.station_timeout)
+                ),
+            );
+        }
+        self.sends_pass(problems);
+        self.pushes_pass(problems);
+        self.calls_hold(problems);
         if boat.batch_items_max > station.batch_items_max {
             let reason = "stations refuse larger calls whole";
             let remedy = "At most station.batch_items_max";
@@ -170,6 +188,87 @@ impl Settings {
             let reason = format!("carrier.list_margin is {}", span::write(other));
             let remedy = "Let both be the same";
             problems.refuse("station.list_margin", span::write(own), &reason, remedy);
+        }
+    }
+
+    /// Checks that sends reach the log while the stores that judge them are silent.
+    fn sends_pass(&self, problems: &mut Problems) {
+        let station = &self.station;
+        let judged = (station.dedupe_deadline).saturating_add(station.members_deadline);
+        if judged >= station.publish_deadline {
+            problems.refuse(
+                "station.publish_deadline",
+                span::write(station.publish_deadline),
+                "it passes while silent stores judge a send, which would then never reach the log",
+                &format!(
+                    "More than {}: station.dedupe_deadline and station.members_deadline",
+                    span::write(judged)
+                ),
+            );
+        }
+    }
+
+    /// Checks that boats take what carriers push, and that carriers wait for the outcome.
+    fn pushes_pass(&self, problems: &mut Problems) {
+        let (session, carrier) = (&self.boat.session, &self.carrier);
+        let patience = carrier.ack_wait.saturating_add(carrier.ack_wait / 2);
+        if session.ack_wait >= patience {
+            problems.refuse(
+                "boat.session.ack_wait",
+                span::write(session.ack_wait),
+                &format!(
+                    "carriers wait for {}, half as long again as carrier.ack_wait, and would take the boat of a slow \
+                     client for one that is gone",
+                    span::write(patience)
+                ),
+                &format!("As carrier.ack_wait, {}", span::write(carrier.ack_wait)),
+            );
+        }
+        if carrier.lane_window > session.push_window as usize {
+            problems.refuse(
+                "carrier.lane_window",
+                carrier.lane_window,
+                "sessions answer pushes beyond boat.session.push_window with full, and a quick client would get them as \
+                 mail",
+                &format!("At most boat.session.push_window, {}", session.push_window),
+            );
+        }
+        let most = self.station.body_bytes_max.saturating_add(RECORD_OVERHEAD);
+        if (session.outgoing_bytes_max as usize) < most {
+            let body = self.station.body_bytes_max;
+            problems.refuse(
+                "boat.session.outgoing_bytes_max",
+                session.outgoing_bytes_max,
+                &format!(
+                    "one message with a body of station.body_bytes_max, {body}, would fill it, and the next frame close \
+                     the session as slow"
+                ),
+                &format!("At least {most}, 4 KiB more than that"),
+            );
+        }
+    }
+
+    /// Checks that services can hand each other the largest messages and pages.
+    fn calls_hold(&self, problems: &mut Problems) {
+        let station = &self.station;
+        let reason = format!("a call between services has {MESSAGE_BYTES_MAX} bytes at most");
+        let body = MESSAGE_BYTES_MAX - RECORD_OVERHEAD;
+        if station.body_bytes_max > body {
+            let reason = format!("{reason}, and would refuse such a message each time");
+            let remedy = format!("At most {body}");
+            let value = station.body_bytes_max;
+            problems.refuse("station.body_bytes_max", value, &reason, &remedy);
+        }
+        let rows = station.page_max.saturating_mul(ROW_OVERHEAD);
+        let page = MESSAGE_BYTES_MAX.saturating_sub(rows);
+        if station.page_bytes_max > page {
+            let reason = format!("{reason}, and no device would get a full page");
+            let remedy = format!(
+                "At most {page}, which leaves {ROW_OVERHEAD} bytes for each of station.page_max, {}",
+                station.page_max
+            );
+            let value = station.page_bytes_max;
+            problems.refuse("station.page_bytes_max", value, &reason, &remedy);
         }
     }
 
@@ -387,6 +486,91 @@ mod tests {
         ] {
             assert!(refusal.starts_with(key), "{key}: {refusal}");
         }
+    }
+
+    /// Checks each refusal, and that the values next to it pass.
+    fn refuses(change: impl Fn(&mut Settings, bool), refusal: &str) {
+        let told = |is_over| refused(|s| change(s, is_over));
+        assert_eq!(told(false), "");
+        assert_eq!(told(true), refusal);
+    }
+
+    #[test]
+    fn boats_hear_what_stores_did_not_answer() {
+        let refusal = "station.store_deadline is 5s: a boat would give up before it hears that a store does not answer. \
+                       Less than boat.station_timeout, 5s";
+        let deadline = |s: &mut Settings, is_over| {
+            let just_before = Duration::from_millis(4_999);
+            s.station.store_deadline = if is_over {
+                s.boat.station_timeout
+            } else {
+                just_before
+            };
+        };
+        refuses(deadline, refusal);
+    }
+
+    #[test]
+    fn sends_reach_the_log_while_the_stores_that_judge_them_are_silent() {
+        let refusal = "station.publish_deadline is 4s: it passes while silent stores judge a send, which would then never \
+                       reach the log. More than 4s: station.dedupe_deadline and station.members_deadline";
+        let deadline = |s: &mut Settings, is_over| {
+            s.station.members_deadline = Duration::from_millis(3_799 + u64::from(is_over));
+        };
+        refuses(deadline, refusal);
+    }
+
+    // A boat tells of a client that does not acknowledge once its own wait is over.
+    #[test]
+    fn carriers_wait_for_what_boats_tell_of_their_clients() {
+        let refusal = "boat.session.ack_wait is 3s: carriers wait for 3s, half as long again as carrier.ack_wait, and would \
+                       take the boat of a slow client for one that is gone. As carrier.ack_wait, 2s";
+        let wait = |s: &mut Settings, is_over| {
+            s.boat.session.ack_wait = Duration::from_millis(2_999 + u64::from(is_over));
+        };
+        refuses(wait, refusal);
+    }
+
+    #[test]
+    fn sessions_take_what_carriers_push_at_once() {
+        let refusal = "carrier.lane_window is 64: sessions answer pushes beyond boat.session.push_window with full, and a \
+                       quick client would get them as mail. At most boat.session.push_window, 63";
+        let window = |s: &mut Settings, is_over| {
+            s.boat.session.push_window = 64 - u32::from(is_over);
+        };
+        refuses(window, refusal);
+    }
+
+    #[test]
+    fn the_largest_message_leaves_room_for_the_next_frame() {
+        let refusal = "boat.session.outgoing_bytes_max is 65535: one message with a body of station.body_bytes_max, 61440, \
+                       would fill it, and the next frame close the session as slow. At least 65536, 4 KiB more than that";
+        let bytes = |s: &mut Settings, is_over| {
+            s.boat.session.outgoing_bytes_max = 65_536 - u32::from(is_over);
+        };
+        refuses(bytes, refusal);
+    }
+
+    #[test]
+    fn calls_between_services_hold_the_largest_message_and_page() {
+        let refusal = "station.body_bytes_max is 4190209: a call between services has 4194304 bytes at most, and would \
+                       refuse such a message each time. At most 4190208";
+        let body = |s: &mut Settings, is_over| {
+            s.boat.session.outgoing_bytes_max = 8 << 20;
+            s.embedded.queue.record_bytes_max = 8 << 20;
+            #[cfg(feature = "cluster")]
+            {
+                s.kafka.record_bytes_max = 8 << 20;
+            }
+            s.station.body_bytes_max = 4_190_208 + usize::from(is_over);
+        };
+        refuses(body, refusal);
+        let refusal = "station.page_bytes_max is 4168705: a call between services has 4194304 bytes at most, and no device \
+                       would get a full page. At most 4168704, which leaves 256 bytes for each of station.page_max, 100";
+        let page = |s: &mut Settings, is_over| {
+            s.station.page_bytes_max = 4_168_704 + usize::from(is_over);
+        };
+        refuses(page, refusal);
     }
 
     #[cfg(feature = "cluster")]
