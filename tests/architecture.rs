@@ -265,13 +265,14 @@ const FILES_MAX: usize = 40;
 const SHAPES_MAX: usize = 15;
 
 /// Structs that hold a message, each in its file, and are not on that walk.
-const BESIDE: [(&str, &str); 17] = [
+const BESIDE: [(&str, &str); 18] = [
     // Changes of a message that is there, and their ruling.
     ("crates/protocol/src/change.rs", "ChangeRequest"),
     ("crates/protocol/src/change.rs", "OrderedChange"),
     ("crates/protocol/src/change.rs", "ChangeRow"),
     ("crates/protocol/src/change/ruling.rs", "RulingFacts"),
     ("crates/protocol/src/writer/draft.rs", "ChangeDraft"),
+    ("crates/protocol/src/writer/draft.rs", "Death"),
     // A message of a group that was handled before: what pages show of it.
     ("crates/protocol/src/writer/draft.rs", "MessageDraft"),
     // Pages, lists and waiting mail: read later, by whoever comes.

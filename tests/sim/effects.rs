@@ -529,6 +529,9 @@ impl Stores {
     }
 
     fn alter(&mut self, row: &ChangeRow) {
+        if !row.changed.asked.change.has_effect() {
+            return;
+        }
         let key = (row.conversation, row.changed.seq);
         let altered = self.altered.entry(key).or_default();
         altered.apply(row.version, &row.changed);

@@ -5,6 +5,7 @@ mod pins;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use protocol::change::ChangeRequest;
 use protocol::frame::ServerFrame;
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
@@ -175,7 +176,12 @@ impl World {
         let log = log.filter(|((topic, _), _)| *topic == Topic::Message);
         let records = log.flat_map(|(_, records)| records.iter());
         let records = records.filter(|record| self.counts(record));
-        Model::of(records.map(|record| &record.task.work))
+        let mut model = Model::of(records.map(|record| &record.task.work));
+        let died = self.disk.changes.iter();
+        for ((of, rev), _) in died.filter(|(_, row)| row.changed.has_died()) {
+            model.talks.entry(*of).or_default().died.insert(*rev);
+        }
+        model
     }
 
     /// False for records of a message before the one that placed it, if any of them died. It may be
@@ -188,8 +194,39 @@ impl World {
         if !self.judge.late.contains(&id) {
             return true;
         }
+        if ChangeRequest::of(&work.message).is_some() {
+            return self.counts_of_change(id, record.offset);
+        }
         let row = self.disk.rows.get(&(Owner::User(from), id));
         row.is_some_and(|row| row.version.offset <= record.offset)
+    }
+
+    /// The same for a change: the one that its row is of, or the last one if it has no row.
+    fn counts_of_change(&self, id: MessageId, offset: u64) -> bool {
+        let mut rows = self.disk.changes.values();
+        let made = rows.find(|row| row.changed.asked.id == id && !row.changed.has_died());
+        if let Some(row) = made {
+            return row.version.offset <= offset;
+        }
+        let log = self.disk.log.values().flatten();
+        let of_it = log.filter(|record| match &record.task.work {
+            Work::Message(work) => work.message.id == id,
+            Work::Deliver(_) | Work::Kickout(_) => false,
+        });
+        of_it.map(|record| record.offset).max() == Some(offset)
+    }
+
+    /// Checks that a change that is said to have died has a letter.
+    fn judge_dead_changes(&self) -> Result<(), String> {
+        for ((of, rev), row) in &self.disk.changes {
+            let id = row.changed.asked.id;
+            if row.changed.has_died() && !self.has_letter(id) {
+                return Err(format!(
+                    "{id} died as change {rev} of {of}, without a letter"
+                ));
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn evidence(&self) -> Evidence<'_> {
@@ -269,6 +306,7 @@ impl World {
             return Err("the carrier is not done".into());
         }
         self.evidence().judge_ledger()?;
+        self.judge_dead_changes()?;
         if self.plan.letters.has_operator() {
             self.judge_panics()?;
             return self.judge_letters();

@@ -171,6 +171,12 @@ impl World {
         open.into_iter().map(|(_, name)| name).collect()
     }
 
+    /// True if a record of this message died.
+    pub(crate) fn has_letter(&self, id: MessageId) -> bool {
+        let mut letters = self.disk.letters.values();
+        letters.any(|letter| letter.task.work.message() == Some(id))
+    }
+
     pub(crate) fn operator_event(&mut self, event: OperatorEvent) {
         let life = self.operator.life;
         match event {

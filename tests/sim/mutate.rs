@@ -229,6 +229,30 @@ impl World {
                     }
                 }
             }
+            Some(Sabotage::DeadChangeForgotten) => {
+                let mut forgotten = BTreeMap::new();
+                for effect in effects {
+                    match effect {
+                        Effect::Changes(rows) => {
+                            let died = rows.iter().filter(|row| row.changed.has_died());
+                            let died = died.map(|row| (row.conversation, row.changed.rev));
+                            forgotten.extend(died);
+                            rows.retain(|row| !row.changed.has_died());
+                        }
+                        Effect::Heads(heads) => {
+                            for HeadMove {
+                                conversation, head, ..
+                            } in heads
+                            {
+                                if forgotten.get(conversation) == Some(&head.rev) {
+                                    head.rev -= 1;
+                                }
+                            }
+                        }
+                        _ => {}
+                    }
+                }
+            }
             Some(Sabotage::ClearWithoutBound) => {
                 for effect in effects {
                     let Effect::ListOps { ops, .. } = effect else {

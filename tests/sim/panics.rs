@@ -1,4 +1,4 @@
-//! Records whose handling panics: the frames of their messages cannot be made.
+//! Records whose handling panics: the frames of their messages and changes cannot be made.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +14,17 @@ use protocol::{SendId, TraceContext};
 use crate::plan::Sabotage;
 use crate::world::World;
 
-/// Frames of all messages but these.
+/// Frames of all sends but these.
 pub(crate) struct PoisonFrames(BTreeSet<SendId>);
 
 impl Encode for PoisonFrames {
     fn encode(&self, event: &Event<'_>, trace: Option<TraceContext>) -> Bytes {
-        if let Event::Message(placed) | Event::SenderCopy(placed) = event
-            && self.0.contains(&placed.message.send_id)
-        {
+        let send_id = match event {
+            Event::Message(placed) | Event::SenderCopy(placed) => Some(placed.message.send_id),
+            Event::Changed { change, .. } => Some(change.asked.send_id),
+            Event::List(_) => None,
+        };
+        if send_id.is_some_and(|send_id| self.0.contains(&send_id)) {
             // A planned panic says nothing on standard error.
             std::panic::resume_unwind(Box::new("a planned panic"));
         }

@@ -75,6 +75,8 @@ pub(crate) enum Sabotage {
     PanicUnburied,
     /// The death of a record is not in the head of its conversation.
     DeathForgotten,
+    /// A change that died has no row, and no place.
+    DeadChangeForgotten,
     /// Deadlines of pushes are times of day.
     DeadlinesByWall,
     /// The head that an older carrier writes replaces a later one.
@@ -90,7 +92,7 @@ pub(crate) enum Sabotage {
 }
 
 impl Sabotage {
-    pub(crate) const ALL: [Sabotage; 32] = [
+    pub(crate) const ALL: [Sabotage; 33] = [
         Sabotage::CommitBeforeSettle,
         Sabotage::CheckThenStore,
         Sabotage::AckAfterWrite,
@@ -118,6 +120,7 @@ impl Sabotage {
         Sabotage::PanicEndsPart,
         Sabotage::PanicUnburied,
         Sabotage::DeathForgotten,
+        Sabotage::DeadChangeForgotten,
         Sabotage::DeadlinesByWall,
         Sabotage::OlderHeadWins,
         Sabotage::RowsBeforeHeads,
@@ -132,6 +135,7 @@ impl Sabotage {
             Sabotage::PanicEndsPart | Sabotage::PanicUnburied | Sabotage::DeathForgotten => {
                 Some(Scene::Panics)
             }
+            Sabotage::DeadChangeForgotten => Some(Scene::DeadChanges),
             Sabotage::DeadlinesByWall => Some(Scene::Clocks),
             Sabotage::OlderHeadWins | Sabotage::RowsBeforeHeads | Sabotage::GroupFromBefore => {
                 Some(Scene::TwoCarriers)
@@ -207,6 +211,8 @@ pub(crate) struct StoreRefusal {
 pub(crate) enum StoreKey {
     /// Rows of this send: its record dies without a position.
     Rows(SendId),
+    /// Row of this change: its record dies, and its place says so.
+    Change(SendId),
     /// List row of a user: records of the conversation die with their positions.
     ListRow(UserId, ConversationId),
     /// Mailbox of a user: a part of the delivery dies.

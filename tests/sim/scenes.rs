@@ -7,7 +7,7 @@ use protocol::group::GroupSettings;
 use protocol::{ConversationId, GroupId};
 use rand::Rng;
 use rand::rngs::StdRng;
-use tests::actions::{GroupAction, UserAction, UserActions, user};
+use tests::actions::{GroupAction, On, To, UserAction, UserActions, send_of, user};
 
 use crate::clocks::Host;
 use crate::device::send_id;
@@ -31,6 +31,8 @@ pub(crate) enum Scene {
     Letters,
     /// The handling of some records panics.
     Panics,
+    /// Changes die, and an operator redrives them.
+    DeadChanges,
     /// The clock of a host steps by an hour, and back.
     Clocks,
     /// An older carrier still writes after a rebalance.
@@ -43,6 +45,7 @@ impl Scene {
         match seed % SCENES {
             20 => Some(Scene::Letters),
             36 => Some(Scene::Panics),
+            56 => Some(Scene::DeadChanges),
             44 => Some(Scene::Clocks),
             16 => Some(Scene::TwoCarriers),
             _ => None,
@@ -55,6 +58,7 @@ impl Plan {
         match scene {
             Scene::Letters => self.with_letters(rng),
             Scene::Panics => self.with_panics(rng),
+            Scene::DeadChanges => self.with_dead_changes(rng),
             Scene::Clocks => self.with_clocks(rng),
             Scene::TwoCarriers => self.with_two_carriers(rng),
         }
@@ -224,6 +228,86 @@ impl Plan {
             },
             moments: true,
             ..self.scene(bursts)
+        }
+    }
+}
+
+impl Plan {
+    /// Worlds in which the handling of changes panics, once or until a better carrier runs, or a store
+    /// refuses their rows for a while. Changes come in bursts on the newest messages of one
+    /// conversation, to share parts with each other and to depend on each other: a reaction that is on
+    /// changes nothing.
+    ///
+    /// The carrier crashes while it writes them, and between a death and its letter. Offsets are set
+    /// back, so that what died is read again before and after it was redriven.
+    ///
+    /// Judges expect that changes are dense and those of the log, with each redriven one where its
+    /// letter put it, and that each that died has a letter.
+    fn with_dead_changes(self, rng: &mut StdRng) -> Plan {
+        const BURSTS: usize = 5;
+        const TOGETHER: usize = 6;
+        let millis = Duration::from_millis;
+        let first = (0..4).map(|number| (millis(2_000 + number * 400), 0, 1));
+        let mut all: Vec<_> = first.collect();
+        let (mut changes, mut begins) = (Vec::new(), Vec::new());
+        for burst in 0..BURSTS as u64 {
+            let at = 6_000 + burst * 4_500 + rng.random_range(0..1_500);
+            begins.push(at);
+            all.push((within(rng, at..at + 60), 0, 1));
+            for _ in 0..TOGETHER {
+                let on = On::Newest(0, rng.random_range(0..2));
+                let to = match rng.random_range(0..8) {
+                    0 | 1 => To::Pin(rng.random()),
+                    2 => To::Edit,
+                    3 if burst == 2 => To::Recall,
+                    _ => To::React(rng.random_range(0..2), rng.random_bool(0.6)),
+                };
+                let by = match to {
+                    To::Edit | To::Recall => 0,
+                    To::React(..) | To::Pin(_) => rng.random_range(0..2),
+                };
+                changes.push((within(rng, at..at + 60), by, UserAction::Change(on, to)));
+            }
+        }
+        let until = rng.random_bool(0.5).then(|| millis(38_000));
+        let plan = self.scene(all);
+        let actions = plan.actions.done.len();
+        let mut any = || send_of(actions + rng.random_range(0..changes.len()));
+        let poison = [any(), any(), any(), any()].map(|send| Poison { send, until });
+        let refused = [any(), any()];
+        let refusals = refused.map(|send| StoreRefusal {
+            key: StoreKey::Change(send),
+            from: Duration::ZERO,
+            until: within(rng, 8_000..34_000),
+        });
+        let crash = plan.carrier_crash();
+        let mut faults = vec![(within(rng, 8_000..32_000), crash)];
+        for begin in begins {
+            faults.push((within(rng, begin + 100..begin + 1_200), crash));
+        }
+        for set_back in [30_000..45_000, 52_000..58_000] {
+            let share = rng.random_range(0.0..0.7);
+            faults.push((within(rng, set_back), Fault::SetBack(share)));
+        }
+        let redrives = vec![
+            within(rng, 29_000..33_000),
+            millis(46_000),
+            millis(62_000),
+            millis(120_000),
+        ];
+        Plan {
+            faults,
+            letters: Letters {
+                refusals: refusals.to_vec(),
+                poison: poison.to_vec(),
+                redrives,
+            },
+            moments: true,
+            actions: UserActions {
+                done: [plan.actions.done, changes].concat(),
+                ..plan.actions
+            },
+            ..plan
         }
     }
 }

@@ -243,13 +243,18 @@ impl World {
         if self.plan.letters.refusals.is_empty() {
             return false;
         }
-        let effects = stages.iter().flat_map(|stage| &stage.0);
-        let rows = effects.filter_map(|effect| match effect {
-            Effect::Messages(rows) => Some(rows),
-            _ => None,
-        });
-        let mut sent = rows.flatten().map(|row| row.placed.message.send_id);
-        sent.any(|send_id| self.refuses(StoreKey::Rows(send_id)))
+        let mut effects = stages.iter().flat_map(|stage| &stage.0);
+        effects.any(|effect| match effect {
+            Effect::Messages(rows) => {
+                let mut sent = rows.iter().map(|row| row.placed.message.send_id);
+                sent.any(|send_id| self.refuses(StoreKey::Rows(send_id)))
+            }
+            Effect::Changes(rows) => {
+                let mut asked = rows.iter().map(|row| row.changed.asked.send_id);
+                asked.any(|send_id| self.refuses(StoreKey::Change(send_id)))
+            }
+            _ => false,
+        })
     }
 
     /// True for a list row that cannot be read, and so not be written.

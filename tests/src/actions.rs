@@ -243,6 +243,11 @@ pub struct Ask {
     content: Content,
 }
 
+/// Name of the send of an action, by its number.
+pub fn send_of(number: usize) -> SendId {
+    SendId::from_bytes((SENDS + number as u128).to_be_bytes())
+}
+
 /// User `index` of a world.
 pub fn user(index: usize) -> UserId {
     UserId::new(index as i64 + 1).expect("positive")
@@ -265,8 +270,7 @@ impl CoreDevice {
         if let UserAction::Change(..) = action {
             self.last_ask = Some(ask.clone());
         }
-        let send_id = SendId::from_bytes((SENDS + number as u128).to_be_bytes());
-        self.send_fallible(send_id, ask.to, ask.content, now);
+        self.send_fallible(send_of(number), ask.to, ask.content, now);
     }
 
     fn ask(&self, action: UserAction, number: usize) -> Option<Ask> {

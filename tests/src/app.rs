@@ -113,10 +113,11 @@ impl App {
         let is_known = talk.said.iter().any(|said| said.seq == seq);
         let says = |change: &MessageChange| matches!(change, MessageChange::Edit(to) if !to.data.is_empty());
         let is_leak = talk.hidden.contains(&seq) && says(&changed.asked.change);
+        let has_effect = changed.asked.change.has_effect();
         talk.changes.push(changed);
         match last {
             Some(last) if rev != last + 1 => Some(format!("is told of change {rev} after {last}")),
-            _ if !is_known && !is_group => {
+            _ if !is_known && !is_group && has_effect => {
                 Some(format!("is told of change {rev} before message {seq}"))
             }
             _ if is_leak => Some(format!("is told what {seq} says, which is hidden")),

@@ -1,9 +1,9 @@
 //! Conversations at rest: changes, overlays, members and registers, against the model of the log.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use backend::Backends;
-use protocol::change::Overlay;
+use protocol::change::{OrderedChange, Overlay};
 use protocol::group::Role;
 use protocol::ledger::trace::MessageLife;
 use protocol::message_row::Owner;
@@ -22,6 +22,8 @@ const ALL: usize = 100_000;
 pub struct StoredConversation {
     /// Rev of each change, and its record, in order.
     pub changes: Vec<(u64, MessageId)>,
+    /// Revs of changes that died.
+    pub died: BTreeSet<u64>,
     /// Rev of the head.
     pub rev: u64,
     pub overlays: BTreeMap<Seq, Overlay>,
@@ -54,12 +56,12 @@ impl StoredConversation {
         let mut stored = StoredConversations::new();
         for of in conversations {
             let head = backends.heads.load(&[of]).await?[0].unwrap_or_default();
-            let changes = backends.changes.since(of, 0, ALL).await?;
-            let changes = changes
-                .into_iter()
-                .map(|change| (change.rev, change.asked.id));
+            let changes = backends.changes.since(of, 0, ALL).await?.into_iter();
+            let (died, changes): (Vec<_>, Vec<_>) = changes.partition(OrderedChange::has_died);
+            let changes = changes.iter().map(|change| (change.rev, change.asked.id));
             let mut conversation = StoredConversation {
                 changes: changes.collect(),
+                died: died.iter().map(|change| change.rev).collect(),
                 rev: head.rev,
                 overlays: backends.changes.altered(of, Seq(1), head.seq).await?,
                 ..StoredConversation::default()
@@ -116,9 +118,12 @@ impl Evidence<'_> {
             let stored = stored.get(conversation).unwrap_or(&nothing);
             let (got, rev) = (&stored.changes, stored.rev);
             let (revs, ids): (Vec<u64>, Vec<MessageId>) = got.iter().copied().unzip();
-            if !revs.into_iter().eq(1..=rev) || ids != *expected {
+            let died = &stored.died;
+            let revs: BTreeSet<u64> = revs.into_iter().chain(died.iter().copied()).collect();
+            let is_dense = revs.into_iter().eq(1..=rev) && got.is_sorted();
+            if !is_dense || ids != *expected {
                 return Err(format!(
-                    "{conversation} has changes {got:?} up to {rev}, the log asks for {expected:?}"
+                    "{conversation} has changes {got:?} up to {rev}, dead ones at {died:?}, the log asks for {expected:?}"
                 ));
             }
         }

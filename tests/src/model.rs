@@ -25,6 +25,8 @@ pub struct Talk {
     sends: BTreeSet<(UserId, SendId)>,
     /// Changes that had an effect, in order.
     pub changes: Vec<MessageId>,
+    /// Places of changes that died. The log does not know them.
+    pub died: BTreeSet<u64>,
     pub cleared: BTreeMap<UserId, Seq>,
     pub pinned: BTreeMap<UserId, bool>,
     pub hidden: BTreeMap<UserId, BTreeSet<Seq>>,

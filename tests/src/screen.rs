@@ -115,10 +115,12 @@ impl Screen<'_> {
         });
         let may_be_stale = crowd.is_some_and(|crowd| crowd.may_be_stale(user, end));
         let is_newest = shown == newest || may_be_stale && (shown.is_none() || shown == last);
-        let changes = talk.changes.len() as u64;
+        let last = (talk.changes.len() + talk.died.len()) as u64;
+        // The death of a change moves no row of a list.
+        let alive = (0..=last).rev().find(|rev| !talk.died.contains(rev));
         let is_rev = match crowd {
-            Some(_) if !self.is_listed => row.rev <= changes,
-            _ => row.rev == changes,
+            Some(_) if !self.is_listed => row.rev <= last,
+            _ => (alive.unwrap_or_default()..=last).contains(&row.rev),
         };
         let got = (
             row.seq,

@@ -12,6 +12,11 @@
 //!     Redelivery    => the change row that this record wrote, if it wrote one
 //! ```
 //!
+//! A record that dies by chance (a store refuses its row for a while, a bug panics once) has a place,
+//! too: its row says *died*, and is written as other rows are, before the head and the dead letter.
+//! Read again, it finds that row and is dead again; the letter may still be missing. Where only the
+//! row was written, and not the head, the record is judged anew and keeps the place.
+//!
 //! The order of effects is change rows → overlays → head → conversation rows → commit. A crash
 //! between any two brings the records back, and each must come to the same: if a rev went to another
 //! change, devices that are past it would never read that one. A change is judged against an
@@ -197,9 +202,12 @@ pub enum MessageChange {
     React { reaction: Reaction, on: bool },
     /// Pins the message, or takes the pin off. A recall takes it off, too.
     Pin { on: bool },
-    /// Kind of a later version, on a client that does not know it: uses its rev and changes nothing.
-    /// No record asks for one.
+    /// Kind of a later version, for a client or a station that does not know it: uses its rev and
+    /// changes nothing. No record asks for one.
     Unknown,
+    /// Its record died: uses its rev and changes nothing. Only stored rows tell it from an unknown
+    /// kind.
+    Died,
 }
 
 impl MessageChange {
@@ -208,7 +216,10 @@ impl MessageChange {
         match self {
             MessageChange::Recall => *content = content.emptied(),
             MessageChange::Edit(edited) => content.clone_from(edited),
-            MessageChange::React { .. } | MessageChange::Pin { .. } | MessageChange::Unknown => {}
+            MessageChange::React { .. }
+            | MessageChange::Pin { .. }
+            | MessageChange::Unknown
+            | MessageChange::Died => {}
         }
     }
 
@@ -220,13 +231,17 @@ impl MessageChange {
             MessageChange::React { .. } => "reaction",
             MessageChange::Pin { .. } => "pin",
             MessageChange::Unknown => "unknown",
+            MessageChange::Died => "died",
         }
     }
 
     /// False for one that takes something back.
     pub const fn is_on(&self) -> bool {
         match self {
-            MessageChange::Recall | MessageChange::Edit(_) | MessageChange::Unknown => true,
+            MessageChange::Recall
+            | MessageChange::Edit(_)
+            | MessageChange::Unknown
+            | MessageChange::Died => true,
             MessageChange::React { on, .. } | MessageChange::Pin { on } => *on,
         }
     }
@@ -234,7 +249,10 @@ impl MessageChange {
     /// Size on the wire in bytes, estimated slightly high.
     pub fn weight(&self) -> usize {
         match self {
-            MessageChange::Recall | MessageChange::Pin { .. } | MessageChange::Unknown => 0,
+            MessageChange::Recall
+            | MessageChange::Pin { .. }
+            | MessageChange::Unknown
+            | MessageChange::Died => 0,
             MessageChange::Edit(content) => SMALL + content.data.len(),
             MessageChange::React { .. } => REACTION_BYTES_MAX,
         }
@@ -247,8 +265,14 @@ impl MessageChange {
             MessageChange::Recall
             | MessageChange::React { .. }
             | MessageChange::Pin { .. }
-            | MessageChange::Unknown => 0,
+            | MessageChange::Unknown
+            | MessageChange::Died => 0,
         }
+    }
+
+    /// False for one that leaves every message as it is.
+    pub const fn has_effect(&self) -> bool {
+        !matches!(self, MessageChange::Unknown | MessageChange::Died)
     }
 }
 
@@ -293,6 +317,25 @@ pub struct OrderedChange {
 }
 
 impl OrderedChange {
+    /// Place of a change that died. It names no message and no send: nobody takes it for the change
+    /// that was asked for, also where that is made later, from its dead letter.
+    pub fn died(rev: u64, asked: &ChangeRequest) -> OrderedChange {
+        OrderedChange {
+            rev,
+            seq: Seq::ZERO,
+            asked: ChangeRequest {
+                send_id: SendId::from_bytes([0; 16]),
+                subject: MessageId::floor_of(Timestamp::ZERO),
+                change: MessageChange::Died,
+                ..asked.clone()
+            },
+        }
+    }
+
+    pub fn has_died(&self) -> bool {
+        self.asked.change == MessageChange::Died
+    }
+
     pub fn is_edit(&self) -> bool {
         matches!(self.asked.change, MessageChange::Edit(_))
     }
@@ -311,7 +354,7 @@ pub struct ChangeRow {
     pub conversation: ConversationId,
     /// Version of the record that requested it.
     pub version: Version,
-    /// Author of the changed message.
+    /// Author of the changed message; of a change that died, its own.
     pub author: UserId,
     pub changed: OrderedChange,
 }
@@ -371,7 +414,7 @@ impl Overlay {
                 self.reactions.extend(now.map(|now| (key, now)));
             }
             MessageChange::Pin { on } => write(&mut self.pinned, version, on.then_some(done)),
-            MessageChange::Unknown => {}
+            MessageChange::Unknown | MessageChange::Died => {}
         }
     }
 
@@ -487,7 +530,7 @@ impl MessageMarks {
                     .collect();
             }
             MessageChange::Pin { on } => self.pinned = on.then_some(done),
-            MessageChange::Unknown => {}
+            MessageChange::Unknown | MessageChange::Died => {}
         }
     }
 
@@ -563,10 +606,12 @@ pub fn judge(
     match &asked.change {
         MessageChange::Recall | MessageChange::Edit(_) => may_alter(asked, &subject, role, rules)?,
         MessageChange::Pin { .. } => may_pin(role)?,
-        MessageChange::React { .. } | MessageChange::Unknown => {}
+        MessageChange::React { .. } | MessageChange::Unknown | MessageChange::Died => {}
     }
     match &asked.change {
-        MessageChange::Unknown => refuse(Code::Unsupported, "this server has no such change"),
+        MessageChange::Unknown | MessageChange::Died => {
+            refuse(Code::Unsupported, "this server has no such change")
+        }
         MessageChange::Recall if is_recalled => Ok(ChangeVerdict::Nothing),
         MessageChange::Recall => Ok(ChangeVerdict::Change),
         MessageChange::Edit(_) | MessageChange::React { .. } | MessageChange::Pin { .. }
@@ -687,11 +732,12 @@ pub enum ChangePlacement {
     New(u64),
     /// An effect of this record or of a later one is stored, and the head does not know of it: a
     /// crash or a failure came between them, or another writer is ahead. All change rows of that
-    /// part are stored, so the row of this version has its place. Without such a row, it changed
-    /// nothing, was refused or died. The head moves.
+    /// part are stored, so the row of this version has its place, or says that it died. Without such
+    /// a row, it changed nothing or was refused. The head moves.
     Interrupted,
     /// Not after the record that moved the head last, so handled before. The change row of its
-    /// version has its place; without such a row, it changed nothing or was refused.
+    /// version has its place, or says that it died; without such a row, it changed nothing or was
+    /// refused.
     Redelivery,
 }
 
@@ -719,8 +765,8 @@ impl Head {
         self.max_id.is_some_and(|max| id <= max)
     }
 
-    /// The head after `record` changed a message, as number `rev`; `id` is the id of the change
-    /// itself.
+    /// The head after `record` changed a message, as number `rev`, or died there; `id` is the id of
+    /// the change itself.
     #[must_use]
     pub fn moved_by_change(&self, record: Version, id: MessageId, rev: u64) -> Head {
         Head {

@@ -18,7 +18,7 @@
 //! | --- | --- | --- |
 //! | message to a user | head, platforms of the receiver | first send where it is unsure; the row of its id where the head cannot do without; then the first send; overlay where it keeps a position |
 //! | message to a group | group, head, platforms of its readers up to `push_max` | the same |
-//! | recall, edit, reaction | (group,) head, row of its subject, overlay there | first change of a possible repeat; own change of a redelivery, or behind a crash |
+//! | recall, edit, reaction | (group,) head, row of its subject, overlay there | first change of a possible repeat; own change of a redelivery, behind a crash, or of one that dies |
 //! | clear, arrange, hide | (group,) subject's row | clear: what is cleared, and the record of the message behind; hide: what hid it before |
 //! | group command | group, head | |
 //! | retry | row of the message, overlay | members who are owed it, where it was edited or tells of a group command |
@@ -38,7 +38,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use self::draft::{Draft, DraftStep};
+use self::draft::{Death, Draft, DraftStep};
 use self::facts::MissingFact;
 pub use self::facts::{ChangeKey, Facts, HideKey, Missing, ROUNDS_MAX, SendKey};
 use self::layout::Layout;
@@ -48,9 +48,10 @@ pub use self::plan::{
     ListOpKind, Plan, RecordOutcome, Stage, TimelineEntry, stamp_holds,
 };
 pub use self::retry::{RetryFailure, retry};
+use crate::change::ChangeRequest;
 use crate::event::Encode;
 use crate::ledger::DeadReason;
-use crate::record::TaskRecord;
+use crate::record::{TaskRecord, Work};
 use crate::{ConversationId, Timestamp};
 
 /// Records of one part, in log order.
@@ -83,10 +84,10 @@ pub enum NoPlan {
 /// Decides a batch, or the first records of it: [`Plan::outcomes`] has one for each. `now` dates ledger entries, and
 /// decides nothing.
 ///
-/// A record whose ruling or layout panics becomes a dead letter without a position; the others are decided as if it
-/// were not there. A plan ends with such a record where others of its conversation follow: its death is written before
-/// anything of them is. It also ends so with a list operation or a change whose layout panics: what follows was ruled as
-/// if that one stood, and may need other facts.
+/// A record whose ruling or layout panics becomes a dead letter without a position, or a change with a row that says
+/// so; the others are decided as if it were not there. A plan ends with such a record where others of its conversation
+/// follow: its death is written before anything of them is. It also ends so with a list operation or a change whose
+/// layout panics: what follows was ruled as if that one stood, and may need other facts.
 ///
 /// # Errors
 /// [`NoPlan`]: facts are missing, or another writer is ahead.
@@ -131,7 +132,8 @@ pub fn bury(
         Layout::new(facts, rules, now),
     );
     for (index, record) in batch.records.iter().enumerate() {
-        match draft.died(record, DeadReason::StoreRejected, error.to_owned()) {
+        let dead = Death::new(DeadReason::StoreRejected, error.to_owned());
+        match draft.died(record, dead) {
             Ok(step) => layout.admit(index, record, layout.of(record, step)),
             Err(_) => draft.leave_open(record),
         }
@@ -145,15 +147,8 @@ pub fn bury(
 
 /// Number of records up to the first death that others of its conversation follow, or of all.
 fn decided(records: &[TaskRecord<'_>], steps: &[DraftStep<'_>]) -> usize {
-    let passes = |step: &DraftStep<'_>| {
-        matches!(
-            step,
-            DraftStep::Died {
-                passed: Some(_),
-                ..
-            }
-        )
-    };
+    let passes =
+        |step: &DraftStep<'_>| matches!(step, DraftStep::Died(dead) if dead.passed.is_some());
     let mut deaths = (0..steps.len()).filter(|index| passes(&steps[*index]));
     deaths
         .find(|index| is_followed(records, *index))
@@ -203,11 +198,16 @@ fn ruled<'a>(
     let mut steps = Vec::with_capacity(batch.records.len());
     let mut overtaken = None;
     for (index, record) in batch.records.iter().enumerate() {
-        let step = match panicked.contains(&index) {
-            true => Ok(draft.panicked(record)),
-            false => catch_unwind(AssertUnwindSafe(|| draft.step(record))),
+        let is_dead = panicked.contains(&index);
+        let step = match is_dead && !is_change(record) {
+            true => draft.panicked(record),
+            false => match catch_unwind(AssertUnwindSafe(|| draft.step(record))) {
+                Ok(Ok(step)) if is_dead => draft.panicked_behind(record, step),
+                Ok(step) => step,
+                Err(_) => draft.panicked(record),
+            },
         };
-        match step.unwrap_or_else(|_| draft.panicked(record)) {
+        match step {
             Ok(DraftStep::Overtaken(conversation)) => {
                 overtaken.get_or_insert(conversation);
                 draft.leave_open(record);
@@ -230,7 +230,39 @@ fn ruled<'a>(
 
 impl<'a> Draft<'a> {
     fn panicked(&mut self, record: &TaskRecord<'a>) -> Result<DraftStep<'a>, MissingFact> {
-        self.died(record, DeadReason::HandlerPanic, PANICKED.to_owned())
+        let dead = Death::new(DeadReason::HandlerPanic, PANICKED.to_owned());
+        self.died(record, dead)
+    }
+
+    /// The layout of the record panics: a change that was ruled dies at its place.
+    fn panicked_behind(
+        &mut self,
+        record: &TaskRecord<'a>,
+        step: DraftStep<'a>,
+    ) -> Result<DraftStep<'a>, MissingFact> {
+        match (&record.task.work, step) {
+            (Work::Message(task), DraftStep::Changed(changing)) => {
+                let dead = Death::new(DeadReason::HandlerPanic, PANICKED.to_owned());
+                let version = self.version(record);
+                let asked = ChangeRequest::of(&task.message);
+                let dead = asked.map(|asked| changing.died(version, &asked, dead));
+                dead.map_or_else(|| self.panicked(record), |dead| Ok(DraftStep::Died(dead)))
+            }
+            (_, DraftStep::Died(dead)) => Ok(DraftStep::Died(dead)),
+            // It changes nothing, and has no place to keep.
+            (_, DraftStep::Unchanged { .. }) => {
+                let dead = Death::new(DeadReason::HandlerPanic, PANICKED.to_owned());
+                Ok(DraftStep::Died(dead))
+            }
+            _ => self.panicked(record),
+        }
+    }
+}
+
+fn is_change(record: &TaskRecord<'_>) -> bool {
+    match &record.task.work {
+        Work::Message(task) => task.message.content.change.is_some(),
+        Work::Deliver(_) | Work::Kickout(_) => false,
     }
 }
 

@@ -15,8 +15,11 @@ impl World {
         let disk = &self.disk;
         let mut stored = StoredConversations::new();
         for ((of, rev), row) in &disk.changes {
-            let changes = &mut stored.entry(*of).or_default().changes;
-            changes.push((*rev, row.changed.asked.id));
+            let conversation = stored.entry(*of).or_default();
+            match row.changed.has_died() {
+                true => _ = conversation.died.insert(*rev),
+                false => conversation.changes.push((*rev, row.changed.asked.id)),
+            }
         }
         for ((of, seq), overlay) in &disk.altered {
             let overlays = &mut stored.entry(*of).or_default().overlays;

@@ -184,8 +184,8 @@ impl From<&OrderedChange> for v1::Change {
                 (Some(ChangeKind::React { reaction, on }), None)
             }
             MessageChange::Pin { on } => (Some(ChangeKind::Pin { on: *on }), None),
-            // A page that an older boat passes on has it.
-            MessageChange::Unknown => (None, None),
+            // Of a later version, or dead: it uses its rev.
+            MessageChange::Unknown | MessageChange::Died => (None, None),
         };
         let change = v1::ChangeOf {
             msg_id: asked.subject.get(),

@@ -1,12 +1,14 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 use prost::Message as _;
+use protocol::change::{ChangeRequest, MessageChange, OrderedChange};
 use protocol::frame::{ClientFrame, HistoryRange, Send, ServerFrame};
 use protocol::history::Version;
+use protocol::message::Content;
 use protocol::message_row::MessageRow;
 use protocol::revocation::PageStart;
 use protocol::session::{Page, Submit};
-use protocol::{Message, Placed, Recipient};
+use protocol::{Message, Placed, Recipient, SendId, Seq};
 
 use super::*;
 use crate::boat::{DeliverBatch, DrainCommand, DrainProgress, NoticeBatch, Outcome};
@@ -267,6 +269,29 @@ fn msg_chat_has_the_required_fields_under_their_numbers() {
 }
 
 // proves S0-40, S0-42, S0-46: the enums are open: a number that this version does not know passes unchanged.
+/// A client, also one of an earlier version, moves on over it: it has the place, and nothing of the change that was asked
+/// for.
+#[test]
+fn a_change_that_died_is_of_no_kind_on_the_wire() {
+    let asked = ChangeRequest {
+        id: MessageId::new(9).expect("positive"),
+        send_id: SendId::from_bytes([7; 16]),
+        subject: MessageId::new(8).expect("positive"),
+        by: UserId::new(1).expect("positive"),
+        at: Timestamp::from_millis(5),
+        change: MessageChange::Edit(Content::text("said")),
+    };
+    let died = OrderedChange::died(3, &asked);
+    let wire = v1::Change::from(&died);
+    assert_eq!(wire.change.as_ref().and_then(|of| of.kind.as_ref()), None);
+    assert_eq!((wire.content.is_none(), wire.seq), (true, 0));
+    let told = OrderedChange::try_from(wire).expect("well-formed");
+    assert_eq!(told.asked.change, MessageChange::Unknown);
+    assert_eq!((told.rev, told.seq), (3, Seq::ZERO));
+    assert_ne!(told.asked.send_id, asked.send_id);
+    assert_ne!(told.asked.subject, asked.subject);
+}
+
 #[test]
 fn unknown_types_pass_unchanged() {
     for unknown in [77, i32::MAX, -5] {

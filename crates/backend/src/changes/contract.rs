@@ -450,6 +450,62 @@ pub(super) async fn pins_are_listed_by_their_messages(store: &dyn ChangeStore, f
     assert_eq!(seqs().await, [6_u64]);
 }
 
+/// The place of a change that died has no effect, and is found by its record alone. The change of the
+/// same record replaces it, as it does where only an earlier record wrote there.
+pub(super) async fn a_change_that_died_has_a_place_and_no_effect(
+    store: &dyn ChangeStore,
+    fresh: &TestIds,
+) {
+    let talk = Talk::new(fresh);
+    let kinds = [edit("x"), react("a", true), pin(true), edit("y")];
+    let rows: Vec<_> = (1..)
+        .zip(kinds)
+        .map(|(rev, kind)| talk.row(rev, 4, kind))
+        .collect();
+    let died = |row: &ChangeRow| ChangeRow {
+        author: row.changed.asked.by,
+        changed: OrderedChange::died(row.changed.rev, &row.changed.asked),
+        ..row.clone()
+    };
+    let all = vec![
+        rows[0].clone(),
+        died(&rows[1]),
+        died(&rows[2]),
+        rows[3].clone(),
+    ];
+    // An earlier record's row at the same place.
+    let zombie = ChangeRow {
+        version: record(0),
+        ..talk.row(2, 5, edit("zombie"))
+    };
+    store.save(vec![zombie]).await.expect("saves");
+    store.save(all.clone()).await.expect("saves");
+    store.save(all.clone()).await.expect("saves again");
+    let found = store.since(talk.conversation, 0, ALL).await;
+    assert_eq!(found.expect("reads"), changed(&all));
+    let of_message = [rows[0].clone(), rows[3].clone()];
+    let found = store.altered(talk.conversation, Seq(4), Seq(4)).await;
+    assert_eq!(found.expect("reads"), altered(&of_message));
+    let found = store.altered(talk.conversation, Seq(0), Seq(0)).await;
+    assert_eq!(found.expect("reads"), BTreeMap::new());
+    let pins = store.pins(talk.conversation, Seq(9), ALL).await;
+    assert_eq!(pins.expect("reads"), []);
+    for search in [ChangeSearch::UpTo(4), ChangeSearch::Behind(1)] {
+        let found = store.of_record(talk.conversation, record(2), search).await;
+        assert_eq!(found.expect("reads"), Some(all[1].changed.clone()));
+    }
+    let asked = &rows[1].changed.asked;
+    let found = store.find_send(talk.conversation, asked.by, asked.send_id, 4);
+    assert_eq!(found.await.expect("reads"), None);
+
+    store.save(vec![rows[2].clone()]).await.expect("saves");
+    let now = [&all[..2], &rows[2..]].concat();
+    let found = store.since(talk.conversation, 0, ALL).await;
+    assert_eq!(found.expect("reads"), changed(&now));
+    let pins = store.pins(talk.conversation, Seq(9), ALL).await;
+    assert_eq!(pins.expect("reads").len(), 1);
+}
+
 /// Hands the names of all checks to another macro: no backend can leave one out.
 macro_rules! checks {
     ($then:ident!($($with:tt)*)) => {
@@ -462,6 +518,7 @@ macro_rules! checks {
             many_conversations_are_one_question,
             a_record_finds_its_own_change,
             no_effect_shows_before_all_changes,
+            a_change_that_died_has_a_place_and_no_effect,
             a_change_is_found_by_its_send_id,
             pins_are_listed_by_their_messages,
         );

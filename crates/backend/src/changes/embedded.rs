@@ -2,7 +2,7 @@
 //!
 //! | table | key | value |
 //! | --- | --- | --- |
-//! | `change` | conversation, rev | the change, and the record that asked for it |
+//! | `change` | conversation, rev | the change, or that it died, and the record that asked for it |
 //! | `altered` | conversation, kind, seq; for a reaction its user and text | newest effect |
 //! | `altered` | conversation, kind, seq | a pin that is on, of a message that is not recalled |
 
@@ -17,7 +17,7 @@ use protocol::change::{
 };
 use protocol::history::Version;
 use protocol::reading::RecallRange;
-use protocol::{ConversationId, MessageId, SendId, Seq, UserId};
+use protocol::{ConversationId, MessageId, SendId, Seq, Timestamp, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::{ChangeStore, SEARCH, unknown};
@@ -45,12 +45,60 @@ pub struct EmbeddedChanges {
     writing: Mutex<()>,
 }
 
-/// Stored value of both tables. The version comes first, so that it can be decoded alone.
-#[derive(Serialize, Deserialize)]
+/// Stored value of both tables. The version comes first, so that it can be decoded alone, and the
+/// kind of the change last, so that all but an unknown one can.
+#[derive(Serialize)]
 struct StoredRow {
     version: Version,
     author: UserId,
     changed: OrderedChange,
+}
+
+/// What comes before the kind of a change, in a [`StoredRow`].
+#[derive(Deserialize)]
+struct RowFront {
+    version: Version,
+    author: UserId,
+    rev: u64,
+    seq: Seq,
+    id: MessageId,
+    send_id: SendId,
+    subject: MessageId,
+    by: UserId,
+    at: Timestamp,
+}
+
+/// Number of kinds that this program knows, in the order of [`MessageChange`].
+const KINDS: u32 = 6;
+
+impl StoredRow {
+    fn decode(value: &[u8]) -> Result<StoredRow> {
+        let ((front, kind), _): ((RowFront, u32), _) = decode_front(SEAM, value)?;
+        let change = match kind < KINDS {
+            true => {
+                let (_, change): (RowFront, MessageChange) = decode(SEAM, value)?;
+                change
+            }
+            // Of a later version. Refused, no page would have the others.
+            false => MessageChange::Unknown,
+        };
+        Ok(StoredRow {
+            version: front.version,
+            author: front.author,
+            changed: OrderedChange {
+                rev: front.rev,
+                seq: front.seq,
+                asked: ChangeRequest {
+                    id: front.id,
+                    send_id: front.send_id,
+                    subject: front.subject,
+                    by: front.by,
+                    at: front.at,
+                    change,
+                },
+            },
+        })
+    }
 }
 
 impl EmbeddedChanges {
@@ -80,9 +128,10 @@ impl EmbeddedChanges {
         let is_on = match &asked.change {
             MessageChange::Pin { on } => *on,
             MessageChange::Recall => false,
-            MessageChange::Edit(_) | MessageChange::React { .. } | MessageChange::Unknown => {
-                return Ok(());
-            }
+            MessageChange::Edit(_)
+            | MessageChange::React { .. }
+            | MessageChange::Unknown
+            | MessageChange::Died => return Ok(()),
         };
         for kind in [PINNED, RECALLED] {
             let newest = self.version(Table::Altered, &left_key(conversation, kind, *seq))?;
@@ -121,7 +170,7 @@ impl EmbeddedChanges {
                 .engine
                 .range(Table::Altered, bounds, ScanOrder::Forward, SCAN)?;
             for (_, value) in &page {
-                each(decode(SEAM, value)?);
+                each(StoredRow::decode(value)?);
             }
             match page.last() {
                 Some((key, _)) if page.len() == SCAN => from = Bound::Excluded(key.to_vec()),
@@ -141,8 +190,10 @@ impl EmbeddedChanges {
         let mut altered: BTreeMap<Seq, Overlay> = BTreeMap::new();
         for kind in [RECALLED, EDITED, REACTED, PINNED] {
             self.left(conversation, kind, (first, last), |kept| {
-                let of_message = altered.entry(kept.changed.seq).or_default();
-                of_message.apply(kept.version, &kept.changed);
+                if kept.changed.asked.change.has_effect() {
+                    let of_message = altered.entry(kept.changed.seq).or_default();
+                    of_message.apply(kept.version, &kept.changed);
+                }
             })?;
         }
         Ok(altered)
@@ -167,7 +218,9 @@ impl ChangeStore for EmbeddedChanges {
             };
             self.list_pin(&mut batch, &kept, row.conversation)?;
             let value = encode(SEAM, &kept)?;
-            if self.version(Table::Altered, &left_key)? <= Some(version) {
+            if let Some(left_key) = left_key
+                && self.version(Table::Altered, &left_key)? <= Some(version)
+            {
                 batch.put(Table::Altered, left_key, value.clone());
             }
             if self.version(Table::Change, &change_key)? <= Some(version) {
@@ -197,7 +250,7 @@ impl ChangeStore for EmbeddedChanges {
         let found = self
             .engine
             .range(Table::Change, bounds, ScanOrder::Forward, limit)?;
-        let changed = |value: &[u8]| decode(SEAM, value).map(|kept: StoredRow| kept.changed);
+        let changed = |value: &[u8]| StoredRow::decode(value).map(|kept| kept.changed);
         found.iter().map(|(_, value)| changed(value)).collect()
     }
 
@@ -224,7 +277,7 @@ impl ChangeStore for EmbeddedChanges {
                 let (version, _): (Version, _) = decode_front(SEAM, value)?;
                 match version.cmp(&record) {
                     Ordering::Equal => {
-                        return decode(SEAM, value).map(|kept: StoredRow| Some(kept.changed));
+                        return StoredRow::decode(value).map(|kept| Some(kept.changed));
                     }
                     other if other == past => return Ok(None),
                     _ => {}
@@ -259,7 +312,7 @@ impl ChangeStore for EmbeddedChanges {
             false => Vec::new(),
         };
         for (_, value) in &found {
-            let kept: StoredRow = decode(SEAM, value)?;
+            let kept = StoredRow::decode(value)?;
             let asked = &kept.changed.asked;
             if asked.by == by && asked.send_id == send_id {
                 return Ok(Some((kept.version, kept.changed)));
@@ -312,7 +365,7 @@ impl ChangeStore for EmbeddedChanges {
             .engine
             .range(Table::Altered, bounds, ScanOrder::Backward, limit)?;
         let place = |kept: StoredRow| (kept.changed.seq, kept.changed.asked.subject);
-        let pin = |value: &[u8]| decode(SEAM, value).map(place);
+        let pin = |value: &[u8]| StoredRow::decode(value).map(place);
         page.iter().map(|(_, value)| pin(value)).collect()
     }
 }
@@ -332,8 +385,8 @@ fn left_key(conversation: ConversationId, kind: u8, seq: Seq) -> [u8; 26] {
     key
 }
 
-/// Key of the effect of a change.
-fn own_key(conversation: ConversationId, changed: &OrderedChange) -> Result<Vec<u8>> {
+/// Key of the effect of a change; `None` for one that died.
+fn own_key(conversation: ConversationId, changed: &OrderedChange) -> Result<Option<Vec<u8>>> {
     let ChangeRequest { by, change, .. } = &changed.asked;
     let (kind, rest) = match change {
         MessageChange::Recall => (RECALLED, Vec::new()),
@@ -341,10 +394,11 @@ fn own_key(conversation: ConversationId, changed: &OrderedChange) -> Result<Vec<
         MessageChange::React { reaction, .. } => (REACTED, reaction_key(*by, reaction)),
         MessageChange::Pin { .. } => (PINNED, Vec::new()),
         MessageChange::Unknown => return Err(unknown()),
+        MessageChange::Died => return Ok(None),
     };
     let mut key = left_key(conversation, kind, changed.seq).to_vec();
     key.extend(rest);
-    Ok(key)
+    Ok(Some(key))
 }
 
 fn reaction_key(by: UserId, reaction: &Reaction) -> Vec<u8> {
@@ -358,4 +412,88 @@ mod tests {
     use crate::test_ids::on_memory_and_disk;
 
     contract::checks!(on_memory_and_disk!(super::EmbeddedChanges::new));
+
+    fn row(change: MessageChange) -> StoredRow {
+        let user = UserId::new(1).expect("positive");
+        let id = MessageId::new(7).expect("positive");
+        StoredRow {
+            version: Version {
+                epoch: 1,
+                offset: 10,
+            },
+            author: user,
+            changed: OrderedChange {
+                rev: 2,
+                seq: Seq(5),
+                asked: ChangeRequest {
+                    id,
+                    send_id: SendId::from_bytes([7; 16]),
+                    subject: id,
+                    by: user,
+                    at: Timestamp::ZERO,
+                    change,
+                },
+            },
+        }
+    }
+
+    /// The last kind has the number before [`KINDS`], and another kind behind it is unknown, whatever it says; a row
+    /// that is torn is not.
+    #[test]
+    fn kinds_of_a_later_version_are_unknown() {
+        let died = encode(SEAM, &row(MessageChange::Died)).expect("encodes");
+        let (_, kind) = died.split_at(died.len() - 1);
+        assert_eq!(kind, [KINDS as u8 - 1]);
+        let found = StoredRow::decode(&died).expect("decodes").changed;
+        assert_eq!(found, row(MessageChange::Died).changed);
+        for more in [&[KINDS as u8][..], &[KINDS as u8, 1, 2, 3], &[0xff, 0x7f]] {
+            let later = [&died[..died.len() - 1], more].concat();
+            let found = StoredRow::decode(&later).expect("decodes").changed;
+            assert_eq!(found, row(MessageChange::Unknown).changed, "{more:?}");
+        }
+        for torn in [&died[..died.len() - 1], &[&died[..], &[0]].concat()] {
+            let error = StoredRow::decode(torn).err().expect("refused");
+            assert_eq!(error.kind, crate::Kind::Corrupt);
+        }
+    }
+
+    /// A page has its place, no overlay knows of it, and the rest is as it was.
+    #[tokio::test]
+    async fn an_unknown_kind_keeps_its_place_in_pages() {
+        let store = crate::test_ids::TestBackend::in_memory(EmbeddedChanges::new).store;
+        let conversation = ConversationId::Group(protocol::GroupId::new(1).expect("positive"));
+        let later = |value: StoredRow| {
+            let value = encode(SEAM, &value).expect("encodes");
+            [&value[..value.len() - 1], &[KINDS as u8 + 9, 1]].concat()
+        };
+        let mut batch = WriteBatch::new();
+        let mut unknown = row(MessageChange::Recall);
+        unknown.changed.rev = 1;
+        let key = change_key(conversation, 1).to_vec();
+        batch.put(Table::Change, key, later(unknown));
+        let key = left_key(conversation, EDITED, Seq(5)).to_vec();
+        batch.put(Table::Altered, key, later(row(MessageChange::Recall)));
+        store.engine.write(batch).map(drop).expect("writes");
+        let known = ChangeRow {
+            conversation,
+            version: row(MessageChange::Recall).version,
+            author: row(MessageChange::Recall).author,
+            changed: row(MessageChange::Pin { on: true }).changed,
+        };
+        store.save(vec![known]).await.expect("saves");
+        let page = store.since(conversation, 0, 9).await.expect("reads");
+        let kinds = page
+            .iter()
+            .map(|changed| (changed.rev, changed.asked.change.clone()));
+        let kinds: Vec<_> = kinds.collect();
+        let expected = [
+            (1, MessageChange::Unknown),
+            (2, MessageChange::Pin { on: true }),
+        ];
+        assert_eq!(kinds, expected);
+        let altered = store.altered(conversation, Seq(5), Seq(5)).await;
+        let altered = altered.expect("reads").remove(&Seq(5)).expect("pinned");
+        assert_eq!(altered.edited, None);
+        assert!(altered.pin().is_some());
+    }
 }

@@ -9,6 +9,8 @@ mod scylla;
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+#[cfg(doc)]
+use protocol::change::MessageChange;
 use protocol::change::{ChangeRow, ChangeSearch, OrderedChange, Overlay};
 use protocol::history::Version;
 use protocol::reading::RecallRange;
@@ -32,10 +34,12 @@ fn unknown() -> Error {
 pub trait ChangeStore: Send + Sync {
     /// Writes changes, and their effects on messages: all changes before any effect. So if an effect
     /// is there after a crash, all changes of its call are. Writing a change again changes nothing,
-    /// and the effect of an earlier version never replaces that of a later one.
+    /// and the effect of an earlier version never replaces that of a later one. The place of a change
+    /// that died has no effect; the change of the same record replaces it.
     async fn save(&self, changes: Vec<ChangeRow>) -> Result<()>;
 
-    /// Changes of a conversation after `after`, in order, at most `limit`.
+    /// Changes of a conversation after `after`, in order, at most `limit`: also those that died, and as
+    /// [`MessageChange::Unknown`] those of a kind that this program does not know.
     async fn since(
         &self,
         conversation: ConversationId,
@@ -43,7 +47,7 @@ pub trait ChangeStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<OrderedChange>>;
 
-    /// The change made by this record, if any.
+    /// The change made by this record, if any; one that died says so.
     async fn of_record(
         &self,
         conversation: ConversationId,

@@ -4,6 +4,10 @@
 //! Rows of both are written at the time of their record. A redelivery therefore writes the same
 //! rows, and the effect of an earlier record loses to that of a later one. Nothing is removed
 //! from them: a reaction that was taken back is one that is off. `pin` lists the pins that are on.
+//!
+//! A change that died has a row of `change` at position 0, where no message is, and the smallest value
+//! in each other column that may differ: if its record makes the change after all, in the same place
+//! and at the same time, the larger values are those of the change.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -43,6 +47,10 @@ const EDIT: i8 = 1;
 const REACT: i8 = 2;
 /// Pins lie among the reactions, by a text that no reaction may have: a page asks for no kind more.
 const PIN: &str = "\u{0}pin";
+/// Begins the text of each such kind.
+const OTHER: char = '\u{0}';
+/// Position of a change that died.
+const NOWHERE: i64 = 0;
 
 /// Changes in ScyllaDB or Cassandra. Several may write at once.
 pub struct ScyllaChanges {
@@ -253,7 +261,10 @@ impl ScyllaChanges {
                 let values = (ver, kind, low, high, seq);
                 self.cql.write(&self.unpin, values).await
             }
-            MessageChange::Edit(_) | MessageChange::React { .. } | MessageChange::Unknown => Ok(()),
+            MessageChange::Edit(_)
+            | MessageChange::React { .. }
+            | MessageChange::Unknown
+            | MessageChange::Died => Ok(()),
         }
     }
 
@@ -339,7 +350,10 @@ impl ScyllaChanges {
 
 impl ChangeColumns {
     fn changed(self) -> Result<OrderedChange> {
-        let change = change(self.what, &self.reaction, self.is_on, &self.content)?;
+        let change = match self.seq {
+            NOWHERE => MessageChange::Died,
+            _ => change(self.what, &self.reaction, self.is_on, &self.content)?,
+        };
         Ok(OrderedChange {
             rev: self.rev as u64,
             seq: Seq(self.seq as u64),
@@ -359,6 +373,10 @@ impl StoredAltered {
     fn apply(&self, altered: &mut BTreeMap<Seq, Overlay>) -> Result<()> {
         let seq = Seq(self.seq as u64);
         let version = write_time::version_of(self.ver).ok_or_else(torn)?;
+        let change = change(self.what, &self.reaction, self.is_on, &self.content)?;
+        if !change.has_effect() {
+            return Ok(());
+        }
         // Effects are stored without id and rev of their change; the fold needs neither.
         let nobody = MessageId::floor_of(Timestamp::from_millis(self.tm));
         let changed = OrderedChange {
@@ -370,7 +388,7 @@ impl StoredAltered {
                 subject: nobody,
                 by: user(self.done_by)?,
                 at: Timestamp::from_millis(self.tm),
-                change: change(self.what, &self.reaction, self.is_on, &self.content)?,
+                change,
             },
         };
         altered.entry(seq).or_default().apply(version, &changed);
@@ -382,13 +400,13 @@ impl StoredAltered {
 impl ChangeStore for ScyllaChanges {
     async fn save(&self, changes: Vec<ChangeRow>) -> Result<()> {
         let rows = changes.iter().map(rows_of).collect::<Result<Vec<_>>>()?;
-        let (rows, effects): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
+        let (rows, effects): (Vec<_>, Vec<Option<_>>) = rows.into_iter().unzip();
         let writes = rows
             .into_iter()
             .map(|row| self.cql.write(&self.insert, row));
         self.cql.all(writes.collect()).await?;
         let effects = changes.iter().zip(effects);
-        let writes = effects.map(|(row, effect)| self.write_effect(row, effect));
+        let writes = effects.filter_map(|(row, effect)| Some(self.write_effect(row, effect?)));
         self.cql.all(writes.collect()).await.map(drop)
     }
 
@@ -575,13 +593,16 @@ fn change(what: i8, reaction: &str, on: bool, content: &Bytes) -> Result<Message
             decode(SEAM, content).map(|said: EditedContent| MessageChange::Edit(said.content()))
         }
         REACT if reaction == PIN => Ok(MessageChange::Pin { on }),
+        // Kinds of a later version, among the reactions as pins are, or beside them. Refused, no page
+        // would have the others.
+        REACT if reaction.starts_with(OTHER) => Ok(MessageChange::Unknown),
         REACT => Ok(MessageChange::React {
             reaction: reaction
                 .parse()
                 .map_err(|error: String| Error::corrupt(SEAM, error))?,
             on,
         }),
-        _ => Err(torn()),
+        _ => Ok(MessageChange::Unknown),
     }
 }
 
@@ -593,15 +614,19 @@ fn key(conversation: ConversationId) -> (i8, i64, i64) {
     }
 }
 
-/// Rows of a change: itself, and its effect on the message.
-fn rows_of(row: &ChangeRow) -> Result<(NewChange, NewAltered)> {
+/// Rows of a change: itself, and its effect on the message, unless it died.
+fn rows_of(row: &ChangeRow) -> Result<(NewChange, Option<NewAltered>)> {
     let (kind, low, high) = key(row.conversation);
     let ver = write_time::of_version(SEAM, row.version)?;
     let OrderedChange { rev, seq, asked } = &row.changed;
-    let Some(seq) = write_time::of_seq(SEAM, *seq)? else {
-        return Err(Error::conflict(SEAM, "a change of no position"));
+    let (rev, seq) = (number(*rev)?, write_time::of_seq(SEAM, *seq)?);
+    let seq = match (seq, row.changed.has_died()) {
+        (Some(seq), false) => seq,
+        (None, true) => NOWHERE,
+        (None, false) | (Some(_), true) => {
+            return Err(Error::conflict(SEAM, "a change of no position"));
+        }
     };
-    let rev = number(*rev)?;
     let (what, reaction, is_on, content) = match &asked.change {
         MessageChange::Recall => (RECALL, String::new(), true, Bytes::new()),
         MessageChange::Edit(content) => (
@@ -612,10 +637,15 @@ fn rows_of(row: &ChangeRow) -> Result<(NewChange, NewAltered)> {
         ),
         MessageChange::React { reaction, on } => (REACT, reaction.to_string(), *on, Bytes::new()),
         MessageChange::Pin { on } => (REACT, PIN.to_owned(), *on, Bytes::new()),
+        MessageChange::Died => (RECALL, String::new(), false, Bytes::new()),
         MessageChange::Unknown => return Err(unknown()),
     };
-    let (author, by, tm) = (row.author.get(), asked.by.get(), asked.at.millis());
-    let left = NewAltered {
+    let author = match seq {
+        NOWHERE => 0,
+        _ => row.author.get(),
+    };
+    let (by, tm) = (asked.by.get(), asked.at.millis());
+    let left = (seq != NOWHERE).then(|| NewAltered {
         kind,
         low,
         high,
@@ -634,7 +664,7 @@ fn rows_of(row: &ChangeRow) -> Result<(NewChange, NewAltered)> {
         content: content.clone(),
         ver,
         written: ver,
-    };
+    });
     let change = NewChange {
         kind,
         low,
@@ -685,6 +715,86 @@ mod tests {
     use crate::scylla::fixture::on_cql;
 
     contract::checks!(on_cql!("changes", ScyllaChanges::new));
+
+    #[test]
+    fn kinds_of_a_later_version_are_unknown() {
+        let unknown = MessageChange::Unknown;
+        let read = |what, reaction: &str| change(what, reaction, true, &Bytes::new());
+        assert_eq!(read(3, "").expect("reads"), unknown);
+        assert_eq!(read(-1, "+1").expect("reads"), unknown);
+        assert_eq!(read(REACT, "\u{0}poll").expect("reads"), unknown);
+        let pin = MessageChange::Pin { on: true };
+        assert_eq!(read(REACT, PIN).expect("reads"), pin);
+        assert!(read(REACT, "").is_err() && read(EDIT, "").is_err(), "torn");
+        let mut altered = BTreeMap::new();
+        let left = StoredAltered {
+            what: REACT,
+            seq: 4,
+            reaction: "\u{0}poll".to_owned(),
+            done_by: 1,
+            tm: 5,
+            is_on: true,
+            content: Bytes::new(),
+            ver: 9,
+        };
+        left.apply(&mut altered).expect("reads");
+        assert_eq!(altered, BTreeMap::new());
+    }
+
+    /// Of two writes at one time, the larger value of each column counts: that of the change.
+    #[test]
+    fn a_change_replaces_the_place_of_its_own_death() {
+        let (user, id) = (user(8).expect("a user"), id(7).expect("an id"));
+        let conversation = ConversationId::private(user, self::user(9).expect("a user"));
+        let version = Version {
+            epoch: 1,
+            offset: 3,
+        };
+        let asked = |change| ChangeRequest {
+            id: self::id(20).expect("an id"),
+            send_id: SendId::from_bytes([7; 16]),
+            subject: id,
+            by: user,
+            at: Timestamp::from_millis(5),
+            change,
+        };
+        let row = |changed| ChangeRow {
+            conversation: conversation.expect("two users"),
+            version,
+            author: user,
+            changed,
+        };
+        let reaction = "+1".parse().expect("short");
+        for change in [
+            MessageChange::Recall,
+            MessageChange::Edit(Content::text("x")),
+            MessageChange::React {
+                reaction,
+                on: false,
+            },
+            MessageChange::Pin { on: true },
+        ] {
+            let asked = asked(change);
+            let (dead, effect) = rows_of(&row(OrderedChange::died(4, &asked))).expect("a row");
+            assert!(effect.is_none());
+            let changed = OrderedChange {
+                rev: 4,
+                seq: Seq(2),
+                asked,
+            };
+            let (made, effect) = rows_of(&row(changed)).expect("rows");
+            assert!(effect.is_some());
+            assert_eq!(
+                (dead.rev, dead.ver, dead.written),
+                (made.rev, made.ver, made.written)
+            );
+            assert_eq!((dead.id, dead.uid, dead.tm), (made.id, made.uid, made.tm));
+            assert!(dead.seq < made.seq && dead.subject < made.subject);
+            assert!(dead.author < made.author && dead.send_id < made.send_id);
+            assert!(dead.what <= made.what && dead.reaction <= made.reaction);
+            assert!(dead.is_on <= made.is_on && dead.content <= made.content);
+        }
+    }
 
     #[test]
     fn ranges_are_cut_where_partitions_meet() {

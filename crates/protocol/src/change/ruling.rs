@@ -67,6 +67,12 @@ pub enum ChangeRuling {
     },
     /// No change, or none beyond an earlier one; with the refusal, if the rules forbid it.
     Nothing(Option<Refusal>),
+    /// The record died here before, and is dead again.
+    Died {
+        changed: OrderedChange,
+        /// True if the head does not know of it: it moves.
+        moves: bool,
+    },
 }
 
 /// Gives a change its place, or returns the one it has.
@@ -76,6 +82,14 @@ pub fn rule(
     known: RulingFacts<'_>,
     rules: &ChangeRules,
 ) -> ChangeRuling {
+    if let (None, Some(changed)) = (&known.first, &known.own)
+        && changed.has_died()
+    {
+        return ChangeRuling::Died {
+            changed: changed.clone(),
+            moves: known.placement == ChangePlacement::Interrupted,
+        };
+    }
     let Some(subject) = known.subject else {
         return match known.is_new() {
             true => ChangeRuling::Nothing(judged(asked, &known, rules).err()),

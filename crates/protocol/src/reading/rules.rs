@@ -86,7 +86,8 @@ pub fn check_rev(after: u64, last: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Checks that these changes follow `after` one by one. Returns true if more follow; `last` is the
+/// Checks that these changes follow `after` one by one; those without an effect, dead or of an unknown
+/// kind, use their places as others do. Returns true if more follow; `last` is the
 /// last rev from before the read.
 pub fn dense_changes(
     conversation: ConversationId,

@@ -8,7 +8,7 @@ use self::sources::{Sources, rows_of};
 use super::{
     CACHED_GROUPS_MAX, COUNTED_MAX, Fact, GROUPS_TOGETHER, LATEST_MAX, Need, PINS_MAX, READERS_MAX,
 };
-use crate::change::ChangeKind;
+use crate::change::{ChangeKind, MessageChange, OrderedChange};
 use crate::frame::{HistoryPage, HistoryRange, ListPage, SyncAnswer, SyncQuery};
 use crate::message_row::Owner;
 use crate::writer::tests::log::{Act, Log, acts, group, user};
@@ -388,6 +388,56 @@ fn edits_of_a_recalled_message_are_blank() {
             .collect();
         assert_eq!(sizes[..2], [0, "edited".len()]);
     }
+}
+
+/// A change that died, and one of a kind that this station does not know, keep their places: pages go on behind them,
+/// say nothing of them, and show all others.
+#[test]
+fn places_without_an_effect_are_no_holes() {
+    let edit = || Act::change(1, 2, 0, ChangeKind::Edit);
+    let acts = [
+        Act::say(1, 2),
+        edit(),
+        Act::react(2, 1, true),
+        Act::react(1, 2, true),
+    ];
+    let acts = [
+        &acts[..],
+        &[Act::react(2, 1, false), Act::react(1, 2, false)],
+    ]
+    .concat();
+    let mut store = written(&acts);
+    let conversation = ConversationId::private(user(1), user(2)).expect("two");
+    for row in store.changes.values_mut() {
+        match row.changed.rev {
+            2 => row.changed.asked.change = MessageChange::Unknown,
+            3 | 5 => row.changed = OrderedChange::died(row.changed.rev, &row.changed.asked),
+            _ => {}
+        }
+    }
+    let mut sources = Sources::new(store, 100);
+    let mut page = |after, limit| {
+        let query = SyncQuery::Changes {
+            conversation,
+            after,
+            limit,
+        };
+        match sources.answer(user(2), &query) {
+            Ok(SyncAnswer::Changes(page)) => page,
+            other => panic!("{other:?}"),
+        }
+    };
+    for (after, expected, more) in [(0, [1, 2], true), (1, [2, 3], true), (3, [4, 5], false)] {
+        let page = page(after, 2);
+        let revs = page.changes.iter().map(|changed| changed.rev);
+        assert_eq!(revs.collect::<Vec<_>>(), expected);
+        assert_eq!((page.more, page.last_rev), (more, 5), "{after}");
+    }
+    let effects = page(0, 9).changes.into_iter();
+    let effects = effects.filter(|changed| changed.asked.change.has_effect());
+    let effects: Vec<_> = effects.map(|changed| changed.rev).collect();
+    assert_eq!(effects, [1, 4]);
+    assert_eq!(page(4, 9).changes[0].asked.change.content_size(), 0);
 }
 
 #[test]

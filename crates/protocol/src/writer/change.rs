@@ -1,6 +1,6 @@
 //! Recalls, edits, reactions: their place among the changes, by the rule of [`crate::change`].
 
-use super::draft::{ChangeDraft, Draft, DraftStep, HeadAfter, Readers, Subject};
+use super::draft::{ChangeDraft, Death, Draft, DraftStep, HeadAfter, Readers, Subject};
 use super::facts::{ChangeKey, MissingFact};
 use crate::change::{
     ChangePlacement, ChangeRequest, ChangeRow, ChangeRuling, ChangeSearch, ChangeSubject,
@@ -8,6 +8,7 @@ use crate::change::{
 };
 use crate::group::Audience;
 use crate::history::Version;
+use crate::ledger::DeadReason;
 use crate::record::{MessageTask, TaskRecord};
 use crate::{ConversationId, Refusal};
 
@@ -82,6 +83,21 @@ impl<'a> Draft<'a> {
                 moves,
             } => (changed, made_by, moves),
             ChangeRuling::Nothing(refusal) => return Ok(nothing(refusal)),
+            ChangeRuling::Died { changed, moves } => {
+                let head = head.moved_by_change(version, id, changed.rev);
+                let row = ChangeRow {
+                    conversation,
+                    version,
+                    author: asked.by,
+                    changed,
+                };
+                let error = "handled before, and died".to_owned();
+                let dead = Death::new(DeadReason::StoreRejected, error);
+                return Ok(DraftStep::Died(match moves {
+                    true => dead.at(head, row),
+                    false => dead,
+                }));
+            }
         };
         let Some(subject) = subject else {
             return Ok(nothing(None));
@@ -105,9 +121,47 @@ impl<'a> Draft<'a> {
             },
             subject,
             head: HeadAfter { head, moves },
+            is_new: matches!(placement, ChangePlacement::New(_)) && moves,
             overlay,
             readers: readers.unwrap_or(Readers::NONE),
         })))
+    }
+
+    /// Death of a change by chance. It has the next place, unless its row stands since before a crash. Reads no more
+    /// than that takes: what cannot be read may be why it dies.
+    pub(super) fn died_change(
+        &mut self,
+        record: &TaskRecord<'a>,
+        conversation: ConversationId,
+        asked: &ChangeRequest,
+        dead: Death,
+    ) -> Result<Death, MissingFact> {
+        let (head, version) = (self.head(conversation)?, self.version(record));
+        if head.has_handled(version) {
+            return Ok(dead);
+        }
+        let known = self.facts.heads.get(&conversation);
+        let search = ChangeSearch::Behind(known.map_or(0, |head| head.rev));
+        let row = match self.own_change(conversation, version, search)? {
+            // It stands: its effect may be missing yet.
+            Some(changed) if !changed.has_died() => {
+                let subject = self.subject(record, conversation, asked.by, asked.subject)?;
+                ChangeRow {
+                    conversation,
+                    version,
+                    author: subject.map_or(asked.by, |subject| subject.author()),
+                    changed,
+                }
+            }
+            own => ChangeRow {
+                conversation,
+                version,
+                author: asked.by,
+                changed: OrderedChange::died(own.map_or(head.rev + 1, |own| own.rev), asked),
+            },
+        };
+        let head = head.moved_by_change(version, asked.id, row.changed.rev);
+        Ok(dead.at(head, row))
     }
 
     /// The same change of an earlier record.
@@ -155,6 +209,30 @@ impl<'a> Draft<'a> {
                 Err(MissingFact)
             }
         }
+    }
+}
+
+impl ChangeDraft<'_> {
+    /// The change was ruled, and its record dies of what follows: a row that stands already keeps its effect.
+    pub(super) fn died(self, version: Version, asked: &ChangeRequest, dead: Death) -> Death {
+        let ChangeDraft {
+            mut row,
+            head,
+            is_new,
+            ..
+        } = self;
+        if !head.moves {
+            return dead;
+        }
+        if is_new {
+            row = ChangeRow {
+                conversation: row.conversation,
+                version,
+                author: asked.by,
+                changed: OrderedChange::died(row.changed.rev, asked),
+            };
+        }
+        dead.at(head.head, row)
     }
 }
 

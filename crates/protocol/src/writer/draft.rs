@@ -47,14 +47,40 @@ pub(super) enum DraftStep<'a> {
     Kickout,
     /// Without a position for a reason that the log and the stores give again.
     Dead(DeadReason, String),
-    /// Without a position by chance; of a message with the head that passes it.
-    Died {
-        reason: DeadReason,
-        error: String,
-        passed: Option<Head>,
-    },
+    /// Without a position by chance.
+    Died(Death),
     /// Another writer is ahead.
     Overtaken(ConversationId),
+}
+
+/// Death of a record.
+#[derive(Debug)]
+pub(super) struct Death {
+    pub(super) reason: DeadReason,
+    pub(super) error: String,
+    /// Head that passes it; `None` for a record that has no turn in its conversation, or had it before.
+    pub(super) passed: Option<Head>,
+    /// Of a change: the row at its place.
+    pub(super) row: Option<Box<ChangeRow>>,
+}
+
+impl Death {
+    pub(super) const fn new(reason: DeadReason, error: String) -> Death {
+        Death {
+            reason,
+            error,
+            passed: None,
+            row: None,
+        }
+    }
+
+    pub(super) fn at(self, passed: Head, row: ChangeRow) -> Death {
+        Death {
+            passed: Some(passed),
+            row: Some(Box::new(row)),
+            ..self
+        }
+    }
 }
 
 /// A message with its position.
@@ -79,6 +105,8 @@ pub(super) struct ChangeDraft<'a> {
     pub(super) row: ChangeRow,
     pub(super) subject: Subject<'a>,
     pub(super) head: HeadAfter,
+    /// False where a row of it is stored already.
+    pub(super) is_new: bool,
     /// State of the message after it.
     pub(super) overlay: Overlay,
     pub(super) readers: Readers,
@@ -309,26 +337,29 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Death of a record that has no position: a message moves the head's version, or it might be
-    /// placed when it comes again, where its neighbours are by then.
+    /// Death of a record that has no position. A message moves the head's version, or it might be
+    /// placed when it comes again, where its neighbours are by then; a change of a message has a row
+    /// that says so.
     pub(super) fn died(
         &mut self,
         record: &TaskRecord<'a>,
-        reason: DeadReason,
-        error: String,
+        dead: Death,
     ) -> Result<DraftStep<'a>, MissingFact> {
-        let passed = match placed_in(record) {
-            Some(conversation) => {
-                let version = self.version(record);
-                self.head(conversation)?.passed_by(version)
-            }
-            None => None,
+        let Work::Message(MessageTask { message, .. }) = &record.task.work else {
+            return Ok(DraftStep::Died(dead));
         };
-        Ok(DraftStep::Died {
-            reason,
-            error,
-            passed,
-        })
+        let Some(conversation) = message.conversation() else {
+            return Ok(DraftStep::Died(dead));
+        };
+        let dead = match (&message.content.change, ChangeRequest::of(message)) {
+            (None, _) => Death {
+                passed: self.head(conversation)?.passed_by(self.version(record)),
+                ..dead
+            },
+            (Some(_), Some(asked)) => self.died_change(record, conversation, &asked, dead)?,
+            (Some(_), None) => dead,
+        };
+        Ok(DraftStep::Died(dead))
     }
 
     /// Adds the effects of a record to the draft. Cannot fail.
@@ -365,9 +396,9 @@ impl<'a> Draft<'a> {
                 self.overlays.insert(place, changing.overlay.clone());
                 self.changes.push(changing.row.clone());
             }
-            DraftStep::Died {
-                passed: Some(head), ..
-            } => _ = self.heads.insert(conversation, *head),
+            DraftStep::Died(dead) => {
+                (self.heads).extend(dead.passed.map(|head| (conversation, head)));
+            }
             DraftStep::Listed { op, .. } => {
                 if let ListOpKind::Hide(seq) = op.kind {
                     self.hidden.insert((op.owner, op.conversation, seq));
@@ -380,7 +411,6 @@ impl<'a> Draft<'a> {
             | DraftStep::Retry(_)
             | DraftStep::Kickout
             | DraftStep::Dead(..)
-            | DraftStep::Died { passed: None, .. }
             | DraftStep::Overtaken(_) => {}
         }
     }
@@ -629,17 +659,6 @@ impl<'a> Draft<'a> {
 
     pub(super) fn missing(&mut self) -> &mut Missing {
         &mut self.missing
-    }
-}
-
-/// Conversation in which the record asks for a position.
-fn placed_in(record: &TaskRecord<'_>) -> Option<ConversationId> {
-    let Work::Message(MessageTask { message, .. }) = &record.task.work else {
-        return None;
-    };
-    match message.content.change {
-        None => message.conversation(),
-        Some(_) => None,
     }
 }
 

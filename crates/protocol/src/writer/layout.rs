@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::draft::{ChangeDraft, DraftStep, GroupDraft, HeadAfter, MessageDraft, Readers};
+use super::draft::{ChangeDraft, Death, DraftStep, GroupDraft, HeadAfter, MessageDraft, Readers};
 use super::plan::{
     ChangedPlaces, DeadRecord, Effect, GroupChange, Handover, HeadMove, ListOp, Plan,
     RecordOutcome, Stage, TimelineEntry,
@@ -10,7 +10,7 @@ use super::plan::{
 use super::{Facts, Rules};
 use crate::cache::{CacheKey, Invalidation};
 use crate::change::{ChangeRow, MessageChange};
-use crate::conversation::{ConversationRow, Head};
+use crate::conversation::ConversationRow;
 use crate::delivery::{
     self, DeliveryTask, Notice, Obligation, SessionEvent, group_obligations, live_only,
 };
@@ -72,20 +72,12 @@ pub(super) enum RecordLayout {
         notice: Option<Notice>,
     },
     Kickout,
-    Dead {
-        reason: DeadReason,
-        error: String,
-        passed: Option<(ConversationId, Head)>,
-    },
+    Dead(Option<ConversationId>, Death),
 }
 
 impl RecordLayout {
     fn dead(reason: DeadReason, error: String) -> RecordLayout {
-        RecordLayout::Dead {
-            reason,
-            error,
-            passed: None,
-        }
+        RecordLayout::Dead(None, Death::new(reason, error))
     }
 }
 
@@ -135,21 +127,7 @@ impl<'a> Layout<'a> {
                 super::retry::delivery(record.task, retry, *retried, self.rules.encode)
             }
             (_, DraftStep::Dead(reason, error)) => return RecordLayout::dead(reason, error),
-            (
-                work,
-                DraftStep::Died {
-                    reason,
-                    error,
-                    passed,
-                },
-            ) => {
-                let passed = work.conversation().zip(passed);
-                return RecordLayout::Dead {
-                    reason,
-                    error,
-                    passed,
-                };
-            }
+            (work, DraftStep::Died(dead)) => return RecordLayout::Dead(work.conversation(), dead),
             (_, _) => return RecordLayout::Kickout,
         };
         RecordLayout::Retry(Box::new(task))
@@ -224,6 +202,7 @@ impl<'a> Layout<'a> {
             head,
             overlay,
             readers,
+            ..
         } = changing;
         let conversation = row.conversation;
         // An edit that is resent has no text if the message was recalled meanwhile.
@@ -534,12 +513,15 @@ impl<'a> Layout<'a> {
                 self.handover.kickouts.push(index);
                 RecordOutcome::NotPlaced
             }
-            RecordLayout::Dead {
-                reason,
-                error,
-                passed,
-            } => {
-                if let Some((conversation, head)) = passed {
+            RecordLayout::Dead(conversation, dead) => {
+                let Death {
+                    reason,
+                    error,
+                    passed,
+                    row,
+                } = dead;
+                self.changes.extend(row.map(|row| *row));
+                if let Some((conversation, head)) = conversation.zip(passed) {
                     let moved = HeadMove {
                         conversation,
                         partition: source.partition,

@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | 1, 2, 3 | `Group`, `Touch`, `Invalidate` | records behind a command are judged by it; whoever was removed must not find them in a cache |
 //! | 4 | `Permits`, `Messages` | no position is announced before its row |
-//! | 5, 6 | `Changes`, `Recalled` | change rows before overlays; a crash before `Recalled` brings the recalls back, and marking again changes nothing |
+//! | 5, 6 | `Changes`, `Recalled` | change rows, also of changes that died, before overlays; a crash before `Recalled` brings the recalls back, and marking again changes nothing |
 //! | 7 | `Heads` | a device whose list knows *n* must find *n* |
 //! | 8 | `Renew`, `Timeline`, `ListRows`, `ListOps` | whoever gets an event and asks must find it |
 //! | 9 | the handover | settle, commit |

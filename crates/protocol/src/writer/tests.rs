@@ -82,8 +82,9 @@ proptest! {
         prop_assert_eq!(&crashed, &clean);
     }
 
-    /// Messages whose handling panics, but not once more after a crash between any two writes: each conversation has a
-    /// message at each position, and each of its rows knows the same one.
+    /// Messages and changes whose handling panics, but not once more after a crash between any two writes: each
+    /// conversation has a message at each position, and each of its rows knows the same one; changes are dense, and a
+    /// change that died is dead again.
     #[test]
     fn a_death_by_chance_moves_no_neighbour(
         acts in acts(),
@@ -95,10 +96,16 @@ proptest! {
         let poisoned = poison.iter().enumerate().filter(|(_, is_poison)| **is_poison);
         poisoned.for_each(|(number, _)| _ = log.poison(number));
         let mut store = Store::new();
-        store.crash_in(&log.records(), plan, written);
+        let first = store.crash_in(&log.records(), plan, written);
         store.makes_all_frames = true;
-        store.write(&log.records());
+        let again = store.write(&log.records());
         prop_assert_eq!(store.holes(), Vec::<String>::new());
+        let again: Vec<_> = again.iter().flat_map(|plan| &plan.outcomes).collect();
+        for (number, outcome) in first.iter().enumerate() {
+            if let (RecordOutcome::Dead(_), true) = (outcome, log.is_change(number)) {
+                prop_assert!(matches!(again[number], RecordOutcome::Dead(_)), "{} is {:?}", number, again[number]);
+            }
+        }
     }
 
     /// Applying an effect twice is applying it once, and an earlier one behind a later one is nothing.
@@ -259,6 +266,133 @@ fn a_message_that_died_stays_dead() {
         assert_eq!(store.holes(), Vec::<String>::new());
         assert_eq!(store.heads[&conversation].seq, Seq(3));
     }
+}
+
+/// Crashes behind any write of a change that died of a panic that does not come again, and behind all of them, before
+/// its letter: it keeps its place, dead or alive, and what follows has the next one. Where the letter may be written
+/// already, it is dead again.
+#[test]
+fn a_change_that_died_keeps_its_place() {
+    let mut log = Log::of(&[
+        Act::say(1, 2),
+        Act::react(2, 1, true),
+        Act::react(1, 2, true),
+        Act::react(2, 1, false),
+    ]);
+    assert!(log.poison(2));
+    let records = log.records();
+    let of = ConversationId::private(user(1), user(2)).expect("two");
+    let kinds = |store: &Store| -> Vec<_> {
+        let rows = store.changes.values();
+        rows.map(|row| (row.version.offset, row.changed.has_died()))
+            .collect()
+    };
+    let dead = RecordOutcome::Dead(DeadReason::HandlerPanic);
+    let mut parts = Parts::of(&records, usize::MAX);
+    let death = Store::new()
+        .next_plan(&records, &mut parts)
+        .expect("a plan");
+    let outcomes = [RecordOutcome::Placed, RecordOutcome::Changed, dead];
+    assert_eq!(death.outcomes, outcomes, "it ends the plan");
+    let mut writes = 0;
+    loop {
+        let mut store = Store::new();
+        let all = store.crash_behind(&records, writes);
+        let is_over = store.heads.get(&of).is_some_and(|head| head.rev == 2);
+        store.makes_all_frames = true;
+        let plans = store.write(&records);
+        let outcomes: Vec<_> = plans.iter().flat_map(|plan| &plan.outcomes).collect();
+        let third = match is_over {
+            true => RecordOutcome::Dead(DeadReason::StoreRejected),
+            false => RecordOutcome::Changed,
+        };
+        assert_eq!(outcomes[2..], [&third, &RecordOutcome::Changed], "{writes}");
+        assert_eq!(kinds(&store), [(1, false), (2, is_over), (3, false)]);
+        assert_eq!(store.heads[&of].rev, 3);
+        assert_eq!(store.holes(), Vec::<String>::new(), "{writes}");
+        if writes == all {
+            assert!(is_over, "its letter may be written");
+            break;
+        }
+        writes += 1;
+    }
+    assert!(writes > 5, "rows, changes, overlay, head, list rows");
+}
+
+/// A change that a store refuses is buried at its place. Behind a crash its row may stand, or that of its death, and
+/// stays as it is.
+#[test]
+fn a_buried_change_keeps_its_place() {
+    let log = Log::of(&[
+        Act::say(1, 2),
+        Act::react(2, 1, true),
+        Act::react(1, 2, true),
+        Act::react(2, 1, false),
+    ]);
+    let records = log.records();
+    let of = ConversationId::private(user(1), user(2)).expect("two");
+    let bury_one = |store: &Store, index: usize| {
+        let batch = Batch {
+            epoch: 1,
+            records: &records[index..=index],
+        };
+        let mut facts = Facts::default();
+        for _ in 0..=ROUNDS_MAX {
+            match bury(&batch, &facts, &rules(), "refused", NOON) {
+                Ok(plan) => return plan,
+                Err(NoPlan::Missing(missing)) => store.answer(&missing, &mut facts),
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+        panic!("not decided");
+    };
+    let mut store = Store::new();
+    store.write(&records[..2]);
+    let before = store.clone();
+    let burial = bury_one(&store, 2);
+    // Again behind its own row: as in a crash before the head.
+    store.apply(&burial.stages[0].0[0]);
+    let again = bury_one(&store, 2);
+    assert_eq!(
+        format!("{:?}", again.stages),
+        format!("{:?}", burial.stages)
+    );
+    store.apply_plan(&again);
+    assert_eq!(store.heads[&of].rev, 2);
+    store.write(&records[2..]);
+    let outcome = |store: &mut Store| store.write(&records[2..3])[0].outcomes[0];
+    let dead = RecordOutcome::Dead(DeadReason::StoreRejected);
+    assert_eq!(outcome(&mut store), dead);
+    assert_eq!(store.holes(), Vec::<String>::new());
+    assert_eq!(store.heads[&of].rev, 3);
+    // A letter is another record: what died is not there yet.
+    let mut letter = records[2].task.clone();
+    if let Work::Message(task) = &mut letter.work {
+        task.letter = Some("message-0-2".to_owned());
+    }
+    let mut redriven = TaskRecord {
+        task: &letter,
+        ..records[2]
+    };
+    redriven.source.offset = 9;
+    let plans = store.write(&[redriven]);
+    assert_eq!(plans[0].outcomes, [RecordOutcome::Changed]);
+    assert_eq!(store.heads[&of].rev, 4);
+    assert_eq!(store.holes(), Vec::<String>::new());
+
+    // Its own row stands, and nothing behind it: neither its effect nor the head.
+    let mut store = before;
+    let plan = store.next_plan(&records[2..3], &mut Parts::of(&records[2..3], usize::MAX));
+    let plan = plan.expect("a plan");
+    let Effect::Changes(rows) = &plan.stages[0].0[0] else {
+        panic!("{plan:?}");
+    };
+    store.changes.insert((of, 2), rows[0].clone());
+    let burial = bury_one(&store, 2);
+    store.apply_plan(&burial);
+    assert!(!store.changes[&(of, 2)].changed.has_died());
+    assert_eq!(store.heads[&of].rev, 2);
+    assert_eq!(store.holes(), Vec::<String>::new());
 }
 
 /// A change whose message comes behind it changes nothing, also where a crash left the row of that message.
@@ -453,7 +587,7 @@ fn a_refused_message_is_buried_before_others_are_placed() {
     let records = log.records();
     let conversation = ConversationId::private(user(1), user(2)).expect("two");
     let mut store = Store::new();
-    for (index, moves) in [(0, true), (0, false), (1, false)] {
+    for (index, moves) in [(0, true), (0, false), (1, true), (1, false)] {
         let batch = Batch {
             epoch: 1,
             records: &records[index..=index],
@@ -471,15 +605,15 @@ fn a_refused_message_is_buried_before_others_are_placed() {
         assert_eq!(plan.handover.dead[0].error, "too large");
         assert_eq!(!plan.stages.is_empty(), moves, "record {index}");
     }
-    let version = records[0].version(1);
+    let version = records[1].version(1);
     let head = store.heads[&conversation];
-    assert_eq!((head.seq, head.version), (Seq::ZERO, version));
+    assert_eq!((head.seq, head.rev, head.version), (Seq::ZERO, 1, version));
     let plans = store.write(&records);
-    assert_eq!(
-        plans[0].outcomes[0],
-        RecordOutcome::Dead(DeadReason::StoreRejected)
-    );
-    assert_eq!(store.heads[&conversation].seq, Seq(1));
+    let outcomes: Vec<_> = plans.iter().flat_map(|plan| &plan.outcomes).collect();
+    let dead = &RecordOutcome::Dead(DeadReason::StoreRejected);
+    assert_eq!(outcomes, [dead, dead, &RecordOutcome::Placed]);
+    let head = store.heads[&conversation];
+    assert_eq!((head.seq, head.rev), (Seq(1), 1));
     assert_eq!(store.holes(), Vec::<String>::new());
 }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::NOON;
 use crate::bounds::Bounds;
-use crate::change::{ChangeKind, ChangeOf, ListArrangement, Reaction};
+use crate::change::{ChangeKind, ChangeOf, ChangeRequest, ListArrangement, Reaction};
 use crate::delivery::Source;
 use crate::event::{Encode, Event};
 use crate::group::{GroupCommand, GroupSettings};
@@ -15,20 +15,26 @@ use crate::keys::Topic;
 use crate::message::Content;
 use crate::record::{MessageTask, Task, TaskRecord, Work};
 use crate::{
-    DeviceId, GroupId, Message, MessageId, Options, Recipient, SendId, TraceContext, UserId,
+    DeviceId, GroupId, Message, MessageId, Options, Recipient, SendId, Timestamp, TraceContext,
+    UserId,
 };
 
 /// Text whose frame cannot be made.
 pub(crate) const PANICS: &str = "panics";
+/// Time of acceptance of changes whose frames cannot be made, and later ones.
+const PANICS_AT: Timestamp = Timestamp::from_millis(NOON.millis() + 3_600_000);
 
 /// Frames that tests can read.
 pub(crate) struct EncodeDebug;
 
 impl Encode for EncodeDebug {
     fn encode(&self, event: &Event<'_>, _: Option<TraceContext>) -> Bytes {
-        if let Event::Message(placed) = event
-            && placed.message.content.data == PANICS
-        {
+        let panics = match event {
+            Event::Message(placed) => placed.message.content.data == PANICS,
+            Event::Changed { change, .. } => change.asked.at >= PANICS_AT,
+            Event::SenderCopy(_) | Event::List(_) => false,
+        };
+        if panics {
             // A planned panic says nothing on standard error.
             std::panic::resume_unwind(Box::new("a planned panic"));
         }
@@ -246,15 +252,25 @@ impl Log {
         records.collect()
     }
 
-    /// Makes the frame of this message impossible; false where there is none.
+    /// Makes the frame of this message or change impossible; false where there is none.
     pub(crate) fn poison(&mut self, number: usize) -> bool {
-        match self.tasks.get_mut(number).map(|task| &mut task.work) {
-            Some(Work::Message(task)) if task.message.content.change.is_none() => {
-                task.message.content.data = PANICS.into();
-                true
-            }
-            _ => false,
+        let Some(Work::Message(task)) = self.tasks.get_mut(number).map(|task| &mut task.work)
+        else {
+            return false;
+        };
+        let is_change = ChangeRequest::of(&task.message).is_some();
+        match &task.message.content.change {
+            None => task.message.content.data = PANICS.into(),
+            Some(_) if is_change => task.message.accepted_at = PANICS_AT,
+            Some(_) => return false,
         }
+        true
+    }
+
+    /// True for the record of a change of a message.
+    pub(crate) fn is_change(&self, number: usize) -> bool {
+        let message = self.earlier(number);
+        message.is_some_and(|message| ChangeRequest::of(message).is_some())
     }
 
     pub(crate) fn is_command(&self, offset: u64) -> bool {

@@ -16,8 +16,8 @@ use crate::message_row::{MessageRow, Owner};
 use crate::record::TaskRecord;
 use crate::unread::Tally;
 use crate::writer::{
-    Batch, Effect, Facts, ListOpKind, Missing, NoPlan, Parts, Plan, ROUNDS_MAX, Rules, Stage,
-    decide,
+    Batch, Effect, Facts, ListOpKind, Missing, NoPlan, Parts, Plan, ROUNDS_MAX, RecordOutcome,
+    Rules, Stage, decide,
 };
 use crate::{ConversationId, GroupId, MessageId, Placed, Platform, Seq, Timestamp, UserId};
 
@@ -109,7 +109,38 @@ impl Store {
             let is_dense = seqs.iter().copied().eq(1..=last);
             (!is_dense).then(|| format!("{owner:?} of {of}: {seqs:?}, and the head at {last}"))
         });
-        holes.collect()
+        holes.chain(self.holes_of_changes()).collect()
+    }
+
+    /// Revs without a row, rows out of the order of their records, and overlays that are not the sum of the rows.
+    fn holes_of_changes(&self) -> Vec<String> {
+        let mut of_conversation: BTreeMap<ConversationId, Vec<(u64, &ChangeRow)>> = BTreeMap::new();
+        let mut overlays: BTreeMap<(ConversationId, Seq), Overlay> = BTreeMap::new();
+        for ((of, rev), row) in &self.changes {
+            of_conversation.entry(*of).or_default().push((*rev, row));
+            if row.changed.asked.change.has_effect() {
+                let overlay = overlays.entry((*of, row.changed.seq)).or_default();
+                overlay.apply(row.version, &row.changed);
+            }
+        }
+        let mut holes = Vec::new();
+        for (of, head) in &self.heads {
+            let rows = of_conversation.remove(of).unwrap_or_default();
+            let is_dense = rows.iter().map(|(rev, _)| *rev).eq(1..=head.rev);
+            if !is_dense || !rows.is_sorted_by(|a, b| a.1.version < b.1.version) {
+                holes.push(format!(
+                    "changes of {of}: {rows:?}, and the head at {}",
+                    head.rev
+                ));
+            }
+        }
+        if overlays != self.overlays {
+            holes.push(format!(
+                "overlays are {:?}, by the rows {overlays:?}",
+                self.overlays
+            ));
+        }
+        holes
     }
 
     pub(crate) fn next_plan(&self, records: &[TaskRecord<'_>], parts: &mut Parts) -> Option<Plan> {
@@ -123,19 +154,30 @@ impl Store {
         Some(plan)
     }
 
-    /// Applies some plans, and of the next one as many single writes as luck has it.
-    pub(crate) fn crash_in(&mut self, records: &[TaskRecord<'_>], plan: Index, written: Index) {
+    /// Applies some plans, and of the next one as many single writes as luck has it. Returns the outcomes of those that
+    /// were applied whole.
+    pub(crate) fn crash_in(
+        &mut self,
+        records: &[TaskRecord<'_>],
+        plan: Index,
+        written: Index,
+    ) -> Vec<RecordOutcome> {
         let last = plan.index(self.clone().write(records).len());
         let mut parts = Parts::of(records, usize::MAX);
+        let mut outcomes = Vec::new();
         for _ in 0..last {
-            let plan = self.next_plan(records, &mut parts);
-            self.apply_plan(&plan.expect("as many as before"));
+            let plan = self
+                .next_plan(records, &mut parts)
+                .expect("as many as before");
+            self.apply_plan(&plan);
+            outcomes.extend(plan.outcomes);
         }
         let plan = self.next_plan(records, &mut parts);
         let atoms = plan.iter().flat_map(effects).flat_map(atoms);
         let atoms: Vec<Atom> = atoms.collect();
         let most = written.index(atoms.len() + 1);
         atoms[..most].iter().for_each(|atom| self.apply_atom(atom));
+        outcomes
     }
 
     /// Applies so many single writes of the first plan. Returns the number of all.
@@ -332,6 +374,9 @@ impl Store {
     }
 
     fn save_overlay(&mut self, row: &ChangeRow) {
+        if !row.changed.asked.change.has_effect() {
+            return;
+        }
         let place = (row.conversation, row.changed.seq);
         let overlay = self.overlays.entry(place).or_default();
         overlay.apply(row.version, &row.changed);
