@@ -399,8 +399,8 @@ impl ConnectionDriver {
         }
     }
 
-    /// Next deadlines: of the session, its end or a read pause, and of lingering frames.
-    pub(crate) fn timeouts(&self, now: Timestamp) -> [Option<Timestamp>; 2] {
+    /// Next deadline: of the session, its end, a read pause or lingering frames.
+    pub(crate) fn timeout(&self, now: Timestamp) -> Option<Timestamp> {
         let pause = self.pace.pauses_until(self.boat.config.read_bounds());
         let pause = pause.filter(|until| now < *until);
         // Deadlines of the session do not apply while reading pauses.
@@ -410,10 +410,12 @@ impl ConnectionDriver {
             ConnectionStage::Ending { until, .. } => Some(until),
             ConnectionStage::Open | ConnectionStage::Gone => None,
         };
-        let first = session.into_iter().chain(until).chain(pause).min();
         let lingers_until = self.queue.lingers_until();
         let lingers_until = lingers_until.filter(|_| self.stage == ConnectionStage::Open);
-        [first, lingers_until]
+        [session, until, pause, lingers_until]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Applies deadlines once all received bytes are handled (within bounds): an acknowledgement

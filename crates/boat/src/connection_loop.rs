@@ -26,7 +26,7 @@ use crate::connection::Connection;
 use crate::connection_driver::{ConnectionDriver, ReadStep};
 use crate::connection_limit::ConnectionPermit;
 use crate::listener::client_stream::Socket;
-use crate::timer_wheel::{Entry, TimerWheel};
+use crate::timer_wheel::{Entry, PendingEntries, TimerWheel};
 
 /// Bytes of one read.
 const READ_BYTES: usize = 64 * 1024;
@@ -41,8 +41,6 @@ const READS_A_TURN: usize = 4;
 const ROUNDS_A_TURN: usize = 4;
 /// Capacity that a write buffer keeps between turns.
 const WRITE_BYTES_KEPT: usize = 256 * 1024;
-
-const NEVER: Timestamp = Timestamp::MAX;
 
 /// The loops of a boat.
 #[derive(Debug)]
@@ -73,8 +71,7 @@ struct Slot {
     driver: ConnectionDriver,
     /// `None` once the socket is gone and the session settles with stations and carriers.
     socket: Option<ClientSocket>,
-    /// Times at which its timers ring, of the session and of lingering frames; `NEVER` if unset.
-    rings: [Timestamp; 2],
+    timers: PendingEntries,
 }
 
 impl ConnectionLoops {
@@ -115,7 +112,7 @@ impl ReadyQueue {
         let slot = Slot {
             driver,
             socket: Some(socket),
-            rings: [NEVER; 2],
+            timers: PendingEntries::default(),
         };
         let refused = self.put(|waiting| match waiting.is_closed {
             true => Some(slot),
@@ -224,7 +221,7 @@ impl ConnectionLoop {
         // A panic that one client triggers ends its connection, and no other.
         let turn = AssertUnwindSafe(|| match slot.turn(&mut self.buffers, now) {
             true => None,
-            false => Some(slot.driver.timeouts(now)),
+            false => Some(slot.driver.timeout(now)),
         });
         let due = catch_unwind(turn).ok().flatten();
         let Some(due) = due.filter(|_| !self.boat.is_abandoned()) else {
@@ -236,24 +233,19 @@ impl ConnectionLoop {
             }
             return;
         };
-        for (kind, (rings, due)) in slot.rings.iter_mut().zip(due).enumerate() {
-            if let Some(due) = due
-                && due < *rings
-            {
-                *rings = due;
-                self.wheel.insert(due, key << 1 | kind as u32);
-            }
+        if let Some(due) = due
+            && slot.timers.add(due)
+        {
+            self.wheel.insert(due, key);
         }
     }
 
     fn ring(&mut self, now: Timestamp) {
         let (slots, ready) = (&mut self.slots, &mut self.ready);
         self.wheel.advance(now, |Entry { at, key }| {
-            let (key, kind) = (key >> 1, (key & 1) as usize);
             if let Some(slot) = slots.get_mut(key as usize)
-                && slot.rings[kind] == at
+                && slot.timers.ring(at)
             {
-                slot.rings[kind] = NEVER;
                 ready.push(key);
             }
         });
@@ -435,11 +427,11 @@ mod tests {
     #[test]
     fn an_idle_connection_is_small() {
         let sizes = [
-            ("Slot", size_of::<Slot>(), 400),
+            ("Slot", size_of::<Slot>(), 416),
             ("ConnectionDriver", size_of::<ConnectionDriver>(), 320),
             ("ClientSocket", size_of::<ClientSocket>(), 64),
-            ("Connection", size_of::<Connection>(), 336),
-            ("Session", size_of::<Session>(), 256),
+            ("Connection", size_of::<Connection>(), 352),
+            ("Session", size_of::<Session>(), 264),
         ];
         for (name, size, max) in sizes {
             assert!(size <= max, "{name}: {size}");

@@ -12,11 +12,15 @@ const BITS: u32 = 6;
 const BUCKETS: usize = 1 << BITS;
 /// Milliseconds of all levels: two years.
 const SPAN: u64 = 1 << (BITS * LEVELS as u32);
+/// Entries that an owner remembers: frames linger for tenths of a second, an acknowledgement is
+/// waited for seconds, a read for tens of them, a sign of life for more than a minute.
+const PENDING_MAX: usize = 4;
+const NEVER: Timestamp = Timestamp::MAX;
 /// Reach of the last level; an entry beyond it is moved more often.
 const AHEAD_MAX: u64 = SPAN - SPAN / BUCKETS as u64;
 
 /// Entries by the millisecond in which they ring. Entries are never removed: a stale one rings, and
-/// its owner ignores it.
+/// its owner finds nothing due.
 #[derive(Debug)]
 pub(crate) struct TimerWheel {
     zero: Timestamp,
@@ -38,6 +42,41 @@ struct Level {
     /// A bit for each bucket that holds entries.
     occupied: u64,
     buckets: [Vec<Entry>; BUCKETS],
+}
+
+/// Entries of one owner that have not rung, the earliest first. A deadline that moved to a later
+/// time leaves its entry in the wheel: the owner hears it early, and it serves the deadlines
+/// behind it, so that a busy owner adds none each time.
+#[derive(Debug)]
+pub(crate) struct PendingEntries([Timestamp; PENDING_MAX]);
+
+impl Default for PendingEntries {
+    fn default() -> PendingEntries {
+        PendingEntries([NEVER; PENDING_MAX])
+    }
+}
+
+impl PendingEntries {
+    /// True if the deadline needs an entry of its own. The latest one known is forgotten if there
+    /// are too many.
+    pub(crate) fn add(&mut self, due: Timestamp) -> bool {
+        let is_first = due < self.0[0];
+        if is_first {
+            self.0.rotate_right(1);
+            self.0[0] = due;
+        }
+        is_first
+    }
+
+    /// Takes out an entry that rings; false if it was forgotten.
+    pub(crate) fn ring(&mut self, at: Timestamp) -> bool {
+        let Some(place) = self.0.iter().position(|entry| *entry == at) else {
+            return false;
+        };
+        self.0[place..].rotate_left(1);
+        self.0[PENDING_MAX - 1] = NEVER;
+        true
+    }
 }
 
 impl TimerWheel {
@@ -196,6 +235,58 @@ mod tests {
             }
             prop_assert_eq!(rung, Some((Entry { at, key: 1 }, at)));
         }
+    }
+
+    impl TimerWheel {
+        fn len(&self) -> usize {
+            let buckets = self.levels.iter().flat_map(|level| &level.buckets);
+            buckets.map(Vec::len).sum::<usize>() + self.due.len()
+        }
+    }
+
+    /// A connection that gets a message each second and acknowledges it at once, whose notices
+    /// linger, and whose silence is waited for.
+    #[test]
+    fn a_busy_connection_has_few_entries() {
+        let mut wheel = TimerWheel::new(ZERO);
+        let (mut timers, mut most) = (PendingEntries::default(), 0);
+        for millis in (0..600_000).step_by(50) {
+            wheel.advance(after(millis), |entry| {
+                timers.ring(entry.at);
+            });
+            let silence = 75_000;
+            let reading = (millis % 5000 == 100).then_some(20_000);
+            let waiting = (millis % 1000 == 0).then_some(2000);
+            let lingers = (millis % 1000 == 500).then_some(200);
+            let waits = [Some(silence), reading, waiting, lingers];
+            let first = waits.into_iter().flatten().min();
+            let due = after(millis + first.unwrap_or(silence));
+            if timers.add(due) {
+                wheel.insert(due, 1);
+            }
+            most = most.max(wheel.len());
+        }
+        assert!(most <= PENDING_MAX, "{most}");
+    }
+
+    #[test]
+    fn no_deadline_is_slept_over() {
+        let mut wheel = TimerWheel::new(ZERO);
+        let mut timers = PendingEntries::default();
+        // Each is earlier than all before it, and there are more than are remembered.
+        for millis in [60_000, 50_000, 40_000, 30_000, 20_000, 10_000] {
+            assert!(timers.add(after(millis)));
+            wheel.insert(after(millis), 1);
+        }
+        assert!(!timers.add(after(15_000)), "it is heard at 10 s first");
+        let mut heard = Vec::new();
+        wheel.advance(after(70_000), |entry| {
+            if timers.ring(entry.at) {
+                heard.push(entry.at);
+            }
+        });
+        heard.sort_unstable();
+        assert_eq!(heard, [10_000, 20_000, 30_000, 40_000].map(after));
     }
 
     #[test]
