@@ -46,6 +46,7 @@ pub mod reading;
 pub mod receipt;
 pub mod record;
 pub mod revocation;
+pub mod round_trip;
 pub mod session;
 pub mod settings;
 pub mod sign_out;

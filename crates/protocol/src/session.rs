@@ -35,11 +35,12 @@ pub use limits::SessionLimits;
 pub use sends::Submit;
 
 use crate::frame::ServerFrame;
+use crate::round_trip::RoundTrip;
 use crate::ticket::ResumeTicket;
 use crate::{Code, DeviceId, Platform, Refusal, SessionId, Timestamp, UserId};
 
 use mail::MailDrain;
-use pushes::{Pushes, RoundTrip};
+use pushes::Pushes;
 use questions::Questions;
 use receipts::Receipts;
 use sends::Sends;

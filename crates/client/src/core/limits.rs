@@ -5,9 +5,10 @@ use std::time::Duration;
 /// Capacities and timeouts of a client. The server's bounds come with its welcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Time the first, second and third try of a send wait for an answer before the next.
+    /// Time the first, second and third try of a send wait for an answer before the next; or twice
+    /// the round trip of the connection, if that is longer.
     pub resend_after: [Duration; 3],
-    /// Time the last try waits for its answer; then the send has failed.
+    /// Time the last try waits for its answer, likewise; then the send has failed.
     pub last_answer: Duration,
     /// Pause of a send that was refused for now without a hint when to come again.
     pub refused_wait: Duration,

@@ -29,6 +29,7 @@ enum Phase {
     Connecting,
     /// Hello sent; waits for the welcome.
     Greeting {
+        since: Timestamp,
         until: Timestamp,
     },
     Live(Live),
@@ -108,11 +109,12 @@ impl Link {
         }
     }
 
-    pub(super) fn connected(&mut self, welcome_until: Timestamp) -> bool {
+    pub(super) fn connected(&mut self, now: Timestamp, welcome_within: Duration) -> bool {
         let expected = matches!(self.phase, Phase::Connecting);
         if expected {
             self.phase = Phase::Greeting {
-                until: welcome_until,
+                since: now,
+                until: now + welcome_within,
             };
         }
         expected
@@ -136,19 +138,25 @@ impl Link {
         true
     }
 
-    pub(super) fn welcomed(&mut self, welcome: &Welcome, now: Timestamp, out: &mut Out) -> bool {
-        let expected = matches!(self.phase, Phase::Greeting { .. });
-        if expected {
-            self.phase = Phase::Live(Live {
-                since: now,
-                heartbeat: welcome.heartbeat.max(Duration::from_secs(1)),
-                sent_at: now,
-                heard_at: now,
-                pinged_at: None,
-            });
-            self.enter(ConnectionState::Syncing, out);
-        }
-        expected
+    /// Takes the welcome, and answers how long it took; `None`: none was expected.
+    pub(super) fn welcomed(
+        &mut self,
+        welcome: &Welcome,
+        now: Timestamp,
+        out: &mut Out,
+    ) -> Option<Duration> {
+        let Phase::Greeting { since, .. } = self.phase else {
+            return None;
+        };
+        self.phase = Phase::Live(Live {
+            since: now,
+            heartbeat: welcome.heartbeat.max(Duration::from_secs(1)),
+            sent_at: now,
+            heard_at: now,
+            pinged_at: None,
+        });
+        self.enter(ConnectionState::Syncing, out);
+        Some(now.since(since))
     }
 
     pub(super) fn closing(&mut self, refusal: Refusal) {
@@ -226,7 +234,7 @@ impl Link {
 
     pub(super) fn deadline(&self, limits: &Limits) -> Option<Timestamp> {
         match &self.phase {
-            Phase::Greeting { until } | Phase::Waiting { until } => Some(*until),
+            Phase::Greeting { until, .. } | Phase::Waiting { until } => Some(*until),
             Phase::Live(live) => Some(match live.pinged_at {
                 Some(pinged) => pinged + limits.pong,
                 // A client that only sends does not notice a dead connection: frames must come

@@ -152,7 +152,7 @@ impl Core {
 
     /// Sends the hello on the open connection that `Connect` asked for.
     pub fn handle_connected(&mut self, now: Timestamp) {
-        if !self.link.connected(now + self.settings.limits.welcome) {
+        if !self.link.connected(now, self.settings.limits.welcome) {
             return;
         }
         let (token, resume) = self.credentials.present(now);
@@ -416,9 +416,9 @@ impl Core {
             self.link.leave(why, &mut self.out);
             return;
         }
-        if !self.link.welcomed(&welcome, now, &mut self.out) {
+        let Some(waited) = self.link.welcomed(&welcome, now, &mut self.out) else {
             return;
-        }
+        };
         self.other = None;
         self.credentials.handle_welcome(&welcome, now);
         if self.account.is_none() {
@@ -429,8 +429,8 @@ impl Core {
             self.marker = Some(welcome.marker);
             self.out.change(Change::Marker(welcome.marker));
         }
-        self.outbox
-            .connected(welcome.send_window, welcome.frame_bytes_max);
+        let (window, frame_bytes_max) = (welcome.send_window, welcome.frame_bytes_max);
+        self.outbox.connected(window, frame_bytes_max, waited);
         self.questions.list_again();
         self.timeline.connected(&mut self.questions);
         self.ask_status(now);

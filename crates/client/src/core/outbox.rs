@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use protocol::frame::{Accepted, ClientFrame, Send};
+use protocol::round_trip::RoundTrip;
 use protocol::{
     Code, ConversationId, DeviceId, Message, MessageId, Placed, Position, Recipient, Refusal,
     SendId, Seq, Timestamp, UserId,
@@ -43,6 +44,8 @@ pub(super) struct Outbox {
     frame_bytes_max: usize,
     /// Number of connections so far; an entry records the one it was last tried on.
     connection: u64,
+    /// Of the present connection, to the answers of the station.
+    round_trip: RoundTrip,
     orders: u64,
     /// Start of the current second, and the number of sends in it.
     second: Timestamp,
@@ -58,6 +61,9 @@ struct Entry {
     /// Tries that timed out or met a refusal that counts.
     failures: usize,
     tried_on: u64,
+    /// Time of the first try on this connection that got no answer yet. The tries behind it do not
+    /// count: most answers that come after a resend are late, and answer the first.
+    asked_at: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +106,7 @@ impl Outbox {
             window: 1,
             frame_bytes_max: usize::MAX,
             connection: 0,
+            round_trip: RoundTrip::default(),
             second: Timestamp::ZERO,
             in_second: 0,
         };
@@ -188,8 +195,11 @@ impl Outbox {
         true
     }
 
-    pub(super) fn connected(&mut self, window: u32, frame_bytes_max: u32) {
+    /// Begins with a new connection, whose hello was answered after this time.
+    pub(super) fn connected(&mut self, window: u32, frame_bytes_max: u32, welcome: Duration) {
         self.connection += 1;
+        self.round_trip = RoundTrip::default();
+        self.round_trip.measure(welcome);
         self.window = window.max(1) as usize;
         self.frame_bytes_max = frame_bytes_max as usize;
     }
@@ -203,6 +213,9 @@ impl Outbox {
             .map(|(&order, _)| order)
             .collect();
         for order in again {
+            if let Some(entry) = self.entries.get_mut(&order) {
+                entry.asked_at = None;
+            }
             self.set_phase(order, Phase::Waiting);
         }
         // The next sync brings the positions of accepted sends.
@@ -283,6 +296,7 @@ impl Outbox {
         if !matches!(entry.phase, Phase::InFlight { .. }) {
             return;
         }
+        self.measure(order, now);
         if !refusal.code.retryable() {
             self.fail(order, refusal, out);
             return;
@@ -342,6 +356,7 @@ impl Outbox {
         let Some(conversation) = message.conversation() else {
             return;
         };
+        self.measure(order, now);
         self.settle(order, id, conversation, out);
         // A change has no position of its own; the server says when it is done.
         if message.content.change.is_none() {
@@ -408,12 +423,14 @@ impl Outbox {
     }
 
     fn transmit(&mut self, order: u64, now: Timestamp, limits: &Limits, out: &mut Out) {
-        let connection = self.connection;
+        let (connection, round_trip) = (self.connection, self.round_trip);
         let Some(entry) = self.entries.get_mut(&order) else {
             return;
         };
         let wait = limits.resend_after.get(entry.failures);
-        let until = now + wait.copied().unwrap_or(limits.last_answer);
+        let wait = wait.copied().unwrap_or(limits.last_answer);
+        let until = now + wait.max(round_trip.wait());
+        entry.asked_at.get_or_insert(now);
         out.transmit(ClientFrame::Send(Send {
             send_id: entry.row.send_id,
             to: entry.row.to,
@@ -429,6 +446,14 @@ impl Outbox {
         self.set_phase(order, Phase::InFlight { until });
         self.count_from(now);
         self.in_second += 1;
+    }
+
+    /// Takes the time of a send until its answer.
+    fn measure(&mut self, order: u64, now: Timestamp) {
+        let entry = self.entries.get_mut(&order);
+        if let Some(asked_at) = entry.and_then(|entry| entry.asked_at.take()) {
+            self.round_trip.measure(now.since(asked_at));
+        }
     }
 
     /// Begins a new second once the last one is over.
@@ -480,6 +505,7 @@ impl Outbox {
                 tries,
                 failures: 0,
                 tried_on: 0,
+                asked_at: None,
             },
         );
         self.set_phase(order, phase);

@@ -2,33 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::{Action, Outcome, Outgoing, Phase, Session, SessionLimits, Token};
 use crate::delivery::Push;
+use crate::round_trip::RoundTrip;
 use crate::{MessageId, Timestamp};
-
-/// Longest round trip that is believed: a client may acknowledge as late as it likes.
-const ROUND_TRIP_MAX: Duration = Duration::from_secs(30);
-
-/// Time from a written message to its acknowledgement.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RoundTrip {
-    millis: u32,
-}
-
-impl RoundTrip {
-    /// Takes over a longer time at once, and a shorter one by an eighth of the difference.
-    fn measure(&mut self, measured: Duration) {
-        let measured = measured.min(ROUND_TRIP_MAX).as_millis() as u32;
-        self.millis = measured.max((self.millis * 7 + measured) / 8);
-    }
-
-    /// Time that an acknowledgement may take beyond the limit for a client nearby.
-    pub(super) fn wait(self) -> Duration {
-        2 * Duration::from_millis(u64::from(self.millis))
-    }
-}
 
 impl Session {
     /// Delivers a message on behalf of this source. The outcome is resolved exactly once, now or

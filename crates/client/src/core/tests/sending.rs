@@ -93,6 +93,58 @@ fn a_resend_makes_no_second_message() {
     assert_eq!(device.statuses.iter().filter(accepted).count(), 1);
 }
 
+/// Sends it and answers after this time; returns how often it was sent.
+fn sent_and_answered_after(device: &mut Device, number: u8, wait: Duration) -> usize {
+    device.send(to(2), number);
+    device.wait(wait.as_millis() as u64);
+    let sends = device.take_sends();
+    assert!(sends.iter().all(|send| send.send_id == send_id(number)));
+    device.accept(number);
+    sends.len()
+}
+
+// The answer would be no earlier for it, and a slow line no less busy.
+#[test]
+fn a_send_over_a_line_of_ten_seconds_is_sent_once() {
+    let slow = Duration::from_secs(10);
+    let mut device = Device::new();
+    device.core.handle_connected(device.now);
+    device.drain();
+    device.wait(10_000);
+    device.sign_in_again();
+    device.list(Vec::new());
+    for number in 1..=5 {
+        assert_eq!(
+            sent_and_answered_after(&mut device, number, slow),
+            1,
+            "{number}"
+        );
+    }
+
+    // A line that becomes slow later is found out by its first answer.
+    let mut device = Device::ready();
+    let quick = Duration::from_millis(100);
+    assert_eq!(sent_and_answered_after(&mut device, 1, quick), 1);
+    assert_eq!(sent_and_answered_after(&mut device, 2, slow), 4);
+    assert_eq!(sent_and_answered_after(&mut device, 3, slow), 1);
+
+    // And one that becomes quick again, by some of them.
+    for number in 4..24 {
+        assert_eq!(sent_and_answered_after(&mut device, number, quick), 1);
+    }
+    device.send(to(2), 24);
+    device.wait(2000);
+    assert_eq!(device.take_sends().len(), 2, "lost");
+
+    // The next connection has a line of its own.
+    device.accept(24);
+    assert_eq!(sent_and_answered_after(&mut device, 25, slow), 3);
+    device.reconnect();
+    device.send(to(2), 26);
+    device.wait(1000);
+    assert_eq!(numbers(&device.take_sends()), [26, 26]);
+}
+
 #[test]
 fn nothing_is_transmitted_before_it_is_stored() {
     let mut device = Device::ready();
