@@ -238,6 +238,7 @@ impl ConnectionDriver {
     pub(crate) fn act(&mut self, now: Timestamp) {
         let connection = Arc::clone(&self.connection);
         let mut state = connection.lock();
+        state.session.handle_partial(self.wire.partial(), now);
         let gives_way = self.peer.as_ref().and_then(|peer| peer.place().refusal());
         if let Some(refusal) = &gives_way {
             state.session.close(refusal.clone(), now);

@@ -74,7 +74,7 @@ impl MemoryWatch {
         let count = self.pressure.shed(boat.sessions(), boat.now());
         for connection in heaviest(boat, count) {
             self.shed.increment(1);
-            let text = "this boat is short of memory, and you read too slowly";
+            let text = "this boat is short of memory, and much of it waits for you: to read, or to end the frame that you have begun";
             let refusal = Refusal::new(Code::Slow, text).retry_after(wait(boat));
             connection.update(|session| session.close(refusal, boat.now()));
         }
@@ -103,14 +103,15 @@ fn send_arriving_away(boat: &Boat) {
     }
 }
 
-/// The `count` sessions with the most bytes that wait to be read, of those that have any.
+/// The `count` sessions with the most bytes that wait for their client to read them, or to send the
+/// rest, of those that have any.
 fn heaviest(boat: &Boat, count: usize) -> Vec<Arc<Connection>> {
     if count == 0 {
         return Vec::new();
     }
     let weigh = |connection: Arc<Connection>| {
         let session = &connection.lock().session;
-        let weight = session.waiting();
+        let weight = session.waiting() + session.received();
         (weight > 0 && session.is_open()).then(|| (weight, Arc::clone(&connection)))
     };
     let mut sessions: Vec<_> = (boat.connections.by_shard().flatten())

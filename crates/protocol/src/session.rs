@@ -17,6 +17,7 @@ mod client;
 mod commands;
 mod limits;
 mod mail;
+mod partial_frame;
 mod pushes;
 mod questions;
 mod receipts;
@@ -40,6 +41,7 @@ use crate::ticket::ResumeTicket;
 use crate::{Code, DeviceId, Platform, Refusal, SessionId, Timestamp, UserId};
 
 use mail::MailDrain;
+use partial_frame::PartialFrame;
 use pushes::Pushes;
 use questions::Questions;
 use receipts::Receipts;
@@ -80,6 +82,7 @@ pub struct Session {
     /// for it again.
     written_at: Timestamp,
     travel: SocketBacklog,
+    partial: Option<Box<PartialFrame>>,
     actions: VecDeque<Action>,
     sends: Option<Box<Sends>>,
     pushes: Option<Box<Pushes>>,
@@ -133,6 +136,7 @@ impl Session {
             with_room: 0,
             written_at: now,
             travel: SocketBacklog::new(now),
+            partial: None,
             actions: VecDeque::new(),
             sends: None,
             pushes: None,
@@ -250,7 +254,8 @@ impl Session {
                 let mail = self.mail.as_ref().and_then(|mail| mail.retry_at());
                 let (ack, write) = (self.ack_deadline(), self.write_deadline());
                 let outcome = self.pushes.as_ref().and_then(|it| it.outcome_due());
-                let deadlines = [Some(self.expires_at), ack, write, outcome, mail];
+                let partial = self.partial_deadline();
+                let deadlines = [Some(self.expires_at), ack, write, partial, outcome, mail];
                 Some(
                     deadlines
                         .into_iter()
@@ -308,6 +313,9 @@ impl Session {
                 Code::Slow,
                 "nothing of what waits for you was read for too long; reconnect and sync",
             ));
+        }
+        if self.is_open() && self.partial_deadline().is_some_and(|due| now >= due) {
+            return self.end_partial();
         }
         if let Some(pushes) = &mut self.pushes {
             pushes.give_up(now, &mut self.actions);
@@ -384,7 +392,7 @@ impl Session {
         self.phase = Phase::Closed {
             admitting: matches!(self.phase, Phase::Admitting),
         };
-        self.questions = None;
+        (self.questions, self.partial) = (None, None);
         self.sends.take_if(|_| !self.has_ended);
         if let Some(pushes) = self.pushes.take() {
             pushes.fail(&mut self.actions);

@@ -194,6 +194,11 @@ impl Tls {
         self.unwritten.wrote(count);
     }
 
+    /// Bytes held of a record that has not come whole.
+    pub fn partial(&self) -> usize {
+        self.partial.len()
+    }
+
     fn is_reading(&self) -> bool {
         !self.has_ended && !self.has_closed
     }

@@ -179,6 +179,11 @@ impl Reader {
         }
     }
 
+    /// Bytes of a message's fragments whose end has not come.
+    pub fn fragments(&self) -> usize {
+        self.fragments.as_ref().map_or(0, |it| it.payload.len())
+    }
+
     /// True for a frame that carries text.
     fn is_text(&self, opcode: Opcode) -> bool {
         let goes_on = self.fragments.as_ref().is_some_and(|it| it.is_text);

@@ -213,6 +213,16 @@ impl Wire {
         }
     }
 
+    /// Bytes held of a frame that has not come whole.
+    pub fn partial(&self) -> usize {
+        let fragments = match &self.framing {
+            Framing::WebSocket(reader) => reader.fragments(),
+            Framing::LengthPrefix => 0,
+        };
+        let encrypted = self.tls.as_ref().map_or(0, |tls| tls.partial());
+        self.partial.len() + fragments + encrypted
+    }
+
     /// True once nothing more can be sent, because the end was announced.
     pub fn has_closed(&self) -> bool {
         self.has_closed
@@ -488,6 +498,34 @@ mod tests {
         let waiting = wire.unwritten().len();
         assert!((4096..4096 + 102).contains(&waiting), "{waiting}");
         assert!(wire.has_room());
+    }
+
+    #[test]
+    fn what_is_held_of_a_frame_is_known_until_it_ends() {
+        for mut wire in [Wire::websocket(MAX), Wire::length_prefix(MAX)] {
+            assert_eq!(wire.partial(), 0);
+            let mut bytes = match wire.is_websocket() {
+                true => frame(2, &[7; 100]),
+                false => [vec![100], vec![7; 100]].concat(),
+            };
+            let last = bytes.split_off(bytes.len() - 1);
+            wire.receive(&mut bytes);
+            assert_eq!(wire.next_frame(), None);
+            assert!((99..=100).contains(&wire.partial()), "{}", wire.partial());
+            wire.receive(&mut last.clone());
+            assert!(wire.next_frame().is_some());
+            assert_eq!(wire.partial(), 0);
+        }
+        // In fragments, which a ping may come between.
+        let mut wire = Wire::websocket(MAX);
+        let mut first = frame(2, &[7; 100]);
+        first[0] = 0x02;
+        wire.receive(&mut [first, frame(9, b"")].concat());
+        assert_eq!(wire.next_frame(), Some(ClientInput::Ping));
+        assert_eq!(wire.partial(), 100);
+        wire.receive(&mut frame(0, b""));
+        assert!(wire.next_frame().is_some());
+        assert_eq!(wire.partial(), 0);
     }
 
     #[test]

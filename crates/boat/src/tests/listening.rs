@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-use super::client::hello;
+use super::client::{Client, hello};
 use super::counting::{Counts, counted};
 use super::harbour::Harbour;
 use super::piping::{tcp_pipe, websocket_pipe};
@@ -296,6 +296,33 @@ async fn silence_is_noticed() {
         let begun = Instant::now();
         assert_eq!(client.closing().await, Some(Code::HeartbeatMissed));
         assert!(begun.elapsed() >= Duration::from_millis(200));
+    }
+}
+
+/// The head of a frame of 60,000 bytes, and all of it but the last one.
+pub(super) fn most_of_a_frame(client: &Client) -> Vec<u8> {
+    let mut bytes = match client {
+        Client::WebSocket(_) => vec![0x82, 0xfe, 0xea, 0x60, 0, 0, 0, 0],
+        Client::Tcp(_) => vec![0xe0, 0xd4, 0x03],
+    };
+    bytes.resize(bytes.len() + 59_999, 0);
+    bytes
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_that_does_not_come_on_is_not_waited_for() {
+    let harbour = Harbour::piped(|config| {
+        config.session.heartbeat = Duration::from_secs(300);
+        config.session.write_wait = Duration::from_secs(20);
+    })
+    .await;
+    for (user, mut client) in (1..).zip(harbour.both().await) {
+        client.hello(user).await;
+        let begun = Instant::now();
+        client.send_raw(&most_of_a_frame(&client)).await;
+        assert_eq!(client.closing().await, Some(Code::HeartbeatMissed));
+        let waited = begun.elapsed().as_secs();
+        assert!((20..22).contains(&waited), "{waited} s");
     }
 }
 

@@ -11,6 +11,7 @@ use super::client::{Client, hello};
 use super::counting::{Counts, counted};
 use super::delivering::pile_up;
 use super::harbour::Harbour;
+use super::listening::most_of_a_frame;
 use super::{LONG_ENOUGH, eventually};
 use crate::memory::MemoryWatch;
 
@@ -130,5 +131,28 @@ async fn where_memory_is_nearly_gone_those_who_read_least_are_closed_as_slow() {
     tokio::time::sleep(Duration::from_millis(1100)).await;
     watch.sample(950);
     assert_eq!(counts.limit("memory"), 1);
+    neighbour.ping().await;
+}
+
+// They cost the same memory as bytes that wait to be read.
+#[tokio::test(start_paused = true)]
+async fn where_memory_is_nearly_gone_those_who_never_end_a_frame_are_closed() {
+    let harbour = Harbour::piped(|config| config.memory_max = Some(u64::MAX)).await;
+    let mut watch = MemoryWatch::new(Arc::clone(&harbour.running.boat), MAX);
+    let mut neighbour = harbour.websocket().await;
+    neighbour.hello(1).await;
+    let mut clients = harbour.both().await;
+    for (user, client) in (2..).zip(&mut clients) {
+        client.hello(user).await;
+        client.send_raw(&most_of_a_frame(client)).await;
+    }
+    // One of so few sessions at a time.
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        watch.sample(950);
+    }
+    for mut client in clients {
+        assert_eq!(client.closing().await, Some(Code::Slow));
+    }
     neighbour.ping().await;
 }

@@ -11,7 +11,7 @@ use crate::{Code, Refusal, SendId, Timestamp};
 impl Session {
     /// Takes a frame.
     pub fn handle_frame(&mut self, frame: ClientFrame, now: Timestamp) {
-        if !self.heard(now) {
+        if !self.heard_frame(now) {
             return;
         }
         match frame {
@@ -36,14 +36,14 @@ impl Session {
 
     /// Refuses a send with impossible content, like one that the station refuses for good.
     pub fn handle_invalid_send(&mut self, send_id: SendId, refusal: Refusal, now: Timestamp) {
-        if self.heard(now) && self.is_welcomed() {
+        if self.heard_frame(now) && self.is_welcomed() {
             self.transmit(ServerFrame::Refused { send_id, refusal }, now);
         }
     }
 
     /// Refuses a query with impossible content.
     pub fn handle_invalid_question(&mut self, request: u32, refusal: Refusal, now: Timestamp) {
-        if self.heard(now) && self.is_welcomed() {
+        if self.heard_frame(now) && self.is_welcomed() {
             let request = Some(request);
             self.transmit(ServerFrame::Error { request, refusal }, now);
         }
@@ -105,7 +105,13 @@ impl Session {
         self.transmit_answers(now);
     }
 
-    /// Counts a frame; false if the session takes no more.
+    /// Takes the end of a frame; false if the session takes no more.
+    fn heard_frame(&mut self, now: Timestamp) -> bool {
+        self.partial = None;
+        self.heard(now)
+    }
+
+    /// Counts a frame or a sign of life; false if the session takes no more.
     fn heard(&mut self, now: Timestamp) -> bool {
         if self.is_closed() {
             return false;

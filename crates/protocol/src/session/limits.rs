@@ -25,7 +25,8 @@ pub struct SessionLimits {
     #[schemars(with = "crate::settings::Span", extend("spanMinimum" = "10ms", "spanMaximum" = "5m"))]
     pub ack_wait: Duration,
     /// Time for which the socket may take none of the waiting bytes; then the session is closed
-    /// with `slow`.
+    /// with `slow`. Also time for which a frame that has begun may not come on; then it is closed
+    /// with `heartbeat_missed`.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "crate::settings::Span", extend("spanMinimum" = "10ms", "spanMaximum" = "10m"))]
     pub write_wait: Duration,

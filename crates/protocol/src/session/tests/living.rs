@@ -38,6 +38,55 @@ fn a_sign_of_life_counts_as_a_heartbeat_once_admitted() {
     assert_eq!(stranger.poll_timeout(), deadline);
 }
 
+// A thousand bytes a second are a slow line, and no slow client.
+#[test]
+fn a_frame_that_comes_on_is_waited_for() {
+    let mut session = open();
+    for second in 1..=64 {
+        session.handle_partial(second * 1024, after(second as u64 * 1000));
+        session.handle_timeout(after(second as u64 * 1000 + 999));
+        assert_eq!(session.received(), second * 1024);
+    }
+    session.handle_frame(received(&[1]), after(65_000));
+    session.handle_timeout(after(130_000));
+    assert_eq!(closed(&drained(&mut session)), None);
+    assert_eq!(session.received(), 0);
+    assert_eq!(session.poll_timeout(), Some(after(140_000)));
+}
+
+#[test]
+fn a_frame_that_does_not_come_on_ends_it() {
+    let mut session = open();
+    session.handle_partial(60_000, after(1000));
+    // Between its fragments come pings, whose bytes are none of the frame's.
+    for millis in (2000..20_000).step_by(1000) {
+        session.handle_sign_of_life(after(millis));
+        session.handle_partial(60_000, after(millis));
+    }
+    assert_eq!(session.poll_timeout(), Some(after(21_000)));
+    session.handle_timeout(after(20_999));
+    assert_eq!(closed(&drained(&mut session)), None);
+    session.handle_timeout(after(21_000));
+    let actions = drained(&mut session);
+    assert_eq!(closed(&actions), Some(Code::HeartbeatMissed));
+    assert_eq!(session.received(), 0);
+}
+
+#[test]
+fn a_frame_does_not_come_on_for_ever() {
+    let mut session = open();
+    for (step, millis) in (1000..76_000).step_by(15_000).enumerate() {
+        session.handle_timeout(after(millis));
+        session.handle_sign_of_life(after(millis));
+        session.handle_partial(60_000 + step, after(millis));
+    }
+    assert_eq!(closed(&drained(&mut session)), None);
+    assert_eq!(session.poll_timeout(), Some(after(76_000)));
+    session.handle_timeout(after(76_000));
+    let actions = drained(&mut session);
+    assert_eq!(closed(&actions), Some(Code::HeartbeatMissed));
+}
+
 #[test]
 fn an_expired_token_ends_it() {
     let expires_at = after(30_000);
@@ -290,7 +339,7 @@ fn talkative() -> SessionLimits {
 
 #[test]
 fn an_idle_session_is_small_and_holds_nothing() {
-    assert!(size_of::<Session>() <= 256, "{}", size_of::<Session>());
+    assert!(size_of::<Session>() <= 264, "{}", size_of::<Session>());
     let mut session = open();
     session.handle_frame(send_to(2, 1), START);
     session.push(SOURCE, push(1), START);
