@@ -1,9 +1,12 @@
-//! Random clients, stations and carriers, in random orders.
+//! Random clients, stations and carriers, in random orders. Judges watch what is written, and bugs
+//! are planted to see that they find them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 
 use super::*;
 
@@ -66,6 +69,14 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PlantedBug {
+    /// A notice is written at once, and so before the answer to the send that it follows from.
+    NoticeFirst,
+    /// Bytes of pages count as what the client fails to read.
+    PagesCount,
+}
+
 /// A client, a station and a carrier around one session, and what they saw.
 struct World {
     session: Session,
@@ -87,6 +98,17 @@ struct World {
     recipients: BTreeMap<u8, i64>,
     accepted: Vec<(i64, u8)>,
     unwritten: usize,
+    /// Unwritten frames: weight, and whether it is the page that answers a question.
+    stream: VecDeque<(usize, bool)>,
+    /// Time at which the socket last took something, or something first waited for it.
+    written_at: Timestamp,
+    /// Submitted sends whose answers are not written yet.
+    unanswered: BTreeSet<u8>,
+    /// Sends under way when each notice came, which may be why it came.
+    causes: Vec<BTreeSet<u8>>,
+    planted: Option<PlantedBug>,
+    /// What the judges say.
+    wrong: Vec<String>,
     admits: usize,
     leaves: usize,
     closes: usize,
@@ -123,6 +145,12 @@ impl World {
             recipients: BTreeMap::new(),
             accepted: Vec::new(),
             unwritten: 0,
+            stream: VecDeque::new(),
+            written_at: START,
+            unanswered: BTreeSet::new(),
+            causes: Vec::new(),
+            planted: None,
+            wrong: Vec::new(),
             admits: 0,
             leaves: 0,
             closes: 0,
@@ -185,7 +213,9 @@ impl World {
                 }
             }
             Event::Notice => {
-                let notice = Bytes::from_static(b"notice");
+                let notice = Bytes::from(self.causes.len().to_string());
+                let causes = self.under_way.iter().flatten();
+                self.causes.push(causes.map(number_of).collect());
                 self.session.notice(notice, now);
             }
             Event::Hint => self.session.hint(),
@@ -211,7 +241,7 @@ impl World {
             }
             Event::Written(weight) => {
                 let weight = weight.min(self.unwritten);
-                self.unwritten -= weight;
+                self.write(weight);
                 self.session.handle_written(weight, now);
             }
             Event::Wait(millis) => {
@@ -257,11 +287,82 @@ impl World {
         self.session.handle_submitted(answers, self.now);
     }
 
+    fn write(&mut self, weight: usize) {
+        self.unwritten -= weight;
+        self.written_at = self.now;
+        let mut left = weight;
+        while let Some((first, _)) = self.stream.front_mut() {
+            let taken = left.min(*first);
+            (*first, left) = (*first - taken, left - taken);
+            if *first > 0 {
+                break;
+            }
+            self.stream.pop_front();
+        }
+    }
+
+    /// Weight of what waits, apart from pages.
+    fn unread_of_others(&self) -> usize {
+        let others = self.stream.iter().filter(|(_, is_page)| !is_page);
+        others.map(|(weight, _)| weight).sum()
+    }
+
+    fn judge_written(&mut self, outgoing: &Outgoing) {
+        match outgoing {
+            Outgoing::Frame(ServerFrame::Accepted(Accepted { send_id, .. }))
+            | Outgoing::Frame(ServerFrame::Refused { send_id, .. }) => {
+                self.unanswered.remove(&send_id.as_bytes()[0]);
+            }
+            Outgoing::Notice(notice) => {
+                let number = str::from_utf8(notice).expect("a number");
+                let causes = &self.causes[number.parse::<usize>().expect("a number")];
+                let early: Vec<_> = causes.intersection(&self.unanswered).collect();
+                if !early.is_empty() {
+                    let text = format!("notice {number} before the answers to {early:?}");
+                    self.wrong.push(text);
+                }
+            }
+            Outgoing::Frame(_) | Outgoing::Encoded(_) => {}
+        }
+    }
+
+    fn judge_close(&mut self, refusal: &Refusal) {
+        let unread = self.unread_of_others();
+        let has_read_nothing = self.now >= self.written_at + self.limits.write_wait;
+        let is_slow = unread >= self.limits.outgoing_bytes_max as usize || has_read_nothing;
+        if refusal.code == Code::Slow && !is_slow {
+            let text = format!("slow with {unread} unread bytes apart from pages");
+            self.wrong.push(text);
+        }
+    }
+
+    fn actions(&mut self) -> Vec<Action> {
+        let max = self.limits.outgoing_bytes_max as usize;
+        if self.planted == Some(PlantedBug::PagesCount) && self.unwritten >= max {
+            let refusal = Refusal::new(Code::Slow, "too much waits to be read by you");
+            self.session.close(refusal, self.now);
+        }
+        let mut actions = drained(&mut self.session);
+        if self.planted == Some(PlantedBug::NoticeFirst) {
+            let is_notice =
+                |action: &Action| matches!(action, Action::Transmit(Outgoing::Notice(_)));
+            actions.sort_by_key(|action| !is_notice(action));
+        }
+        actions
+    }
+
     fn perform(&mut self) {
-        while let Some(action) = self.session.poll_action() {
+        for action in self.actions() {
             match action {
                 Action::Transmit(outgoing) => {
+                    if self.unwritten == 0 {
+                        self.written_at = self.now;
+                    }
                     self.unwritten += outgoing.weight();
+                    let is_page =
+                        matches!(&outgoing, Outgoing::Encoded(it) if it.first() == Some(&0));
+                    self.stream.push_back((outgoing.weight(), is_page));
+                    self.judge_written(&outgoing);
                     assert_eq!(self.closes, 0, "nothing is written after the close");
                     if let Outgoing::Frame(ServerFrame::Refused { send_id, refusal }) = outgoing
                         && refusal.code.retryable()
@@ -274,6 +375,7 @@ impl World {
                 Action::Submit(batch) => {
                     assert!(self.under_way.is_none(), "two batches under way");
                     assert!(batch.len() <= self.limits.send_window as usize);
+                    self.unanswered.extend(batch.iter().map(number_of));
                     self.under_way = Some(batch);
                 }
                 Action::Receipts(_) => {
@@ -297,7 +399,10 @@ impl World {
                     assert!(self.questions.len() <= 4, "too many at a time");
                 }
                 Action::Refresh(_) | Action::Count(_) => {}
-                Action::Close(_) => self.closes += 1,
+                Action::Close(refusal) => {
+                    self.closes += 1;
+                    self.judge_close(&refusal);
+                }
                 Action::Leave => self.leaves += 1,
             }
         }
@@ -324,6 +429,7 @@ impl World {
             self.perform();
         }
         self.perform();
+        assert_eq!(self.wrong, Vec::<String>::new());
         assert!(self.owed.is_empty(), "never resolved: {:?}", self.owed);
         assert!(self.session.is_settled(), "{:?}", self.session);
         assert_eq!(self.session.actions.capacity(), 0);
@@ -342,6 +448,10 @@ impl World {
     }
 }
 
+fn number_of(submit: &Submit) -> u8 {
+    submit.send.send_id.as_bytes()[0]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -353,5 +463,22 @@ proptest! {
             world.step(event);
         }
         world.finish();
+    }
+}
+
+#[test]
+fn the_judges_find_what_is_planted() {
+    for bug in [PlantedBug::NoticeFirst, PlantedBug::PagesCount] {
+        let mut runner = TestRunner::deterministic();
+        let is_found = |_: &usize| {
+            let events = vec(event(), 0..120).new_tree(&mut runner).expect("events");
+            let mut world = World::new();
+            world.planted = Some(bug);
+            world.perform();
+            events.current().into_iter().for_each(|it| world.step(it));
+            !world.wrong.is_empty()
+        };
+        let found = (1..=100).find(is_found);
+        assert!(found.is_some(), "{bug:?}");
     }
 }
