@@ -476,9 +476,13 @@ impl Stores {
                 let (marker, policies) = (self.marker, self.policies.clone());
                 let denied = Default::default();
                 let mailbox = self.mailbox(*user);
-                return Answer::Reasserted(
-                    mailbox.reassert(session, &denied, &policies, marker, *now),
-                );
+                return Answer::Reasserted(mailbox.reassert(
+                    &session.clone().into(),
+                    &denied,
+                    &policies,
+                    marker,
+                    *now,
+                ));
             }
             Effect::Disconnect(key) => {
                 self.mailbox(key.user).disconnect(key);

@@ -122,6 +122,8 @@ pub struct Reassert {
     pub key: SessionKey,
     pub platform: Platform,
     pub device: DeviceId,
+    /// Number of its login, as in the admission, if known.
+    pub login: Option<u64>,
     /// Issue of the token, if known.
     pub issued_at: Option<Timestamp>,
     /// Ticket, which is good for this call for some time after its end.

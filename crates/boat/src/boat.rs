@@ -370,6 +370,7 @@ impl Boat {
             if let Ok(admitted) = &answer {
                 let mut state = connection.lock();
                 state.set_issued_at(admitted.issued_at);
+                state.login = admitted.login;
                 state.ticket = admitted.ticket;
                 drop(state);
                 if admitted.is_registered {

@@ -34,6 +34,8 @@ pub(crate) struct ConnectionState {
     pub(crate) unregistered: bool,
     /// True while the ticket is about to expire and an assertion is to renew it.
     pub(crate) renews: bool,
+    /// Number of the session's login; zero if it was admitted without a mailbox.
+    pub(crate) login: u64,
     /// Issue time of the session's token; zero if the station did not say.
     issued_at: Timestamp,
     /// Ticket shown to stations with every call for the session, renewed by each assertion.
@@ -71,6 +73,7 @@ impl Connection {
                 in_doubt: false,
                 unregistered: false,
                 renews: false,
+                login: 0,
                 issued_at: Timestamp::ZERO,
                 ticket: None,
             }),

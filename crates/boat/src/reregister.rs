@@ -128,6 +128,7 @@ pub(crate) async fn reassert(
                 },
                 platform: session.platform(),
                 device: session.device()?.clone(),
+                login: (state.login != 0).then_some(state.login),
                 issued_at: state.issued_at(),
                 ticket: state.ticket,
             };

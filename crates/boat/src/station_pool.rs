@@ -55,6 +55,8 @@ type Client = StationServiceClient<Channel>;
 pub(crate) struct AdmittedSession {
     pub(crate) admission: Admission,
     pub(crate) is_registered: bool,
+    /// Number of its login; zero if it is not registered.
+    pub(crate) login: u64,
     /// Issue time of its token, if the station reports it.
     pub(crate) issued_at: Option<Timestamp>,
     pub(crate) ticket: Option<Ticket>,
@@ -127,7 +129,7 @@ impl StationPool {
         let admission = Result::<api::station::Admission, Refusal>::try_from(wire)
             .map_err(|refusal| broken("connect", &refusal))??;
         let (is_registered, issued_at) = (!admission.degraded, admission.issued_at);
-        let ticket = admission.ticket;
+        let (login, ticket) = (admission.login, admission.ticket);
         let admission = Admission {
             user: admission.user,
             marker: admission.marker,
@@ -140,6 +142,7 @@ impl StationPool {
         Ok(AdmittedSession {
             admission,
             is_registered,
+            login,
             issued_at,
             ticket,
         })

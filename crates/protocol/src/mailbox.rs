@@ -41,6 +41,9 @@ use crate::{ConversationId, DeviceId, MessageId, Platform, SendId, Timestamp, Us
 /// Retention of the position up to which a user has received.
 pub const RECEIVED_KEEP: Duration = Duration::from_secs(30 * 24 * 3600);
 
+/// Login numbers are times; a clock that gave one may have been ahead by this much.
+const LOGIN_AHEAD_MAX: Duration = Duration::from_secs(60);
+
 /// A question about one user: which sessions live; with a message, store it on platforms without
 /// one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,6 +116,29 @@ pub struct NewSession {
     pub key: SessionKey,
     pub platform: Platform,
     pub device: DeviceId,
+}
+
+/// A session that a boat holds, with what it was told at the sign-in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldSession {
+    pub session: NewSession,
+    /// Number of its login; `None` if unknown, as after a sign-in without a mailbox.
+    pub login: Option<u64>,
+}
+
+impl HeldSession {
+    /// Number of its login, unless no clock can have given it yet: later logins have larger ones.
+    pub fn login(&self, now: Timestamp) -> Option<u64> {
+        let latest = u64::try_from((now + LOGIN_AHEAD_MAX).millis()).unwrap_or(0);
+        self.login.filter(|login| *login <= latest)
+    }
+}
+
+impl From<NewSession> for HeldSession {
+    fn from(session: NewSession) -> HeldSession {
+        let login = None;
+        HeldSession { session, login }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

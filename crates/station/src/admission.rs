@@ -12,7 +12,9 @@ use backend::devices::{DeviceSeen, DeviceStore};
 use backend::groups::GroupStore;
 use backend::mailbox::MailboxStore;
 use protocol::access::Caller;
-use protocol::mailbox::{ConnectRequest, NewSession, Overflow, ReassertAnswer, SessionCapacity};
+use protocol::mailbox::{
+    ConnectRequest, HeldSession, NewSession, Overflow, ReassertAnswer, SessionCapacity,
+};
 use protocol::presence::{SessionEntry, SessionKey};
 use protocol::ticket::{Renewal, SignIn};
 use protocol::{Code, GroupId, Refusal, Timestamp, UserId};
@@ -42,10 +44,13 @@ enum Verdict {
 /// out a later sign-in.
 fn without_entry(
     sign_in: &SignIn,
+    login: Option<u64>,
     others: &[SessionEntry],
     capacity: &SessionCapacity,
 ) -> ReassertOutcome {
-    let rivals = (others.iter()).filter(|other| other.platform == sign_in.platform);
+    let rivals = (others.iter()).filter(|other| {
+        other.platform == sign_in.platform && login.is_none_or(|login| other.login > login)
+    });
     let is_displaced = SessionCapacity::overflow(sign_in.platform) == Overflow::Displace
         && rivals.count() >= capacity.of(sign_in.platform);
     match is_displaced {
@@ -262,12 +267,13 @@ impl Admissions {
                 Verdict::Ended(outcome) => answers.push((place, outcome.into())),
                 Verdict::Asserted(proof) => {
                     asserted.push((place, proof));
-                    let entry = NewSession {
+                    let (user, login) = (session.key.user, session.login);
+                    let session = NewSession {
                         key: session.key,
                         platform: session.platform,
                         device: session.device,
                     };
-                    entries.push((entry.key.user, entry));
+                    entries.push((user, HeldSession { session, login }));
                 }
             }
         }
@@ -315,7 +321,12 @@ impl Admissions {
                 Some(entries) if entries.iter().any(|of| of.session == sign_in.session) => {
                     self.unless_revoked_since(&session, sign_in)
                 }
-                Some(entries) => Verdict::Ended(without_entry(&sign_in, entries, &self.capacity)),
+                Some(entries) => Verdict::Ended(without_entry(
+                    &sign_in,
+                    session.login,
+                    entries,
+                    &self.capacity,
+                )),
             };
             (place, session, verdict)
         };

@@ -858,16 +858,20 @@ pub(crate) fn reassert() -> impl Strategy<Value = Reassert> {
         session_key(),
         platform(),
         device(),
+        option::of(1..u64::MAX),
         optional_time(),
         ticket(),
     );
-    session.prop_map(|(key, platform, device, issued_at, ticket)| Reassert {
-        key,
-        platform,
-        device,
-        issued_at,
-        ticket,
-    })
+    session.prop_map(
+        |(key, platform, device, login, issued_at, ticket)| Reassert {
+            key,
+            platform,
+            device,
+            login,
+            issued_at,
+            ticket,
+        },
+    )
 }
 
 pub(crate) fn reasserted() -> impl Strategy<Value = Reasserted> {

@@ -291,6 +291,7 @@ impl TryFrom<v1::ReassertSession> for Reassert {
             key: present("reassert.key", wire.key)?.try_into()?,
             platform: platform("reassert.platform", wire.platform)?,
             device: field("reassert.device", DeviceId::new(&wire.device))?,
+            login: (wire.login != 0).then_some(wire.login),
             issued_at: optional_time(wire.issued_at),
             ticket: ticket("reassert.ticket", &wire.ticket)?,
         })
@@ -303,6 +304,7 @@ impl From<&Reassert> for v1::ReassertSession {
             key: Some((&reassert.key).into()),
             platform: platform_number(reassert.platform),
             device: reassert.device.as_str().to_owned(),
+            login: reassert.login.unwrap_or(0),
             issued_at: reassert.issued_at.map_or(0, Timestamp::millis),
             ticket: ticket_bytes(reassert.ticket.as_ref()),
         }

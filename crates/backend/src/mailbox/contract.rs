@@ -12,9 +12,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use protocol::mailbox::{
-    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, Mail, MailCursor,
-    MailLocation, MailPage, MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
-    SessionCapacity,
+    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, HeldSession, Mail,
+    MailCursor, MailLocation, MailPage, MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer,
+    RouteRequest, SessionCapacity,
 };
 use protocol::message::Target;
 use protocol::presence::{BoatLife, DeniedBoats, SessionKey};
@@ -166,7 +166,17 @@ impl Scene {
     }
 
     async fn reassert(&self, entry: &NewSession) -> ReassertAnswer {
-        let sessions = vec![(entry.key.user, entry.clone())];
+        self.reassert_held(entry.clone().into()).await
+    }
+
+    /// Reasserts a session whose boat knows the number of its login.
+    async fn reassert_as(&self, entry: &NewSession, login: u64) -> ReassertAnswer {
+        let (session, login) = (entry.clone(), Some(login));
+        self.reassert_held(HeldSession { session, login }).await
+    }
+
+    async fn reassert_held(&self, held: HeldSession) -> ReassertAnswer {
+        let sessions = vec![(held.session.key.user, held)];
         let mut answers = self
             .store
             .reassert(sessions, DeniedBoats::default(), self.now)
@@ -275,6 +285,9 @@ macro_rules! checks {
             sessions_of_the_denied_leave_room
             a_login_beyond_the_capacity_displaces_the_oldest
             a_session_comes_back_where_there_is_room
+            sessions_come_back_in_the_order_of_their_logins
+            nobody_leaves_for_a_session_of_an_ended_boat
+            a_login_of_a_time_to_come_is_as_unknown
             the_denied_are_not_displaced_for
             all_sessions_of_a_platform_are_told
             logins_at_once_leave_as_many_as_may_be

@@ -34,8 +34,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::mailbox::{
-    ConnectAnswer, ConnectRequest, Dedupe, DedupeAnswer, DedupeKey, FirstSend, Mail, MailCursor,
-    MailLocation, MailPage, MailboxPolicy, NewSession, Policies, Presence, ReassertAnswer,
+    ConnectAnswer, ConnectRequest, Dedupe, DedupeAnswer, DedupeKey, FirstSend, HeldSession, Mail,
+    MailCursor, MailLocation, MailPage, MailboxPolicy, Policies, Presence, ReassertAnswer,
     ReassertResult, RouteAnswer, RouteRequest, SessionCapacity, TooManySessions,
 };
 use protocol::message::Target;
@@ -232,20 +232,20 @@ impl EmbeddedMailbox {
     fn reassert_one(
         &self,
         user: UserId,
-        session: NewSession,
+        mut held: HeldSession,
         denied: &DeniedBoats,
         now: Timestamp,
     ) -> Result<ReassertAnswer> {
         let target = Target {
             user,
-            platform: session.platform,
+            platform: held.session.platform,
         };
         let reasserted = {
             let mut shard = self.shard(user).lock();
-            let session = shard.share_boat(session);
+            held.session = shard.share_boat(held.session);
             shard.change(user, now, |presence| {
                 let sessions = &mut presence.sessions;
-                sessions.reassert(&session, &self.policies.sessions, denied, now)
+                sessions.reassert(&held, &self.policies.sessions, denied, now)
             })
         };
         Ok(match reasserted {
@@ -484,7 +484,7 @@ impl MailboxStore for EmbeddedMailbox {
 
     async fn reassert(
         &self,
-        sessions: Vec<(UserId, NewSession)>,
+        sessions: Vec<(UserId, HeldSession)>,
         denied: DeniedBoats,
         now: Timestamp,
     ) -> Vec<Result<ReassertAnswer>> {

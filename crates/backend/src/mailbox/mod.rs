@@ -14,8 +14,8 @@ pub mod redis;
 
 use async_trait::async_trait;
 use protocol::mailbox::{
-    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailLocation,
-    MailPage, MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
+    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, HeldSession, MailCursor,
+    MailLocation, MailPage, MailboxPolicy, ReassertAnswer, RouteAnswer, RouteRequest,
     TooManySessions,
 };
 use protocol::message::Target;
@@ -56,11 +56,12 @@ pub trait MailboxStore: Send + Sync {
     ) -> Result<Result<ConnectAnswer, TooManySessions>>;
 
     /// Registers again the sessions a boat holds; one answer per session, in order. Sessions
-    /// registered under an earlier life of the same boat are its own and move to the later life.
-    /// Displaces nobody.
+    /// registered under an earlier life of the same boat are its own and move to the later life. A
+    /// store that has lost them gets them back in the order of their logins, whoever comes first;
+    /// otherwise nobody is displaced.
     async fn reassert(
         &self,
-        sessions: Vec<(UserId, NewSession)>,
+        sessions: Vec<(UserId, HeldSession)>,
         denied: DeniedBoats,
         now: Timestamp,
     ) -> Vec<Result<ReassertAnswer>>;
@@ -135,7 +136,7 @@ hooked! { MailboxStore as "mailbox":
     each write route_or_store(requests: Vec<RouteRequest>)
         by |request| request.user.get(), if |answer| !answer.stored.is_empty() => RouteAnswer;
     write connect(request: ConnectRequest) of [request.user.get()] => Result<ConnectAnswer, TooManySessions>;
-    each write reassert(sessions: Vec<(UserId, NewSession)>, denied: DeniedBoats, now: Timestamp)
+    each write reassert(sessions: Vec<(UserId, HeldSession)>, denied: DeniedBoats, now: Timestamp)
         by |(user, _)| user.get(), if |answer| matches!(answer, ReassertAnswer::Restored { .. }) => ReassertAnswer;
     each write disconnect(sessions: Vec<SessionKey>) by |key| key.user.get() => ();
     each read sessions(users: &[UserId], denied: DeniedBoats) by |user| user.get() => Vec<SessionEntry>;

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use proptest::prelude::*;
 use protocol::mailbox::{
-    Bodies, ConnectAnswer, ConnectRequest, Mail, Mailbox, MailboxPolicy, NewSession, Policies,
-    ReassertAnswer, ReassertResult, RouteAnswer, RouteRequest, SessionCapacity,
+    Bodies, ConnectAnswer, ConnectRequest, HeldSession, Mail, Mailbox, MailboxPolicy, NewSession,
+    Policies, ReassertAnswer, ReassertResult, RouteAnswer, RouteRequest, SessionCapacity,
 };
 use protocol::message::Target;
 use protocol::presence::{BoatLife, DeniedBoats, SessionKey};
@@ -69,6 +69,8 @@ pub(crate) enum Op {
         target: Target,
         session: i64,
         incarnation: u64,
+        /// True if its boat knows the number of its login.
+        knows: bool,
     },
     Disconnect {
         target: Target,
@@ -98,8 +100,8 @@ pub(crate) fn ops() -> impl Strategy<Value = Op> {
         3 => (targets(), 1..=SESSIONS, 1..3u64).prop_map(|(target, session, incarnation)| {
             Op::Connect { target, session, incarnation }
         }),
-        2 => (targets(), 1..=SESSIONS, 1..3u64).prop_map(|(target, session, incarnation)| {
-            Op::Reassert { target, session, incarnation }
+        4 => (targets(), 1..=SESSIONS, 1..3u64, 0..4u8).prop_map(|(target, session, incarnation, n)| {
+            Op::Reassert { target, session, incarnation, knows: n > 0 }
         }),
         2 => (targets(), 1..=SESSIONS, 1..3u64).prop_map(|(target, session, incarnation)| {
             Op::Disconnect { target, session, incarnation }
@@ -140,6 +142,14 @@ fn new_session(target: Target, session: i64, incarnation: u64) -> NewSession {
     }
 }
 
+/// Login numbers of one sign-in: each has its own, in the same order.
+#[derive(Clone, Copy)]
+struct ToldLogins {
+    store: u64,
+    rule: u64,
+    reference: u64,
+}
+
 pub(crate) struct MailboxComparison<S> {
     subject: S,
     rule: BTreeMap<UserId, Mailbox>,
@@ -148,6 +158,8 @@ pub(crate) struct MailboxComparison<S> {
     start: Timestamp,
     now: Timestamp,
     logins: BTreeMap<UserId, u64>,
+    /// What each session was told at its last sign-in.
+    told: BTreeMap<(UserId, SessionId), ToldLogins>,
     marker: Option<u64>,
 }
 
@@ -164,6 +176,7 @@ impl<S: Subject> MailboxComparison<S> {
             start,
             now: start,
             logins: BTreeMap::new(),
+            told: BTreeMap::new(),
             marker: None,
         }
     }
@@ -229,7 +242,8 @@ impl<S: Subject> MailboxComparison<S> {
                 target,
                 session,
                 incarnation,
-            } => self.reassert(target, session, incarnation).await,
+                knows,
+            } => self.reassert(target, session, incarnation, knows).await,
             Op::Disconnect {
                 target,
                 session,
@@ -273,6 +287,8 @@ impl<S: Subject> MailboxComparison<S> {
                     self.reference.forget_presence();
                     self.rule.values_mut().for_each(Mailbox::lose_presence);
                     self.logins.clear();
+                    // Numbers are times: none is given twice.
+                    self.now = self.now + Duration::from_secs(1);
                 }
             }
         }
@@ -341,6 +357,12 @@ impl<S: Subject> MailboxComparison<S> {
         let rule = self.rule.get_mut(&target.user).expect("a user");
         let ruled = rule.connect(&request, self.subject.policies(), marker);
         let ruled = ruled.expect("room");
+        let told = ToldLogins {
+            store: answer.login,
+            rule: ruled.login,
+            reference: self.reference.login_of(&entry.key),
+        };
+        (self.told).insert((target.user, entry.key.session), told);
         assert_eq!((&answer.displaced, &answer.replaced), (&ended.0, &ended.1));
         let ruled = ConnectAnswer {
             login: answer.login,
@@ -356,11 +378,18 @@ impl<S: Subject> MailboxComparison<S> {
         assert_eq!(answer.mail_waits, waits);
     }
 
-    async fn reassert(&mut self, target: Target, session: i64, incarnation: u64) {
+    async fn reassert(&mut self, target: Target, session: i64, incarnation: u64, knows: bool) {
         let entry = new_session(target, session, incarnation);
+        let told = self.told.get(&(target.user, entry.key.session));
+        let told = told.copied().filter(|_| knows);
+        let held = |login| HeldSession {
+            session: entry.clone(),
+            login,
+        };
         let room = self.subject.policies().sessions.of(target.platform);
-        let expected = self.reference.reassert(&entry, room);
-        let asked = vec![(target.user, entry.clone())];
+        let login = told.map(|told| told.reference);
+        let expected = self.reference.reassert(&entry, login, room);
+        let asked = vec![(target.user, held(told.map(|told| told.store)))];
         let answers = self
             .subject
             .store()
@@ -372,7 +401,8 @@ impl<S: Subject> MailboxComparison<S> {
         let marker = self.marker.unwrap_or_default();
         let rule = self.rule.get_mut(&target.user).expect("a user");
         let (none, policies) = (DeniedBoats::default(), self.subject.policies());
-        let ruled = rule.reassert(&entry, &none, policies, marker, self.now);
+        let held = held(told.map(|told| told.rule));
+        let ruled = rule.reassert(&held, &none, policies, marker, self.now);
         assert_eq!(answer, ruled);
         let answer = match answer {
             ReassertAnswer::Known { .. } => ReassertResult::Known,
@@ -381,7 +411,7 @@ impl<S: Subject> MailboxComparison<S> {
             ReassertAnswer::Replaced => ReassertResult::Replaced,
         };
         assert_eq!(answer, expected);
-        // A restored session has a login of its own, which no answer reports.
+        // A restored session may have a login of its own, which no answer reports.
         let users = [target.user];
         let sessions = self
             .subject

@@ -44,9 +44,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use protocol::keys::bucket_of;
 use protocol::mailbox::{
-    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailLocation,
-    MailPage, MailboxPolicy, NewSession, Overflow, Policies, ReassertAnswer, RouteAnswer,
-    RouteRequest, SessionCapacity, TooManySessions,
+    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, HeldSession, MailCursor,
+    MailLocation, MailPage, MailboxPolicy, NewSession, Overflow, Policies, ReassertAnswer,
+    RouteAnswer, RouteRequest, SessionCapacity, TooManySessions,
 };
 use protocol::message::Target;
 use protocol::presence::{DeniedBoats, SessionEntry, SessionKey};
@@ -194,24 +194,29 @@ impl MailboxStore for RedisMailbox {
 
     async fn reassert(
         &self,
-        sessions: Vec<(UserId, NewSession)>,
+        sessions: Vec<(UserId, HeldSession)>,
         denied: DeniedBoats,
         now: Timestamp,
     ) -> Vec<Result<ReassertAnswer>> {
         let mut meetings = Reroutes::of(sessions.len());
         while let Some(round) = meetings.round() {
             let call = |&n: &usize| {
-                let (user, new) = &sessions[n];
-                let login = self.login(*user, new, now);
-                login.reassert(&self.keys, &self.policies, meetings.met(n))
+                let (user, held) = &sessions[n];
+                let login = self.login(*user, &held.session, now);
+                let met = Lives::of(meetings.met(n).iter().cloned(), &denied);
+                login.reassert(&self.keys, &self.policies, &met, held.login(now))
             };
             let calls: Vec<_> = round.iter().map(call).collect();
             for (n, told) in round.into_iter().zip(self.pool().run(&calls).await) {
                 match told.and_then(connect::reasserted) {
-                    Ok((answer, holders)) => match connect::met(holders, &denied) {
+                    Ok((Some(answer), holders)) => match connect::met(holders, &denied) {
                         met if met.is_empty() => meetings.answer(n, Ok(answer)),
                         met => meetings.again(n, met),
                     },
+                    // Some of them may have ended: then an earlier one need not leave.
+                    Ok((None, holders)) => {
+                        meetings.again(n, holders.into_iter().map(|holder| holder.life));
+                    }
                     Err(failure) => meetings.answer(n, Err(failure.into())),
                 }
             }

@@ -187,10 +187,9 @@ async fn a_lost_lease_is_taken_again_and_everything_is_said_anew() {
     ready.wait_for(|ready| *ready).await.expect("alive");
     assert!(harbour.life().incarnation > before.incarnation);
     assert_eq!(client.next().await, Some(ServerFrame::Resync));
-    let asserted = harbour.peer.reasserted.lock()[0]
-        .key
-        .clone()
-        .expect("a key");
+    let asserted = harbour.peer.reasserted.lock()[0].clone();
+    assert_eq!(asserted.login, 1, "what the admission said");
+    let asserted = asserted.key.expect("a key");
     assert_eq!(
         (asserted.session, asserted.life),
         (session, Some(harbour.life()))

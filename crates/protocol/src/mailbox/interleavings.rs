@@ -440,9 +440,13 @@ impl Logins {
     fn sweep(&mut self) {
         let first = session(1);
         if self.open.contains(&first.key) {
-            let answer =
-                self.mailbox
-                    .reassert(&first, &DeniedBoats::default(), &self.policies, 1, NOW);
+            let answer = self.mailbox.reassert(
+                &first.clone().into(),
+                &DeniedBoats::default(),
+                &self.policies,
+                1,
+                NOW,
+            );
             if answer == ReassertAnswer::Displaced {
                 self.close(&first.key);
             }
@@ -583,7 +587,7 @@ impl OneDevice {
         let (denied, session) = (DeniedBoats::default(), OneDevice::session(held));
         let answer = self
             .mailbox
-            .reassert(&session, &denied, &policies(), 1, NOW);
+            .reassert(&session.clone().into(), &denied, &policies(), 1, NOW);
         match answer {
             ReassertAnswer::Displaced => self.end(&session.key, true),
             ReassertAnswer::Replaced => self.end(&session.key, false),
@@ -684,9 +688,13 @@ impl Renewal {
     }
 
     fn reassert(&mut self, session: &NewSession) {
-        let answer = self
-            .mailbox
-            .reassert(session, &DeniedBoats::default(), &policies(), 1, NOW);
+        let answer = self.mailbox.reassert(
+            &session.clone().into(),
+            &DeniedBoats::default(),
+            &policies(),
+            1,
+            NOW,
+        );
         self.displaced |= matches!(answer, ReassertAnswer::Displaced | ReassertAnswer::Replaced);
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{NewSession, Overflow, SessionCapacity};
+use super::{HeldSession, NewSession, Overflow, SessionCapacity};
 use crate::presence::{BoatLife, DeniedBoats, SessionEntry, SessionKey};
 use crate::{Code, DeviceId, Platform, Refusal, Timestamp, UserId};
 
@@ -93,17 +93,9 @@ impl Sessions {
         let (mut displaced, mut replaced) = (Vec::new(), Vec::new());
         match SessionCapacity::overflow(new.platform) {
             Overflow::Displace => {
-                let own = |held: &mut StoredSession| held.is_of(new);
-                let own = self.held.extract_if(.., own);
-                replaced.extend(own.map(|held| held.entry.into_key(user)));
-                let mut excess = (self.count(new.platform) + 1).saturating_sub(room);
-                // The list is in login order.
-                let oldest = self.held.extract_if(.., |held| {
-                    let is_oldest = excess > 0 && held.is_on(new.platform);
-                    excess -= usize::from(is_oldest);
-                    is_oldest
-                });
-                displaced.extend(oldest.map(|held| held.entry.into_key(user)));
+                let (own, oldest) = self.make_room(new, room);
+                replaced.extend(own.into_iter().map(|held| held.entry.into_key(user)));
+                displaced.extend(oldest.into_iter().map(|held| held.entry.into_key(user)));
             }
             Overflow::Refuse if self.count(new.platform) >= room => {
                 let earlier = self.earliest_of(new).ok_or(TooManySessions)?;
@@ -111,25 +103,31 @@ impl Sessions {
             }
             Overflow::Refuse => {}
         }
+        let login = self.next_login(now);
+        self.register(new, login);
         Ok(RegisterResult {
-            login: self.register(new, now),
+            login,
             displaced,
             replaced,
         })
     }
 
     /// Handles a boat's assertion that it holds this session. A missing session is registered
-    /// again, unless sessions on live boats have taken its place: one of the same device, or as
-    /// many as the platform's capacity. A session registered under an earlier life of the boat
-    /// moves to the new life and counts as restored: peers that took the earlier life for over may
-    /// have withheld messages from it. Displaces nothing, even if the capacity was lowered.
+    /// again under the number of its login, unless later ones on live boats have taken its place:
+    /// one of the same device, or as many as the platform's capacity. Earlier ones, which came
+    /// back before it though they had lost their place, leave as at a login; their boats learn it
+    /// when they assert them again. A session whose number is unknown displaces nothing. A session
+    /// registered under an earlier life of the boat moves to the new life and counts as restored:
+    /// peers that took the earlier life for over may have withheld messages from it. Nothing is
+    /// displaced for a capacity that was lowered.
     pub fn reassert(
         &mut self,
-        new: &NewSession,
+        held: &HeldSession,
         capacity: &SessionCapacity,
         denied: &DeniedBoats,
         now: Timestamp,
     ) -> ReassertResult {
+        let (new, login) = (&held.session, held.login(now));
         if let Some(entry) = self.find(&new.key) {
             return match hold(entry, &new.key.life) {
                 true => ReassertResult::Restored,
@@ -138,14 +136,20 @@ impl Sessions {
         }
         self.forget_denied(denied);
         if SessionCapacity::overflow(new.platform) == Overflow::Displace {
-            if self.held.iter().any(|held| held.is_of(new)) {
+            let room = capacity.of(new.platform);
+            let later = self.held.iter().filter(|held| held.is_later(login));
+            let rivals = later.filter(|held| held.is_on(new.platform));
+            let (own, others): (Vec<_>, Vec<_>) = rivals.partition(|held| held.is_of(new));
+            if !own.is_empty() {
                 return ReassertResult::Replaced;
             }
-            if self.count(new.platform) >= capacity.of(new.platform) {
+            if others.len() >= room {
                 return ReassertResult::Displaced;
             }
+            self.make_room(new, room);
         }
-        self.register(new, now);
+        let login = login.unwrap_or_else(|| self.next_login(now));
+        self.register(new, login);
         ReassertResult::Restored
     }
 
@@ -206,22 +210,45 @@ impl Sessions {
         earliest.map(|(place, _)| place)
     }
 
-    fn register(&mut self, new: &NewSession, now: Timestamp) -> u64 {
+    /// Takes out the sessions of the device, and the oldest others for which there is no room
+    /// beside it.
+    fn make_room(
+        &mut self,
+        new: &NewSession,
+        room: usize,
+    ) -> (Vec<StoredSession>, Vec<StoredSession>) {
+        let own = self.held.extract_if(.., |held| held.is_of(new)).collect();
+        let mut excess = (self.count(new.platform) + 1).saturating_sub(room);
+        // The list is in login order.
+        let oldest = self.held.extract_if(.., |held| {
+            let is_oldest = excess > 0 && held.is_on(new.platform);
+            excess -= usize::from(is_oldest);
+            is_oldest
+        });
+        (own, oldest.collect())
+    }
+
+    fn next_login(&self, now: Timestamp) -> u64 {
         let now = u64::try_from(now.millis()).unwrap_or(0);
-        self.last_login = now.max(self.last_login.saturating_add(1));
+        now.max(self.last_login.saturating_add(1))
+    }
+
+    fn register(&mut self, new: &NewSession, login: u64) {
+        self.last_login = self.last_login.max(login);
         // Most users have one session: the vector's usual first step of four would cost 150 bytes
         // each.
         self.held.reserve_exact(1);
-        self.held.push(StoredSession {
+        let place = self.held.partition_point(|held| held.entry.login <= login);
+        let session = StoredSession {
             entry: SessionEntry {
                 session: new.key.session,
                 platform: new.platform,
                 life: new.key.life.clone(),
-                login: self.last_login,
+                login,
             },
             device: new.device.clone(),
-        });
-        self.last_login
+        };
+        self.held.insert(place, session);
     }
 }
 
@@ -235,6 +262,11 @@ impl From<TooManySessions> for Refusal {
 impl StoredSession {
     fn is_on(&self, platform: Platform) -> bool {
         self.entry.platform == platform
+    }
+
+    /// True unless this login is known to be the later one.
+    fn is_later(&self, login: Option<u64>) -> bool {
+        login.is_none_or(|login| self.entry.login >= login)
     }
 
     /// True for a session of the same device on the same platform.
@@ -319,7 +351,7 @@ mod tests {
         assert_eq!(login(&mut sessions, 1, 1).displaced, []);
         assert_eq!(login(&mut sessions, 2, 1).displaced, [session(1).key]);
         let again = sessions.reassert(
-            &session(1),
+            &session(1).into(),
             &usual(),
             &DeniedBoats::default(),
             Timestamp::ZERO,
@@ -328,7 +360,7 @@ mod tests {
         assert!(!sessions.disconnect(&session(1).key));
         assert!(sessions.disconnect(&session(2).key));
         let again = sessions.reassert(
-            &session(1),
+            &session(1).into(),
             &usual(),
             &DeniedBoats::default(),
             Timestamp::ZERO,
@@ -358,7 +390,7 @@ mod tests {
             (Vec::new(), vec![session(1).key])
         );
         let again = sessions.reassert(
-            &session(1),
+            &session(1).into(),
             &usual(),
             &DeniedBoats::default(),
             Timestamp::ZERO,
@@ -370,7 +402,7 @@ mod tests {
             (vec![session(2).key], Vec::new())
         );
         let again = sessions.reassert(
-            &of_one_device(2),
+            &of_one_device(2).into(),
             &usual(),
             &DeniedBoats::default(),
             Timestamp::ZERO,
@@ -390,7 +422,7 @@ mod tests {
         let mut sessions = Sessions::default();
         let again = |sessions: &mut Sessions, incarnation| {
             sessions.reassert(
-                &under(incarnation),
+                &under(incarnation).into(),
                 &usual(),
                 &DeniedBoats::default(),
                 Timestamp::ZERO,
@@ -520,7 +552,7 @@ mod tests {
         let none = DeniedBoats::default();
         let mut sessions = Sessions::default();
         let mut again = |n, capacity: &SessionCapacity| {
-            sessions.reassert(&session(n), capacity, &none, Timestamp::ZERO)
+            sessions.reassert(&session(n).into(), capacity, &none, Timestamp::ZERO)
         };
         assert_eq!(again(1, &two), ReassertResult::Restored);
         assert_eq!(again(2, &two), ReassertResult::Restored);
@@ -536,8 +568,98 @@ mod tests {
             ..session(4)
         };
         let roomy = usual().with(Platform::Ios, 3).expect("in bounds");
-        let replaced = sessions.reassert(&own, &roomy, &none, Timestamp::ZERO);
+        let replaced = sessions.reassert(&own.into(), &roomy, &none, Timestamp::ZERO);
         assert_eq!(replaced, ReassertResult::Replaced, "room or not");
+    }
+
+    /// A session whose boat knows the number of its login.
+    fn held(n: i64, login: u64) -> HeldSession {
+        HeldSession {
+            session: session(n),
+            login: Some(login),
+        }
+    }
+
+    // What was displaced may come back first, if nobody has told it.
+    #[test]
+    fn a_store_that_lost_all_gets_its_sessions_back_in_the_order_of_their_logins() {
+        let again = |sessions: &mut Sessions, held: &HeldSession, capacity: &SessionCapacity| {
+            let now = Timestamp::from_millis(1000);
+            sessions.reassert(held, capacity, &DeniedBoats::default(), now)
+        };
+        let mut sessions = Sessions::default();
+        let (earlier, later) = (held(1, 10), held(2, 20));
+        assert_eq!(
+            again(&mut sessions, &earlier, &usual()),
+            ReassertResult::Restored
+        );
+        assert_eq!(
+            again(&mut sessions, &later, &usual()),
+            ReassertResult::Restored
+        );
+        assert_eq!(
+            again(&mut sessions, &earlier, &usual()),
+            ReassertResult::Displaced
+        );
+        assert_eq!(
+            again(&mut sessions, &later, &usual()),
+            ReassertResult::Known
+        );
+        let live: Vec<_> = sessions.live(&DeniedBoats::default()).collect();
+        assert_eq!((live.len(), live[0].login), (1, 20));
+
+        // Of one device.
+        let mut sessions = Sessions::default();
+        let mut replaced = held(1, 10);
+        replaced.session.device = session(2).device;
+        again(&mut sessions, &replaced, &usual());
+        assert_eq!(
+            again(&mut sessions, &later, &usual()),
+            ReassertResult::Restored
+        );
+        assert_eq!(
+            again(&mut sessions, &replaced, &usual()),
+            ReassertResult::Replaced
+        );
+
+        // Whatever the order: the latest stay, and the oldest of them leaves next.
+        let three = usual().with(Platform::Ios, 3).expect("in bounds");
+        let mut sessions = Sessions::default();
+        for n in [3, 5, 1, 4, 2] {
+            again(&mut sessions, &held(n, n as u64 * 10), &three);
+        }
+        let none = DeniedBoats::default();
+        let live: Vec<_> = sessions.live(&none).map(|it| it.login).collect();
+        assert_eq!(live, [30, 40, 50]);
+        let next = sessions.connect(
+            user(),
+            &session(6),
+            &three,
+            &DeniedBoats::default(),
+            Timestamp::ZERO,
+        );
+        let next = next.expect("people are never refused");
+        assert_eq!((next.login, next.displaced), (51, vec![session(3).key]));
+    }
+
+    // A boat's word alone must not make its sessions the latest for ever.
+    #[test]
+    fn a_login_of_a_time_to_come_is_as_unknown() {
+        let mut sessions = Sessions::default();
+        let again = |sessions: &mut Sessions, held: &HeldSession| {
+            let now = Timestamp::from_millis(1000);
+            sessions.reassert(held, &usual(), &DeniedBoats::default(), now)
+        };
+        assert_eq!(
+            again(&mut sessions, &held(1, u64::MAX)),
+            ReassertResult::Restored
+        );
+        assert_eq!(sessions.last_login(), 1000);
+        assert_eq!(
+            again(&mut sessions, &held(2, u64::MAX)),
+            ReassertResult::Displaced
+        );
+        assert_eq!(login(&mut sessions, 3, 900).login, 1001);
     }
 
     // Capacity held by an ended life is free: no live session is displaced for it.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Bodies, ConnectAnswer, ConnectRequest, Mail, MailCursor, MailIndex, MailLocation, MailPage,
-    MailboxPolicy, NewSession, Policies, Presence, ReassertAnswer, ReassertResult, RouteAnswer,
+    Bodies, ConnectAnswer, ConnectRequest, HeldSession, Mail, MailCursor, MailIndex, MailLocation,
+    MailPage, MailboxPolicy, Policies, Presence, ReassertAnswer, ReassertResult, RouteAnswer,
     RouteRequest, TooManySessions,
 };
 use crate::presence::{DeniedBoats, SessionEntry, SessionKey};
@@ -90,14 +90,15 @@ impl Mailbox {
     /// Handles a boat's assertion that it holds this session.
     pub fn reassert(
         &mut self,
-        new: &NewSession,
+        held: &HeldSession,
         denied: &DeniedBoats,
         policies: &Policies,
         marker: u64,
         now: Timestamp,
     ) -> ReassertAnswer {
         let sessions = &mut self.presence.sessions;
-        match sessions.reassert(new, &policies.sessions, denied, now) {
+        let new = &held.session;
+        match sessions.reassert(held, &policies.sessions, denied, now) {
             ReassertResult::Known => ReassertAnswer::Known {
                 mail_waits: self.mail_waits(new.platform, policies, now),
             },

@@ -239,6 +239,7 @@ async fn an_assertion_of_a_revoked_session_says_so() {
             key: world.key(number, at),
             platform: Platform::Ios,
             device: device(&format!("phone-{at}")),
+            login: None,
             issued_at,
             ticket: None,
         })

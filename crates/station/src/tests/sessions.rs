@@ -301,6 +301,7 @@ fn reassert(world: &World, number: i64, at: i64) -> v1::ReassertSession {
         key: world.key(number, at),
         platform: Platform::Ios,
         device: device(&format!("phone-{at}")),
+        login: None,
         issued_at: None,
         ticket: None,
     })

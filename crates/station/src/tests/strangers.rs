@@ -396,6 +396,7 @@ impl Scene {
                     key: world.key(as_.user, as_.session),
                     platform,
                     device: phone,
+                    login: None,
                     issued_at: None,
                     ticket,
                 };

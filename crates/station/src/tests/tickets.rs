@@ -163,6 +163,7 @@ impl Strict {
             key: self.key(of),
             platform: Platform::Ios,
             device: device(&format!("phone-{}", of.number)),
+            login: None,
             issued_at,
             ticket: of.ticket,
         };

@@ -309,6 +309,112 @@ pub(crate) async fn a_session_comes_back_where_there_is_room(scene: &Scene) {
     assert_eq!(answer.displaced, [session(3).key]);
 }
 
+/// A store that has lost its sessions: a boat whose kick was lost, too, may be the first to assert
+/// what it holds.
+pub(crate) async fn sessions_come_back_in_the_order_of_their_logins(scene: &Scene) {
+    let is_restored = |answer: &ReassertAnswer| matches!(answer, ReassertAnswer::Restored { .. });
+    let none = DeniedBoats::default;
+    let phone = scene.ios(1);
+    let (earlier, later) = (scene.session(1, phone), scene.session(2, phone));
+    let first = scene.connect(&earlier).await.login;
+    let second = scene.connect(&later).await.login;
+    scene.sign_off(vec![later.key.clone()]).await;
+    let back = scene.reassert_as(&earlier, first).await;
+    assert!(is_restored(&back), "{back:?}");
+    let back = scene.reassert_as(&later, second).await;
+    assert!(is_restored(&back), "{back:?}");
+    assert_eq!(
+        scene.reassert_as(&earlier, first).await,
+        ReassertAnswer::Displaced
+    );
+    let known = ReassertAnswer::Known { mail_waits: false };
+    assert_eq!(scene.reassert_as(&later, second).await, known);
+    assert_eq!(scene.live(phone.user, none()).await, [later.key.session]);
+
+    // Of one device.
+    let again = NewSession {
+        device: later.device.clone(),
+        ..scene.session(3, phone)
+    };
+    let third = scene.connect(&again).await.login;
+    scene.sign_off(vec![again.key.clone()]).await;
+    let back = scene.reassert_as(&later, second).await;
+    assert!(is_restored(&back), "{back:?}");
+    let back = scene.reassert_as(&again, third).await;
+    assert!(is_restored(&back), "{back:?}");
+    assert_eq!(
+        scene.reassert_as(&later, second).await,
+        ReassertAnswer::Replaced
+    );
+
+    // The latest stay, and the oldest of them leaves next.
+    let [_, (platform, room)] = ROOMY;
+    assert_eq!(room, 3);
+    let at = scene.on(1, platform);
+    let session = |n: i64| scene.session(10 + n, at);
+    let mut logins = Vec::new();
+    for n in 0..5 {
+        logins.push(scene.connect(&session(n)).await.login);
+    }
+    let left = (0..5).map(|n| session(n).key);
+    scene.sign_off(left.collect()).await;
+    for n in [2, 4, 0, 3, 1] {
+        scene.reassert_as(&session(n), logins[n as usize]).await;
+    }
+    let live: BTreeSet<_> = scene.live(at.user, none()).await.into_iter().collect();
+    let expected = [2, 3, 4].map(|n| session(n).key.session);
+    assert!(
+        expected.iter().all(|session| live.contains(session)),
+        "{live:?}"
+    );
+    assert_eq!(live.len(), 4, "with the phone's");
+    let next = scene.connect(&session(5)).await;
+    assert_eq!(next.displaced, [session(2).key]);
+    assert!(next.login > logins[4]);
+}
+
+/// An earlier session stays if the place that another one needs is that of an ended boat.
+pub(crate) async fn nobody_leaves_for_a_session_of_an_ended_boat(scene: &Scene) {
+    let [(platform, room), _] = ROOMY;
+    assert_eq!(room, 2);
+    let at = scene.on(1, platform);
+    let on = |n, boat| {
+        let mut session = scene.session(n, at);
+        session.key.life = life(boat, 1);
+        session
+    };
+    let (earliest, back, sunk) = (on(1, "boat"), on(2, "boat"), on(3, "sunk"));
+    scene.connect(&earliest).await;
+    let login = scene.connect(&back).await.login;
+    scene.sign_off(vec![back.key.clone()]).await;
+    scene.connect(&sunk).await;
+    let held = HeldSession {
+        session: back.clone(),
+        login: Some(login),
+    };
+    let dead = denied([life("sunk", 1)]);
+    let asked = vec![(at.user, held)];
+    let answers = scene.store.reassert(asked, dead, scene.now).await;
+    let answer = answers[0].as_ref().expect("answered");
+    assert!(
+        matches!(answer, ReassertAnswer::Restored { .. }),
+        "{answer:?}"
+    );
+    let live = scene.live(at.user, DeniedBoats::default()).await;
+    assert_eq!(live, [earliest.key.session, back.key.session]);
+}
+
+/// A boat's word alone must not make its sessions the latest for ever.
+pub(crate) async fn a_login_of_a_time_to_come_is_as_unknown(scene: &Scene) {
+    let phone = scene.ios(1);
+    scene.reassert_as(&scene.session(1, phone), u64::MAX).await;
+    let later = scene.session(2, phone);
+    let answer = scene.reassert_as(&later, u64::MAX).await;
+    assert_eq!(answer, ReassertAnswer::Displaced);
+    let login = scene.connect(&later).await.login;
+    assert!(login < u64::MAX / 2, "{login}");
+}
+
 pub(crate) async fn the_denied_are_not_displaced_for(scene: &Scene) {
     for (user, (platform, room)) in (1..).zip(ROOMY) {
         let at = scene.on(user, platform);
@@ -322,7 +428,7 @@ pub(crate) async fn the_denied_are_not_displaced_for(scene: &Scene) {
             scene.connect(&session(n, "sunk")).await;
         }
         let sunk = denied([life("sunk", 1), life("elsewhere", 1)]);
-        let back = vec![(at.user, session(20, "boat"))];
+        let back = vec![(at.user, session(20, "boat").into())];
         let mut answers = scene.store.reassert(back, sunk.clone(), scene.now).await;
         let back = answers.remove(0).expect("answered");
         assert!(matches!(back, ReassertAnswer::Restored { .. }), "{back:?}");

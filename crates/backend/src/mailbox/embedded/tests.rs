@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use protocol::mailbox::NewSession;
 use protocol::presence::BoatLife;
 use protocol::{BoatId, DeviceId, Incarnation, Platform, SessionId};
 use tempfile::TempDir;

@@ -9,10 +9,15 @@ use protocol::message::Target;
 use protocol::presence::{DeniedBoats, SessionKey};
 use protocol::{DeviceId, MessageId, Platform, Timestamp, UserId};
 
+/// With its login number.
+pub(super) type ReferenceSession = (SessionKey, Platform, DeviceId, u64);
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reference {
     /// In login order.
-    pub(super) sessions: Vec<(SessionKey, Platform, DeviceId)>,
+    pub(super) sessions: Vec<ReferenceSession>,
+    /// The last login number given.
+    last: u64,
     /// Sorted by time and id within a target.
     waiting: Vec<(Target, Mail)>,
     acked: Vec<(Target, MessageId, Timestamp)>,
@@ -41,7 +46,7 @@ impl Reference {
             }
             let here = self
                 .sessions_of(request.user)
-                .any(|(_, p, _)| *p == platform);
+                .any(|(_, p, ..)| *p == platform);
             if here && !request.forced.contains(&platform) {
                 continue;
             }
@@ -62,22 +67,23 @@ impl Reference {
         new: &NewSession,
         room: usize,
     ) -> (Vec<SessionKey>, Vec<SessionKey>) {
-        let (mut displaced, mut replaced) = (Vec::new(), Vec::new());
         if self.find(new) {
-            return (displaced, replaced);
+            return Default::default();
         }
-        while let Some(at) = self.first(|s| is_rival(s, new) && s.2 == new.device) {
-            replaced.push(self.sessions.remove(at).0);
-        }
-        while self.sessions.iter().filter(|s| is_rival(s, new)).count() >= room {
-            let at = self.first(|s| is_rival(s, new));
-            displaced.push(self.sessions.remove(at.expect("a rival")).0);
-        }
-        self.sign_in(new);
-        (displaced, replaced)
+        let ended = self.make_room(new, room);
+        self.last += 1;
+        let session = (new.key.clone(), new.platform, new.device.clone(), self.last);
+        self.sessions.push(session);
+        ended
     }
 
-    pub(super) fn reassert(&mut self, new: &NewSession, room: usize) -> ReassertResult {
+    /// `login` is its number at the sign-in, as far as its boat knows it.
+    pub(super) fn reassert(
+        &mut self,
+        new: &NewSession,
+        login: Option<u64>,
+        room: usize,
+    ) -> ReassertResult {
         let life = self.sessions.iter().find(|s| is(&s.0, &new.key));
         let life = life.map(|s| s.0.life.clone());
         if self.find(new) {
@@ -86,15 +92,41 @@ impl Reference {
                 false => ReassertResult::Known,
             };
         }
-        let rivals: Vec<_> = self.sessions.iter().filter(|s| is_rival(s, new)).collect();
-        if rivals.iter().any(|s| s.2 == new.device) {
+        let (is_known, login) = (login.is_some(), login.unwrap_or(self.last + 1));
+        let rivals = self.sessions.iter().filter(|s| is_rival(s, new));
+        let later: Vec<_> = rivals.filter(|s| !is_known || s.3 >= login).collect();
+        if later.iter().any(|s| s.2 == new.device) {
             return ReassertResult::Replaced;
         }
-        if rivals.len() >= room {
+        if later.len() >= room {
             return ReassertResult::Displaced;
         }
-        self.sign_in(new);
+        // As if it signed in before them.
+        self.make_room(new, room);
+        self.last = self.last.max(login);
+        let session = (new.key.clone(), new.platform, new.device.clone(), login);
+        self.sessions.push(session);
+        self.sessions.sort_by_key(|session| session.3);
         ReassertResult::Restored
+    }
+
+    /// The sessions displaced and replaced for another one.
+    fn make_room(&mut self, new: &NewSession, room: usize) -> (Vec<SessionKey>, Vec<SessionKey>) {
+        let (mut displaced, mut replaced) = (Vec::new(), Vec::new());
+        while let Some(at) = self.first(|s| is_rival(s, new) && s.2 == new.device) {
+            replaced.push(self.sessions.remove(at).0);
+        }
+        while self.sessions.iter().filter(|s| is_rival(s, new)).count() >= room {
+            let at = self.first(|s| is_rival(s, new));
+            displaced.push(self.sessions.remove(at.expect("a rival")).0);
+        }
+        (displaced, replaced)
+    }
+
+    /// Login number of a session that is there.
+    pub(super) fn login_of(&self, key: &SessionKey) -> u64 {
+        let session = self.sessions.iter().find(|s| is(&s.0, key));
+        session.expect("there").3
     }
 
     /// Looks for the session, perhaps under an earlier life of its boat, and moves it to the later
@@ -108,13 +140,8 @@ impl Reference {
         is_known
     }
 
-    fn first(&self, wanted: impl Fn(&(SessionKey, Platform, DeviceId)) -> bool) -> Option<usize> {
+    fn first(&self, wanted: impl Fn(&ReferenceSession) -> bool) -> Option<usize> {
         self.sessions.iter().position(wanted)
-    }
-
-    fn sign_in(&mut self, new: &NewSession) {
-        let session = (new.key.clone(), new.platform, new.device.clone());
-        self.sessions.push(session);
     }
 
     pub(super) fn disconnect(&mut self, key: &SessionKey) {
@@ -177,10 +204,7 @@ impl Reference {
         self.acked.clear();
     }
 
-    pub(super) fn sessions_of(
-        &self,
-        user: UserId,
-    ) -> impl Iterator<Item = &(SessionKey, Platform, DeviceId)> {
+    pub(super) fn sessions_of(&self, user: UserId) -> impl Iterator<Item = &ReferenceSession> {
         self.sessions
             .iter()
             .filter(move |(key, ..)| key.user == user)
@@ -206,7 +230,7 @@ impl Reference {
 }
 
 /// True for a session of the same user on the same platform.
-fn is_rival((key, platform, _): &(SessionKey, Platform, DeviceId), new: &NewSession) -> bool {
+fn is_rival((key, platform, ..): &ReferenceSession, new: &NewSession) -> bool {
     key.user == new.key.user && *platform == new.platform
 }
 

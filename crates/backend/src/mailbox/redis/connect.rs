@@ -28,6 +28,13 @@ pub(super) struct Lives {
     pub(super) living: Vec<BoatLife>,
 }
 
+impl Lives {
+    pub(super) fn of(met: impl IntoIterator<Item = BoatLife>, denied: &DeniedBoats) -> Lives {
+        let (denied, living) = (met.into_iter()).partition(|life| denied.contains(life));
+        Lives { denied, living }
+    }
+}
+
 /// Input of a login or a reassertion.
 pub(super) struct Login<'a> {
     pub(super) user: UserId,
@@ -43,8 +50,8 @@ impl Login<'_> {
         name: ScriptName,
         keys: &Keys,
         policies: &Policies,
-        denied: &[BoatLife],
-        living: &[BoatLife],
+        met: &Lives,
+        login: Option<u64>,
     ) -> Call {
         let NewSession {
             key,
@@ -65,7 +72,7 @@ impl Login<'_> {
             .key(keys.waiting(target))
             .key(keys.epoch(bucket))
             .arg(score(self.now))
-            .arg(session::lives_text(denied))
+            .arg(session::lives_text(&met.denied))
             .arg(key.session)
             .arg(platform.number())
             .arg(policies.sessions.of(*platform))
@@ -76,22 +83,23 @@ impl Login<'_> {
             // Clients without a marker send zero.
             .arg(self.marker.max(1))
             .arg(overflow)
-            .arg(session::lives_text(living))
+            .arg(session::lives_text(&met.living))
+            .arg(login.unwrap_or(0))
     }
 
     pub(super) fn connect(&self, keys: &Keys, policies: &Policies, met: &Lives) -> Call {
-        self.call(
-            ScriptName::Connect,
-            keys,
-            policies,
-            &met.denied,
-            &met.living,
-        )
+        self.call(ScriptName::Connect, keys, policies, met, None)
     }
 
-    /// Builds the call; `denied` are lives that were encountered and have ended.
-    pub(super) fn reassert(&self, keys: &Keys, policies: &Policies, denied: &[BoatLife]) -> Call {
-        self.call(ScriptName::Reassert, keys, policies, denied, &[])
+    /// Builds the call; `login` is the number of the session's login, if it is known.
+    pub(super) fn reassert(
+        &self,
+        keys: &Keys,
+        policies: &Policies,
+        met: &Lives,
+        login: Option<u64>,
+    ) -> Call {
+        self.call(ScriptName::Reassert, keys, policies, met, login)
     }
 }
 
@@ -110,8 +118,7 @@ pub(super) fn connected(told: Value, request: &ConnectRequest) -> Result<LoginOu
     if reply::text(login.clone())? == FULL {
         let held = session::read_all(displaced)?.into_iter();
         let lives: BTreeSet<BoatLife> = held.map(|entry| entry.life).collect();
-        let (denied, living) = (lives.into_iter()).partition(|life| request.denied.contains(life));
-        let met = Lives { denied, living };
+        let met = Lives::of(lives, &request.denied);
         return Ok(LoginOutcome::Full { met });
     }
     let keys = |told| -> Result<Vec<SessionKey>, Failure> {
@@ -128,18 +135,22 @@ pub(super) fn connected(told: Value, request: &ConnectRequest) -> Result<LoginOu
     }))
 }
 
-/// Reads the answer to a reassertion, with the sessions that hold its place.
-pub(super) fn reasserted(told: Value) -> Result<(ReassertAnswer, Vec<SessionEntry>), Failure> {
+/// Reads the answer to a reassertion, with the sessions that hold its place. Without an answer,
+/// earlier ones would leave for it: name the lives of all of them, and ask again.
+pub(super) fn reasserted(
+    told: Value,
+) -> Result<(Option<ReassertAnswer>, Vec<SessionEntry>), Failure> {
     let mut told = reply::list(told)?.into_iter();
     let mut next = || told.next().unwrap_or(Value::Nil);
     let outcome = reply::text(next())?;
     let marker = reply::number(next())?;
     let mail_waits = reply::integer(next())? == 1;
     let answer = match outcome.as_str() {
-        "known" => ReassertAnswer::Known { mail_waits },
-        "restored" => ReassertAnswer::Restored { marker, mail_waits },
-        "displaced" => ReassertAnswer::Displaced,
-        "replaced" => ReassertAnswer::Replaced,
+        FULL => None,
+        "known" => Some(ReassertAnswer::Known { mail_waits }),
+        "restored" => Some(ReassertAnswer::Restored { marker, mail_waits }),
+        "displaced" => Some(ReassertAnswer::Displaced),
+        "replaced" => Some(ReassertAnswer::Replaced),
         other => return Err(Failure::Reply(format!("a session cannot be {other:?}"))),
     };
     let holders = session::read_all(Value::Array(told.collect()))?;

@@ -183,7 +183,7 @@ mod tests {
             let policy = policies.of(platform);
             let mut calls = vec![
                 login.connect(&keys, &policies, &met),
-                login.reassert(&keys, &policies, &denied),
+                login.reassert(&keys, &policies, &met, Some(incarnation)),
                 connect::disconnect(&keys, &key),
                 session::ask(&keys, user),
                 route::call(&keys, &policies, &request, &denied),

@@ -1,4 +1,5 @@
-//! Requests of one call, some of them repeated because they met sessions of ended boats.
+//! Requests of one call, some of them repeated because they met sessions of boats that may have
+//! ended.
 
 use protocol::presence::BoatLife;
 
@@ -10,7 +11,7 @@ const ROUNDS: usize = 3;
 
 pub(super) struct Reroutes<A> {
     answers: Vec<Option<Result<A>>>,
-    /// Ended lives that each request has met so far.
+    /// Lives that each request has met so far.
     met: Vec<Vec<BoatLife>>,
     open: Vec<usize>,
     rounds: usize,
@@ -36,7 +37,7 @@ impl<A> Reroutes<A> {
         Some(std::mem::take(&mut self.open))
     }
 
-    /// Ended lives that the request must name.
+    /// Lives that the request must name.
     pub(super) fn met(&self, request: usize) -> &[BoatLife] {
         &self.met[request]
     }

@@ -162,7 +162,7 @@ async fn connect(mailbox: &RedisMailbox, target: Target, n: i64) -> Result<Conne
 }
 
 async fn reassert(mailbox: &RedisMailbox, target: Target, n: i64) -> Result<ReassertAnswer> {
-    let sessions = vec![(target.user, new_session(target, n))];
+    let sessions = vec![(target.user, new_session(target, n).into())];
     let denied = DeniedBoats::default();
     let mut answers = mailbox.reassert(sessions, denied, SystemClock.now()).await;
     answers.remove(0)

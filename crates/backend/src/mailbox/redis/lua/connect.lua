@@ -4,7 +4,7 @@
 -- devices, of the same one. Or in the place of the login: full, and then those that hold the platform.
 -- Full means to a platform that displaces: name those lives as living, or as denied, and ask again.
 
-local replid = ARGV[13]
+local replid = ARGV[14]
 local wanted = read_request()
 local held, last = read_sessions(KEYS[1])
 local marker, is_new = read_marker(replid)

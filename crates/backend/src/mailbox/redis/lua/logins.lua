@@ -1,8 +1,8 @@
 -- Part: what a login and a boat that says again what it holds have in common.
 -- KEYS: sessions, waiting of the platform, epoch
 -- ARGV: now, denied, session, platform, sessions that it may have, incarnation, boat, device,
---       oldest time that is kept, a new marker, displace or refuse, lives that are not denied, and the
---       master's replid
+--       oldest time that is kept, a new marker, displace or refuse, lives that are not denied, the number
+--       of its login or 0, and the master's replid
 
 local function read_request()
   return {
@@ -11,6 +11,7 @@ local function read_request()
     room = tonumber(ARGV[5]),
     displaces = ARGV[11] == 'displace',
     living = ARGV[12],
+    held = tonumber(ARGV[13]),
     field = ARGV[3],
     platform = ARGV[4],
     incarnation = ARGV[6],
@@ -79,11 +80,23 @@ local function all_live(sessions, lives)
   return true
 end
 
--- Numbers grow, whatever the clock does.
+-- Those with a larger number than this login; all where its number is not known.
+local function later_than(login, sessions)
+  local found = {}
+  for _, session in ipairs(sessions) do
+    if login == 0 or tonumber(session.login) >= login then
+      found[#found + 1] = session
+    end
+  end
+  return found
+end
+
+-- New numbers grow, whatever the clock does.
 local function register(session, last, marker)
-  session.login = string.format('%.0f', math.max(last + 1, session.now))
+  local login = session.held > 0 and session.held or math.max(last + 1, session.now)
+  session.login = string.format('%.0f', login)
   session.marker = marker
-  redis.call('HSET', KEYS[1], 'last', session.login)
+  redis.call('HSET', KEYS[1], 'last', string.format('%.0f', math.max(last, login)))
   keep_session(KEYS[1], session)
   prolong_sessions(KEYS[1])
 end

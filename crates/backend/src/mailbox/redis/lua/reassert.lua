@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
 -- A boat says that it holds this session.
--- Answers: known, restored, displaced or replaced; marker; whether mail waits; and the sessions that hold
--- its place (session, value, …)
+-- Answers: known, restored, displaced, replaced or full; marker; whether mail waits; and the sessions that
+-- hold its place (session, value, …). Full: earlier logins would leave for it; name the lives of these as
+-- living, or as denied, and ask again.
 
-local replid = ARGV[13]
+local replid = ARGV[14]
 local wanted = read_request()
 local held, last = read_sessions(KEYS[1])
 local marker, is_new = read_marker(replid)
@@ -32,15 +33,29 @@ remove_sessions(KEYS[1], gone)
 if wanted.displaces then
   local rivals = on_platform(live, wanted.platform)
   local own, others = part_by_device(rivals, wanted.device)
-  local is_full = #others >= wanted.room
-  if own[1] or is_full then
-    local answer = { own[1] and 'replaced' or 'displaced', marker, waits }
-    for _, session in ipairs(own[1] and own or others) do
+  local function held_by(outcome, sessions)
+    local answer = { outcome, marker, waits }
+    for _, session in ipairs(sessions) do
       table.insert(answer, session.field)
       table.insert(answer, session.value)
     end
     return answer
   end
+  if later_than(wanted.held, own)[1] then
+    return held_by('replaced', own)
+  end
+  if #later_than(wanted.held, others) >= wanted.room then
+    return held_by('displaced', others)
+  end
+  -- Where it was displaced by nobody, those that it had displaced have come back before it.
+  local earlier = own
+  for place = 1, #others + 1 - wanted.room do
+    table.insert(earlier, others[place])
+  end
+  if earlier[1] and not all_live(rivals, wanted.living) then
+    return held_by('full', rivals)
+  end
+  remove_sessions(KEYS[1], earlier)
 end
 register(wanted, last, marker)
 return { 'restored', marker, waits }
