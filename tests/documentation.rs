@@ -399,6 +399,15 @@ fn every_file_that_a_page_names_is_there() {
     assert!(found > 10, "{found}");
 }
 
+/// `make coverage` names the rulings that it refuses.
+#[test]
+fn every_ruling_names_a_decision_that_is_there() {
+    let coverage = Command::new(root().join("scripts/coverage")).output();
+    let coverage = coverage.expect("it runs");
+    let refused = String::from_utf8_lossy(&coverage.stderr);
+    assert!(coverage.status.success(), "{refused}");
+}
+
 #[test]
 fn every_test_that_answers_a_threat_exists() {
     let page = read("docs/operations/security.md");
