@@ -27,7 +27,7 @@ fn weather(seed: u64) -> Weather {
     }
 }
 
-// proves S3-22, S3-07, S2-07, S3-17 in part: whatever breaks, each message is shown once, in one order, on each
+// proves S3-22, S3-07, S2-07 in part, S3-17 in part: whatever breaks, each message is shown once, in one order, on each
 // device (I3, I4); a send is one message, in its order; no ack goes before the store; statuses do not go
 // back. Replay one with CLIENT_SEED=123, try more with CLIENT_SEEDS=20000.
 #[test]

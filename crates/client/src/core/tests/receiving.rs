@@ -58,7 +58,7 @@ fn seen(seq: u64) -> Snapshot {
     saved
 }
 
-// proves S2-05 in part, S2-06, S2-08: the first has no predecessor, the next joins it: nothing is asked.
+// proves S2-05 in part, S2-06, S2-08 in part: the first has no predecessor, the next joins it: nothing is asked.
 #[test]
 fn contiguous_messages_ask_nothing() {
     let mut device = Device::ready();
@@ -70,7 +70,7 @@ fn contiguous_messages_ask_nothing() {
     assert_eq!(device.take_shown(), [1, 2, 3]);
 }
 
-// proves S2-04, S2-07: a missing predecessor is fetched, page after page, and all is shown in order.
+// proves S2-04 in part, S2-07 in part: what is missing is fetched, page after page, and all is shown in order.
 #[test]
 fn a_gap_is_fetched() {
     let mut device = Device::ready();
@@ -92,6 +92,63 @@ fn a_gap_is_fetched() {
     device.history(4, vec![message(4), message(5)], 6);
     assert_eq!(device.take_shown(), [4, 5, 6]);
     assert!(asks_history(&mut device).is_empty());
+}
+
+// proves S2-06, S2-07 in part, S2-08: the place after the last one continues and any other is a hole, whatever the message
+// says of the one before it.
+#[test]
+fn only_a_hole_in_positions_asks() {
+    let follows = |seq, prev: Option<u64>| {
+        let mut placed = message(seq);
+        placed.position.prev = prev.map(id);
+        placed
+    };
+    let mut device = Device::ready();
+    device.push(message(1));
+    device.row(None);
+    device.take_sent();
+    for placed in [follows(2, None), follows(3, Some(999)), follows(2, None)] {
+        device.push(placed);
+        assert_eq!(asks_history(&mut device), []);
+    }
+    assert_eq!(device.take_shown(), [1, 2, 3]);
+    device.push(follows(5, Some(103)));
+    assert_eq!(device.take_shown(), [0u64; 0]);
+    assert_eq!(asks_history(&mut device), [forward(3)]);
+}
+
+// proves S2-05: position 1 is the first. A message at any other place follows something, though it names nothing.
+#[test]
+fn only_the_first_position_begins_a_conversation() {
+    for (seq, asked) in [(1, vec![]), (2, vec![forward(0)])] {
+        let mut device = Device::ready();
+        device.take_sent();
+        let mut placed = message(seq);
+        placed.position.prev = None;
+        device.push(placed);
+        device.row(None);
+        assert_eq!(asks_history(&mut device), asked, "from {seq}");
+        assert_eq!(device.take_shown().len(), usize::from(asked.is_empty()));
+    }
+}
+
+// proves S3-19: what the first device has read comes to the second one, which asks from behind its own last and from nowhere
+// else: what it has is not sent again.
+#[test]
+fn a_device_asks_from_behind_its_own_last_though_another_has_read_on() {
+    let mut device = Device::with(CatchUp::Everything, Limits::default(), seen(3));
+    device.sign_in();
+    device.list(vec![Summary {
+        read_seq: Seq(5),
+        unread: 0,
+        ..summary(2, 5)
+    }]);
+    assert_eq!(asks_history(&mut device), [forward(3)]);
+    device.history(2, vec![message(4), message(5)], 5);
+    assert_eq!(device.take_shown(), [4, 5]);
+    device.reconnect();
+    device.list(Vec::new());
+    assert_eq!(asks_history(&mut device), []);
 }
 
 // proves S3-07, S3-14: acknowledged after the store; a crash before it brings the message again.
