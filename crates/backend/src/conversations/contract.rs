@@ -129,7 +129,8 @@ pub(super) async fn the_same_source_may_raise_the_version(
     assert_eq!(changed(store, owner, at(51)).await, []);
 }
 
-/// After any sequence of writes, the difference equals a scan of all rows.
+// proves S4-28: the union of both, each conversation once.
+/// After any sequence of messages and of what the owner did, the difference equals a scan of all rows for either.
 pub(super) async fn the_difference_equals_a_recomputation(
     store: &dyn ConversationStore,
     fresh: &TestIds,
@@ -144,6 +145,11 @@ pub(super) async fn the_difference_equals_a_recomputation(
     for offset in 0..60 {
         let conversation = conversations[pick(conversations.len())];
         save(store, row(fresh, owner, conversation, offset)).await;
+        if pick(3) == 0 {
+            let conversation = conversations[pick(conversations.len())];
+            let read = vec![(owner, conversation, Seq(offset))];
+            store.set_read(read, at(offset)).await.expect("writes");
+        }
     }
     let keys: Vec<_> = conversations.iter().map(|&c| (owner, c)).collect();
     let all = store.get(&keys).await.expect("reads");
@@ -154,7 +160,7 @@ pub(super) async fn the_difference_equals_a_recomputation(
         let wanted: Vec<_> = all
             .iter()
             .flatten()
-            .filter(|listed| listed.row.version >= since)
+            .filter(|listed| listed.row.version >= since || listed.touched >= since)
             .filter(|listed| after.is_none_or(|after| listed.row.conversation > after))
             .take(limit)
             .copied()
@@ -291,7 +297,7 @@ pub(super) async fn what_was_touched_is_in_the_difference(
     assert_eq!(found().await, both);
 }
 
-// proves S4-13 in part (one part is updated, the others stay), S4-15, S4-26, S4-27
+// proves S4-13 in part (one part is updated, the others stay), S4-15 in part, S4-26, S4-27
 /// A message moves the row's version and no register; an action of the owner moves `touched` and
 /// not the row. The two stay distinct, and the list finds either.
 pub(super) async fn a_message_touches_nothing_that_the_owner_did(

@@ -100,6 +100,7 @@ pub(super) async fn pushing_again_changes_nothing(line: &dyn Timeline, fresh: &T
     assert_eq!(oldest, [entry(201)]);
 }
 
+// proves S2-11: the score is the position.
 /// Positions give the order, whatever the order of pushes or ids.
 pub(super) async fn they_may_come_in_any_order(line: &dyn Timeline, fresh: &TestIds) {
     let group = fresh.group();

@@ -1,5 +1,7 @@
 //! Cost of a message to the stores, by the rows present afterwards.
 
+use std::time::Duration;
+
 use backend::embedded::{ScanOrder, Table};
 use bytes::Bytes;
 use protocol::message::Content;
@@ -58,6 +60,48 @@ async fn a_message_of_two_users_is_two_rows_and_one_of_a_group_is_one() {
         (19..=21).contains(&(10 * per_private / per_group)),
         "{per_private} to {per_group} bytes a message"
     );
+}
+
+// proves S4-15: a message writes its rows of the list and nothing else there: what their owners did stays, and so does the
+// version of that.
+#[tokio::test(start_paused = true)]
+async fn a_message_moves_no_version_of_what_its_owners_did() {
+    let world = World::new().await;
+    world.send(ALICE, BOB).await;
+    world.command(ALICE, create([BOB])).await;
+    world.until_quiet().await;
+    let conversations = &world.backends.conversations;
+    let keys = [ALICE, BOB].map(|who| (user(who), between(ALICE, BOB)));
+    let read = keys.map(|(who, conversation)| (who, conversation, Seq(1)));
+    let read_at = world.now();
+    let read = conversations.set_read(read.into(), read_at).await;
+    read.expect("writes");
+    let versions = async || {
+        let listed = conversations.get(&keys).await.expect("reads").into_iter();
+        let listed = listed.map(|listed| listed.expect("a row"));
+        listed
+            .map(|listed| (listed.row.version, listed.touched))
+            .collect::<Vec<_>>()
+    };
+    let registers = async || conversations.registers(&keys).await.expect("reads");
+    let (before, did) = (versions().await, registers().await);
+    world.faults.writes("conversations");
+
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let said = 3;
+    for _ in 0..said {
+        world.send(ALICE, BOB).await;
+        world.send(BOB, ALICE).await;
+        world.say(ALICE).await;
+        world.until_quiet().await;
+    }
+    assert!(world.faults.calls("conversations", "save") > 0);
+    assert_eq!(world.faults.writes("conversations"), 0, "but its rows");
+    assert_eq!(registers().await, did);
+    for (before, after) in before.into_iter().zip(versions().await) {
+        assert!(after.0 > before.0, "the message's version");
+        assert_eq!((before.1, after.1), (read_at, read_at));
+    }
 }
 
 const SIZE: usize = 100_000;

@@ -78,6 +78,7 @@ impl RedisTimeline {
     }
 }
 
+// proves S2-12: each body is a key of its own, apart from the order, and ends by itself.
 /// Bodies go with their dropped messages, and stored keys have a time to live.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
@@ -166,7 +167,7 @@ proptest! {
     }
 }
 
-// proves S0-62a, S2-11, S2-12: as docs/decisions/0013 has it.
+// proves S0-62a, S2-11 in part, S2-12 in part: as docs/decisions/0013 has it.
 #[test]
 fn names_are_those_of_the_design() {
     let group = GroupId::new(77).expect("positive");

@@ -166,7 +166,7 @@ fn run(steps: &[Step], margin: Duration) -> (Server, Vec<Device>) {
 }
 
 proptest! {
-    // proves S4-02 in part, S4-08, S4-28, S4-31 in part:
+    // proves S4-02 in part, S4-08, S4-28 in part, S4-31 in part:
     // whoever asks with the version of an earlier list has what the server
     // has, however late rows were written.
     #[test]
