@@ -210,7 +210,7 @@ mod tests {
         PageCache::new(&Config::default(), 1000)
     }
 
-    // proves S2-20, S2-21 in part, S2-25: what was read is not read again, by whom it was not read it is.
+    // proves S2-20 in part, S2-21 in part, S2-25: what was read is not read again, by whom it was not read it is.
     #[tokio::test]
     async fn a_page_is_read_once() {
         let (pages, reads) = (pages(), AtomicUsize::new(0));
@@ -224,6 +224,43 @@ mod tests {
             let page = pages.page(key, || read(key)).await.expect("a page");
             assert_eq!(*page, messages(key, 10));
             assert_eq!(reads.load(Ordering::Relaxed), reads_so_far);
+        }
+    }
+
+    // proves S2-21: from 5 to 30 minutes, a time for each kind of conversation.
+    #[tokio::test]
+    async fn pages_of_each_kind_end_after_a_time_of_their_own() {
+        let minutes = |pages: &PageCache| {
+            let ends = [&pages.private, &pages.group].map(|cache| cache.policy().time_to_live());
+            ends.map(|end| end.expect("an end").as_secs() / 60)
+        };
+        assert_eq!(minutes(&pages()), [5, 30]);
+
+        let of_two = key(1, 0, 10);
+        let of_group = Key {
+            owner: None,
+            conversation: ConversationId::Group(protocol::GroupId::new(7).expect("positive")),
+            ..of_two
+        };
+        for (private, group) in [(0, 3600), (3600, 0)] {
+            let config = Config {
+                private_keep_for: Duration::from_secs(private),
+                group_keep_for: Duration::from_secs(group),
+                ..Config::default()
+            };
+            let pages = PageCache::new(&config, 1000);
+            for (key, keep_for) in [(of_two, private), (of_group, group)] {
+                let reads = AtomicUsize::new(0);
+                for _ in 0..3 {
+                    let page = pages.page(key, || async {
+                        reads.fetch_add(1, Ordering::Relaxed);
+                        Ok(messages(key, 10))
+                    });
+                    assert_eq!(page.await.expect("a page").len(), 10);
+                }
+                let ended = if keep_for == 0 { 3 } else { 1 };
+                assert_eq!(reads.into_inner(), ended, "kept for {keep_for} s");
+            }
         }
     }
 

@@ -359,7 +359,7 @@ async fn changes_in_a_group_are_judged_by_role() {
 // who comes back says where they are and gets the latest 100 from beside history,
 // which is not read, and hears that more lies before.
 // proves S0-10: repeated returns read no row of history, with or without copies of the head.
-// proves S3-51, S3-52 in part:
+// proves S3-51 in part, S3-52 in part:
 // what lies within the cached stretch costs the store nothing, what lies before it is read there.
 // proves S0-68 in part: what is to be loaded begins below the smallest that came.
 #[tokio::test(start_paused = true)]
@@ -421,10 +421,38 @@ async fn a_page_of_a_long_history_costs_as_much_as_of_a_short_one() {
     assert_eq!(costs[..2], costs[2..]);
 }
 
+// proves S2-20: three tiers. A page that is in memory asks nobody; one that is not asks beside history, and history only
+// where that has nothing.
+#[tokio::test(start_paused = true)]
+async fn each_tier_is_asked_for_what_the_one_before_it_lacks() {
+    for (keep_for, again) in [(Duration::from_secs(60), (0, 0)), (Duration::ZERO, (1, 0))] {
+        let mut config = Config::default();
+        config.pages.group_keep_for = keep_for;
+        let world = world_with(config).await;
+        world.group_of(7, CLOSED, &[1, 2]).await;
+        for _ in 0..20 {
+            world.say_uncached(7, 1, "x").await;
+        }
+        let asked = |world: &World| {
+            let kept = world.faults.reads("timeline");
+            (kept, world.faults.reads("messages"))
+        };
+        asked(&world);
+        for expected in [(1, 1), again] {
+            let page = world.group_page(2, 7, NEWEST, 10).await.expect("a page");
+            assert_eq!(page.0.len(), 10);
+            assert_eq!(asked(&world), expected, "memory for {keep_for:?}");
+        }
+    }
+}
+
 // proves S2-13, S2-23: what is gone from beside history is read from it, and written back.
 #[tokio::test(start_paused = true)]
 async fn what_is_not_beside_history_is_read_there_and_put_back() {
-    let world = world().await;
+    // No memory of a station may stand for what was put back.
+    let mut config = Config::default();
+    config.pages.group_keep_for = Duration::ZERO;
+    let world = world_with(config).await;
     world.group_of(7, CLOSED, &[1, 2]).await;
     for _ in 0..20 {
         world.say_uncached(7, 1, "x").await;

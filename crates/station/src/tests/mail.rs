@@ -53,7 +53,7 @@ impl World {
         assert_eq!(stored.stored, [PHONE]);
     }
 
-    async fn mail(&self, after: Option<MailCursor>, limit: u32) -> Page {
+    pub(super) async fn mail(&self, after: Option<MailCursor>, limit: u32) -> Page {
         self.try_mail(after, limit).await.expect("answered")
     }
 

@@ -190,7 +190,7 @@ async fn two_stations_each_write_a_user_once_in_a_while() {
     assert_eq!(world.last_received(1).await, last);
 }
 
-// proves S2-14 in part, S2-16, S3-34 in part, S3-40, S3-41 (positions that are kept for good, no counter that could be lost):
+// proves S2-14 in part, S2-16, S3-34 in part, S3-40, S3-41 in part (positions that are kept for good, no counter that could be lost):
 // only what has something unread, until it was read.
 #[tokio::test(start_paused = true)]
 async fn only_what_holds_something_unread_is_told() {

@@ -118,7 +118,44 @@ async fn who_of_a_group_is_connected_is_told_in_pages() {
     assert_eq!(online_in(&world, 7).await, [(3, vec![13, 14])]);
 }
 
-// proves S1-59, S1-60
+// proves S1-60: sessions are in the mailbox store; messages and kickouts are on the queue, and nothing else is. Mail that
+// waits is pulled, page by page.
+#[tokio::test(start_paused = true)]
+async fn sessions_go_to_the_mailbox_store_and_tasks_to_the_queue() {
+    let world = world().await;
+    let mut waiting = Vec::new();
+    for seq in 1..=3 {
+        let placed = world.place(1, 2, seq, "x").await;
+        world.store(&placed).await;
+        waiting.push(placed.message.id);
+    }
+    assert!(world.sign_in(2, Platform::Ios, 22).await.mail_waits);
+    assert_eq!(world.online(&[2]).await, [[22]]);
+    let (mut pulled, mut after) = (Vec::new(), None);
+    loop {
+        let page = world.mail(after, 2).await;
+        pulled.extend(page.mails.iter().map(|mail| mail.id));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(pulled, waiting);
+    settle().await;
+    assert_eq!(world.tasks().await, [], "nobody is told to send it");
+
+    world.sign_in(2, Platform::Ios, 23).await;
+    let told = world.submit_one(item(2, send(1, 1, "hello"))).await;
+    let id = told.expect("accepted");
+    settle().await;
+    assert_eq!(world.messages().await, [(id, "hello".to_owned())]);
+    let kickouts = world.kickouts().await;
+    assert_eq!(kickouts.len(), 1);
+    assert_eq!(kickouts[0].sessions, [world.key(2, 22)]);
+    assert_eq!(world.tasks().await.len(), 2);
+}
+
+// proves S1-59, S1-60 in part
 #[tokio::test(start_paused = true)]
 async fn a_session_is_admitted_found_and_gone() {
     let world = world().await;
