@@ -5,7 +5,7 @@
 //!                     │                       │  done          ▶ ended
 //!                     │ nobody there          │  no session    ▶ Forget, Route again
 //!                     ▼                       │  full          ▶ Route (store by force), hint
-//!                   stored, or left to sync   ▼  no ack, unreachable ▶ close, failed
+//!                   stored, or left to sync   ▼  no ack, unreachable ▶ failed
 //!   all ended or failed ──▶ Settled { retries of what failed | dead letter, notifications, ledger }
 //! ```
 //!

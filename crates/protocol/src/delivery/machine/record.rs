@@ -28,8 +28,8 @@ pub(super) struct Record {
 #[derive(Clone, Debug)]
 pub(super) struct Leg {
     pub(super) target: Target,
-    /// True for a leg to the sender's own other sessions: never stored, at most closed to start
-    /// anew.
+    /// True for a leg to the sender's own other sessions: never stored. One whose window is full is
+    /// told to sync; one whose boat does not answer is tried again.
     pub(super) mirror: bool,
     /// Sessions of the platform, newest first; the first one decides.
     pub(super) sessions: Vec<SessionEntry>,
