@@ -5,7 +5,7 @@ use protocol::{Platform, Seq};
 use tests::Cluster;
 use tests::person::{accepted, reaches, text};
 
-// proves S3-11, S3-12, S3-13, S3-31, S2-02, S2-07, S1-59, S1-61
+// proves S3-11, S3-12, S3-13, S3-31, S2-02, S2-07 in part, S1-59, S1-61
 #[tokio::test]
 async fn two_users_chat_over_websocket_and_tcp() {
     let cluster = Cluster::start().await;
@@ -37,7 +37,7 @@ async fn two_users_chat_over_websocket_and_tcp() {
 }
 
 // Both write at once: both see one order, with each writer's own order kept.
-// proves S2-07
+// proves S2-07 in part
 #[tokio::test]
 async fn both_sides_see_one_order() {
     let cluster = Cluster::start().await;

@@ -407,6 +407,7 @@ fn seeds() -> Range<u64> {
 }
 
 // proves S2-01, S0-02, S4-34, S4-35 on the whole system, in memory and on the real parts.
+// proves S3-41: what is unread is right when everything beside the stores is lost.
 #[tokio::test]
 async fn every_device_comes_to_what_the_log_says() {
     for seed in seeds() {

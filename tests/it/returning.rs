@@ -161,6 +161,7 @@ async fn a_list_costs_the_same_however_long_it_is() {
 // proves S0-66: who comes back asks for the group from behind the last message that they have, and gets what follows it.
 // proves S0-10: members of a group who go and come again find what was said meanwhile, and no store is read for it.
 // proves S2-15 in part: what a return looks at lies beside the stores, of groups and of friends.
+// proves S3-51: it was written there with each message, so a pull reads no store.
 // proves S3-34 in part: so does what is unread there, which is right after each message.
 // proves S3-52: pages that begin where the cache does are its own; those before it `groups.rs` has from history.
 #[tokio::test]

@@ -528,7 +528,8 @@ mod tests {
         }
     }
 
-    // proves S1-05 in part
+    // proves S1-05: the smaller of 100,000 and the files less 1,024. (Beyond it: `a_full_boat_says_so`, and of a whole process
+    // `started_with_few_files_it_serves_few_and_says_so`.)
     #[test]
     fn connections_leave_files_for_others() {
         let fitted = |files| {
