@@ -399,6 +399,28 @@ fn every_file_that_a_page_names_is_there() {
     assert!(found > 10, "{found}");
 }
 
+/// Checks that the number is the one for the files of the host that it was measured on.
+// proves S1-07: the page says what one boat held, what ended that, and what several held together.
+#[test]
+fn the_connections_that_a_boat_holds_are_published_with_what_ends_them() {
+    let page = read("docs/benchmarks.md");
+    let (_, rest) = page
+        .split_once("\n## Connections of one boat")
+        .expect("it is there");
+    let section = rest.split("\n## ").next().expect("its text");
+    let section = section.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(Settings::default().boat.fit_files(20_000), 18_976);
+    for words in [
+        "packetboat bench edge storm --memory --connections 18976",
+        "one boat held **18,976 connections at a time**",
+        "a machine that allows a process 20,000 files",
+        "On this machine the files decide",
+        "six such boats held 100,000 together",
+    ] {
+        assert!(section.contains(words), "{words}");
+    }
+}
+
 /// `make coverage` names the rulings that it refuses.
 #[test]
 fn every_ruling_names_a_decision_that_is_there() {
