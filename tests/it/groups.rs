@@ -53,6 +53,7 @@ async fn texts_of(client: &Client, group: GroupId) -> Result<Vec<String>, Client
 // device that shows the newest first and loads the rest backward.
 // proves S0-70, S0-71: what it left out begins at an edge, which a look meets and the user loads from; it moves down with
 // what is loaded, and goes when that meets what was there.
+// proves S2-04: by pages in which each message names the one before it.
 // proves S0-18, S0-24, S0-25, S0-68: which begins below the smallest that was shown and ends where its own begins.
 #[tokio::test]
 async fn a_member_gets_all_that_the_cache_does_not_hold() {
@@ -111,7 +112,12 @@ async fn a_member_gets_all_that_the_cache_does_not_hold() {
     assert_eq!(older(first).await, OlderRange::ToBeLoaded(Seq(first)));
     // A page that does not reach the messages already here moves the edge down.
     let page = dan.client.load_older(of, Some(Seq(first)), 50).await;
-    assert_eq!(page.expect("a page").messages.len(), 50);
+    let mut messages = page.expect("a page").messages;
+    messages.sort_by_key(|placed| placed.position.seq);
+    assert_eq!(messages.len(), 50);
+    for pair in messages.windows(2) {
+        assert_eq!(pair[1].position.prev, Some(pair[0].message.id));
+    }
     let lower = dan.client.edges(of).await.expect("it answers");
     assert_eq!(lower, [Seq(first - 51)]);
     let loaded = dan.load_gap(of, gap).await;
