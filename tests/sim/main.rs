@@ -135,7 +135,7 @@ fn first_finding(sabotage: Option<Sabotage>, within: u64) -> Option<(u64, String
 // changes included: S2-01. Devices that come later see what the others saw; lists and unread counts
 // equal a count by hand: S4-35. A device comes back through any boat and station; these remember
 // nothing of it but cache entries, which others may have filled: S0-81, S0-82.
-// proves S0-02, S0-15, S0-61b, S0-61h, S0-61i, S2-19, S3-36, S3-37 in part
+// proves S0-02, S0-15, S0-61b, S0-61h, S0-61i, S2-04, S2-05, S2-19, S3-36, S3-37 in part
 // proves S4-04, S4-06, S4-17, S4-18, S4-19, S4-21, S4-22, S4-23, S4-30, S4-31, S4-34, S4-35
 // proves S0-11, S0-14, S0-65, S0-72, S0-73, S0-74, S0-76, S0-77, S0-81, S0-82, S1-09, S1-16, S2-01, S3-22
 #[test]

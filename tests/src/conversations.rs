@@ -161,7 +161,8 @@ impl Evidence<'_> {
         Ok(())
     }
 
-    /// Checks members, their roles and the rows of groups against the log: one row for each message.
+    /// Checks members, their roles and the rows of groups against the log: one row for each message, which names the one
+    /// before it.
     pub fn judge_groups(&self, model: &Model, stored: &StoredConversations) -> Result<(), String> {
         for (conversation, talk) in &model.talks {
             let ConversationId::Group(number) = conversation else {
@@ -169,8 +170,18 @@ impl Evidence<'_> {
             };
             let owner = Owner::Group(*number);
             let rows = self.rows.values().filter(|row| row.owner == owner);
-            let mut rows: Vec<_> = rows.map(|row| (row.seq(), row.id())).collect();
+            let mut rows: Vec<_> = rows
+                .map(|row| (row.seq(), row.id(), row.placed.position.prev))
+                .collect();
             rows.sort_unstable();
+            let mut prev = None;
+            for (_, id, named) in &rows {
+                if *named != prev {
+                    return Err(format!("{id} does not follow the message before it"));
+                }
+                prev = Some(*id);
+            }
+            let rows: Vec<_> = rows.iter().map(|(seq, id, _)| (*seq, *id)).collect();
             let said = talk.view();
             let said: Vec<_> = said.iter().map(|said| (said.seq, said.id)).collect();
             if rows != said {
