@@ -12,9 +12,9 @@ use backend::changes::ChangeStore;
 use backend::clock::Clock;
 use backend::messages::MessageStore;
 use protocol::admission::check_change;
-use protocol::change::{ChangeRequest, ChangeRules, Overlay};
+use protocol::change::{ChangeKind, ChangeRequest, ChangeRules, Overlay};
 use protocol::message_row::Owner;
-use protocol::{ConversationId, Message, Placed, Refusal};
+use protocol::{Code, ConversationId, Message, MessageId, Placed, Refusal, UserId};
 
 use crate::deadline::within;
 use crate::membership::Membership;
@@ -36,7 +36,9 @@ impl ChangeCheck {
         message: &Message,
         conversation: ConversationId,
     ) -> Option<Refusal> {
-        let asked = ChangeRequest::of(message)?;
+        let Some(asked) = ChangeRequest::of(message) else {
+            return self.hide_refused(message, conversation).await;
+        };
         let role = match conversation {
             ConversationId::Group(group) => match self.membership.of(asked.by, group).await {
                 Ok((_, member)) => member.role,
@@ -45,7 +47,8 @@ impl ChangeCheck {
             },
             ConversationId::Private { .. } | ConversationId::System(_) => None,
         };
-        let original = self.original(&asked, conversation).await.ok()?;
+        let original = self.original(asked.by, asked.subject, conversation);
+        let original = original.await.ok()?;
         let altered = match &original {
             Some(placed) => self.altered(placed).await.ok()?,
             None => Overlay::default(),
@@ -54,13 +57,33 @@ impl ChangeCheck {
         check_change(&asked, role, original, &self.rules, self.clock.now()).err()
     }
 
-    /// The message to be changed, as it was sent.
+    /// Refuses to hide what a member may not read: to them it is not there. The writer does not judge that, as the
+    /// members of a record that is handled again may have left and come back since.
+    async fn hide_refused(
+        &self,
+        message: &Message,
+        conversation: ConversationId,
+    ) -> Option<Refusal> {
+        let change = message.content.change.as_deref()?;
+        let (ChangeKind::Hide, ConversationId::Group(group)) = (&change.kind, conversation) else {
+            return None;
+        };
+        let (settings, member) = self.membership.of(message.from, group).await.ok()?;
+        let readable_after = member.readable_after(settings)?;
+        let original = self.original(message.from, change.subject?, conversation);
+        let seq = original.await.ok()??.position.seq;
+        let text = "no such message in this conversation";
+        (seq <= readable_after).then(|| Refusal::new(Code::NotFound, text))
+    }
+
+    /// The message that the change names, as it was sent.
     async fn original(
         &self,
-        asked: &ChangeRequest,
+        by: UserId,
+        subject: MessageId,
         conversation: ConversationId,
     ) -> Result<Option<Placed>, Refusal> {
-        let key = [(Owner::of(conversation, asked.by), asked.subject)];
+        let key = [(Owner::of(conversation, by), subject)];
         let rows = within(self.deadline, self.messages.rows(&key)).await?;
         let row = rows.into_iter().next().flatten();
         let placed = row.map(|row| row.placed);

@@ -256,6 +256,25 @@ fn conversations(rows: &[Summary]) -> Vec<ConversationId> {
     rows.iter().map(|row| row.conversation).collect()
 }
 
+/// To a member who may not read a message it is not there.
+#[tokio::test(start_paused = true)]
+async fn what_a_member_may_not_read_is_not_there_to_be_hidden() {
+    let world = world().await;
+    world.group_of(7, CLOSED, &[1, 2]).await;
+    world.group_of(8, OPEN, &[1]).await;
+    let before = world.say(7, 1, "before").await.message.id;
+    let open = world.say(8, 1, "for all").await.message.id;
+    world.is_in(7, CLOSED, 3, Some(Role::Member)).await;
+    world.is_in(8, OPEN, 3, Some(Role::Member)).await;
+    let after = world.say(7, 1, "after").await.message.id;
+    let mut codes = Vec::new();
+    for (by, of, subject) in [(3, 7, before), (3, 7, after), (3, 8, open), (1, 7, before)] {
+        let hide = asking(of, codes.len() as u8, Some(subject), ChangeKind::Hide);
+        codes.push(world.submit_one(item(by, hide)).await.err());
+    }
+    assert_eq!(codes, [Some(Code::NotFound), None, None, None]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_is_in_a_group_may_send_to_it() {
     let world = world().await;
