@@ -242,8 +242,8 @@ async fn a_day_of_messages_is_loaded_forward_in_bounded_pages() {
     assert_eq!(pages, 10);
 }
 
-// proves S3-19: what lies behind the device's own cursor is not sent again, and nothing before it is left out because it was
-// read; proves S3 Pitfall D: another device of the same user, which has not got it, gets it all the same.
+// proves S3-19: what lies behind the device's own cursor is not sent again, and nothing else is left out because it was read.
+// proves S3 Pitfall D: another device of the same user, which has not got it, gets it all the same.
 #[tokio::test(start_paused = true)]
 async fn what_was_read_is_not_synced_again_but_to_another_device() {
     let world = world().await;
