@@ -195,4 +195,13 @@ mod tests {
             assert_eq!(defaults.connections(Some(3), 64), 3);
         }
     }
+
+    #[test]
+    fn addresses_of_one_customer_are_one_key() {
+        let key = |text: &str| AddressKey::from(text.parse::<IpAddr>().expect("an address"));
+        assert_eq!(key("2001:db8::1"), key("2001:db8::ffff:1:2:3"));
+        assert_ne!(key("2001:db8::1"), key("2001:db8:0:1::1"));
+        assert_eq!(key("::ffff:192.0.2.1"), key("192.0.2.1"));
+        assert_ne!(key("192.0.2.1"), key("192.0.2.2"));
+    }
 }
