@@ -250,7 +250,7 @@ impl Session {
             Phase::Opened => Some(self.hello_deadline()),
             Phase::Admitting => Some(self.heard_at + self.limits.silence_max()),
             Phase::Open | Phase::Draining(_) => {
-                let silence = self.heard_at + self.limits.silence_max();
+                let silence = self.silence_deadline();
                 let mail = self.mail.as_ref().and_then(|mail| mail.retry_at());
                 let (ack, write) = (self.ack_deadline(), self.write_deadline());
                 let outcome = self.pushes.as_ref().and_then(|it| it.outcome_due());
@@ -280,7 +280,10 @@ impl Session {
             }
             return;
         }
-        if now >= self.heard_at + self.limits.silence_max() {
+        if self.partial_deadline().is_some_and(|due| now >= due) {
+            return self.end_partial();
+        }
+        if now >= self.silence_deadline() {
             let silence = self.limits.silence_max().as_secs();
             return self.end(Refusal::new(
                 Code::HeartbeatMissed,
@@ -313,9 +316,6 @@ impl Session {
                 Code::Slow,
                 "nothing of what waits for you was read for too long; reconnect and sync",
             ));
-        }
-        if self.is_open() && self.partial_deadline().is_some_and(|due| now >= due) {
-            return self.end_partial();
         }
         if let Some(pushes) = &mut self.pushes {
             pushes.give_up(now, &mut self.actions);
@@ -458,6 +458,14 @@ impl Session {
             Phase::Draining(_) => deadline,
             _ => deadline.max(self.opened_at + ACK_PATIENCE),
         })
+    }
+
+    /// Time at which a client that sends nothing counts as gone. A frame that comes on is no silence,
+    /// and no ping fits into it.
+    fn silence_deadline(&self) -> Timestamp {
+        let silent = self.heard_at + self.limits.silence_max();
+        self.partial_deadline()
+            .map_or(silent, |partial| partial.max(silent))
     }
 
     /// Time by which the socket must take some of the waiting bytes.

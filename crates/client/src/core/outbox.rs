@@ -469,6 +469,8 @@ impl Outbox {
             return;
         };
         entry.row.failed = Some(refusal.clone());
+        // What a later retry takes says nothing of the line now.
+        entry.asked_at = None;
         out.change(Change::Outbox(entry.row.clone()));
         out.status(entry.row.send_id, SendStatus::Failed(refusal));
         self.set_phase(order, Phase::Failed);

@@ -1,6 +1,6 @@
 //! A frame of the client that has begun to come.
 
-use super::{Session, SessionLimits};
+use super::{Phase, Session, SessionLimits};
 use crate::{Code, Refusal, Timestamp};
 
 /// Received part of a frame. On a slow line it may take its time, as long as it comes on.
@@ -52,7 +52,11 @@ impl Session {
         self.partial.as_ref().map_or(0, |partial| partial.bytes)
     }
 
+    /// `None` once the session takes nothing new: it ends anyhow, and owes the client some answers.
     pub(super) fn partial_deadline(&self) -> Option<Timestamp> {
+        if !matches!(self.phase, Phase::Open) {
+            return None;
+        }
         let partial = self.partial.as_ref()?;
         Some(partial.deadline(&self.limits))
     }

@@ -146,6 +146,22 @@ fn a_send_over_a_line_of_ten_seconds_is_sent_once() {
 }
 
 #[test]
+fn a_retry_after_minutes_says_nothing_of_the_line() {
+    let mut device = Device::ready();
+    device.send(to(2), 1);
+    device.wait(20_000);
+    assert!(matches!(device.status_of(1), Some(SendStatus::Failed(_))));
+    device.wait_live(300_000);
+    assert!(device.core.retry(send_id(1), device.now));
+    device.drain();
+    device.accept(1);
+    device.take_sends();
+    device.send(to(2), 2);
+    device.wait(1000);
+    assert_eq!(numbers(&device.take_sends()), [2, 2]);
+}
+
+#[test]
 fn nothing_is_transmitted_before_it_is_stored() {
     let mut device = Device::ready();
     device.stores = false;

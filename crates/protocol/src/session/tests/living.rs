@@ -38,20 +38,22 @@ fn a_sign_of_life_counts_as_a_heartbeat_once_admitted() {
     assert_eq!(stranger.poll_timeout(), deadline);
 }
 
-// A thousand bytes a second are a slow line, and no slow client.
+// A thousand bytes a second are a slow line, and no slow client: not even after a heartbeat in which it said nothing.
 #[test]
 fn a_frame_that_comes_on_is_waited_for() {
+    const IDLE: u64 = 30;
     let mut session = open();
     for second in 1..=64 {
-        session.handle_partial(second * 1024, after(second as u64 * 1000));
-        session.handle_timeout(after(second as u64 * 1000 + 999));
-        assert_eq!(session.received(), second * 1024);
+        let now = IDLE + second;
+        session.handle_partial(second as usize * 1024, after(now * 1000));
+        session.handle_timeout(after(now * 1000 + 999));
+        assert_eq!(session.received(), second as usize * 1024);
     }
-    session.handle_frame(received(&[1]), after(65_000));
-    session.handle_timeout(after(130_000));
+    session.handle_frame(received(&[1]), after(95_000));
+    session.handle_timeout(after(160_000));
     assert_eq!(closed(&drained(&mut session)), None);
     assert_eq!(session.received(), 0);
-    assert_eq!(session.poll_timeout(), Some(after(140_000)));
+    assert_eq!(session.poll_timeout(), Some(after(170_000)));
 }
 
 #[test]
@@ -235,6 +237,18 @@ fn a_drain_finishes_what_is_under_way() {
     let closing = ServerFrame::Closing { refusal, resume };
     assert!(actions.contains(&Action::Transmit(Outgoing::Frame(closing))));
     assert_eq!(actions.last(), Some(&Action::Close(leaving)));
+}
+
+#[test]
+fn a_drain_ends_in_order_although_a_frame_does_not_come_on() {
+    let mut session = open();
+    session.handle_frame(send_to(2, 1), START);
+    session.handle_partial(60_000, START);
+    session.drain(Refusal::new(Code::Draining, "leaving"), None, START);
+    session.handle_timeout(after(20_000));
+    assert_eq!(closed(&drained(&mut session)), None);
+    session.handle_submitted(vec![accepted(1)], after(20_000));
+    assert_eq!(closed(&drained(&mut session)), Some(Code::Draining));
 }
 
 #[test]
