@@ -34,6 +34,8 @@ pub struct JournalDamage {
 struct JournalState {
     number: u64,
     extent: Extent,
+    /// True if no record follows it: the last write may be torn.
+    may_tear: bool,
     /// True if bytes lie behind the records that no crash explains.
     has_rest: bool,
 }
@@ -121,14 +123,17 @@ pub(super) fn check(dir: &Path) -> Result<Option<DurableMark>> {
     }
 }
 
-/// Cuts what a crash left behind the records of the newest journal.
+/// Cuts what a crash left behind the last records.
 pub(super) fn cut_torn_write(dir: &Path) -> Result<()> {
     let examination = Examination::new(dir)?;
-    if let (Some(newest), None) = (examination.journals.last(), examination.damage) {
-        cut(dir, newest).map_err(|error| unavailable(dir, error))?;
+    if examination.damage.is_some() {
+        return Ok(());
+    }
+    for state in examination.journals.iter().filter(|state| state.may_tear) {
+        cut(dir, state).map_err(|error| unavailable(dir, error))?;
         tracing::warn!(
-            journal = %path(dir, newest.number).display(),
-            bytes = newest.extent.bytes,
+            journal = %path(dir, state.number).display(),
+            bytes = state.extent.bytes,
             "the last write before a crash was torn and is cut off; nobody was told that it was accepted"
         );
     }
@@ -300,21 +305,25 @@ impl Examination<'_> {
     }
 }
 
-/// `of_a_mark`: what a crash may have left behind the newest journal is cut when the store opens.
+/// `of_a_mark`: what a crash may have left behind the last records is cut when the store opens. A
+/// journal without a record may have been begun behind them: fjall goes on to the next one after a
+/// write that failed, too.
 fn read_journals(dir: &Path, of_a_mark: bool) -> io::Result<Vec<JournalState>> {
-    let numbers = numbers(dir)?;
-    let newest = numbers.last().copied();
-    let read = |number| {
+    let mut journals = Vec::new();
+    let mut may_tear = of_a_mark;
+    for number in numbers(dir)?.into_iter().rev() {
         let file = File::open(path(dir, number))?;
         let extent = Extent::default().extend(&file)?;
-        let may_tear = of_a_mark && Some(number) == newest;
-        Ok(JournalState {
+        journals.push(JournalState {
             number,
             extent,
+            may_tear,
             has_rest: !may_tear && !extent.is_all(&file)?,
-        })
-    };
-    numbers.into_iter().map(read).collect()
+        });
+        may_tear &= extent.records == 0;
+    }
+    journals.reverse();
+    Ok(journals)
 }
 
 fn cut(dir: &Path, state: &JournalState) -> io::Result<()> {
@@ -383,6 +392,7 @@ mod tests {
         JournalState {
             number,
             extent,
+            may_tear: false,
             has_rest,
         }
     }

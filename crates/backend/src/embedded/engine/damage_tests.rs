@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::damage::check;
+use super::damage::{check, cut_torn_write};
 use super::journal::Journal;
 use super::mark::DurableMark;
 use super::records::Extent;
@@ -295,7 +295,7 @@ async fn a_damaged_mark_is_refused_and_made_anew() {
     let (killed, history) = store().await;
     let all = history.last().unwrap();
     let mark = killed.path().join("durable");
-    for bytes in [&b""[..], &[0; 512]] {
+    for bytes in [&b""[..], &[0; 1024]] {
         std::fs::write(&mark, bytes).unwrap();
         let error = open(killed.path()).unwrap_err();
         assert!(
@@ -441,6 +441,25 @@ fn a_kill_at_any_moment_of_a_rotation_is_no_damage() {
     let mark = DurableMark::read(journals.dir.path()).unwrap().unwrap();
     assert_eq!((mark.get(1), mark.get(2)), (None, None), "it does not grow");
     std::fs::remove_file(journals.path(3)).unwrap();
+    assert_eq!(check(journals.dir.path()).unwrap_err().kind, Kind::Corrupt);
+}
+
+// A full disk leaves half a record; fjall takes no more writes, and may make its next journal all the same.
+#[test]
+fn a_write_that_failed_before_a_rotation_is_no_damage() {
+    let mut journals = Journals::new();
+    journals.write();
+    drop(Journal::open(journals.dir.path()).unwrap());
+    let half = &record(2)[..20];
+    let file = journal(journals.dir.path(), 0);
+    file.write_all_at(half, journals.end).unwrap();
+    journals.rotate();
+    cut_torn_write(journals.dir.path()).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), record(1).len() as u64);
+    // Behind it came records, so it was whole.
+    file.write_all_at(half, record(1).len() as u64).unwrap();
+    let path = journals.path(1);
+    std::fs::write(path, record(2)).unwrap();
     assert_eq!(check(journals.dir.path()).unwrap_err().kind, Kind::Corrupt);
 }
 

@@ -78,7 +78,10 @@ impl Journal {
             // It was closed before this one was made: nothing is written to it any more.
             let closed = self.extent.extend(&self.file)?;
             self.mark.set(self.number, closed.bytes);
-            self.go_to(self.number + 1)?;
+            match self.go_to(self.number + 1) {
+                Err(error) if error.kind() == ErrorKind::NotFound => break,
+                gone_on => gone_on?,
+            }
         }
         // After several rotations between two syncs, our file and its successor may both be gone.
         if !path(&self.dir, self.number).try_exists()? {

@@ -1,7 +1,8 @@
 //! The file `durable` beside the journals: how many bytes of each are known to be on the disk.
 //!
 //! Overwritten after every fsync, and not flushed itself: it never says more than what is durable,
-//! and less only after a power cut. Its 512 bytes are one sector, which a disk writes as a whole.
+//! and less only after a power cut. It has two halves of one sector each, written in turn: a power
+//! cut may tear the one that is being written, and then the other one counts.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -14,11 +15,11 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::records::little_endian;
 
 const NAME: &str = "durable";
-const BYTES: usize = 512;
+const HALF_BYTES: usize = 512;
 const FORMAT: u64 = 1;
 const ENTRY_BYTES: usize = 16;
-/// What fits behind checksum, format and number of entries.
-const ENTRIES_MAX: usize = (BYTES - 24) / ENTRY_BYTES;
+/// What fits behind checksum, format, turn and number of entries.
+const ENTRIES_MAX: usize = (HALF_BYTES - 32) / ENTRY_BYTES;
 
 /// Durable bytes by the number of the journal: of the newest, and of older ones as far as they are
 /// known. Of more than 30 journals only the newest ones.
@@ -29,8 +30,8 @@ impl DurableMark {
     /// `None` if there is none; `InvalidData` if it is damaged.
     pub(super) fn read(dir: &Path) -> io::Result<Option<DurableMark>> {
         match std::fs::read(DurableMark::path(dir)) {
-            Ok(bytes) => match DurableMark::decode(&bytes) {
-                Some(mark) => Ok(Some(mark)),
+            Ok(bytes) => match newest_half(&bytes) {
+                Some((_, mark)) => Ok(Some(mark)),
                 None => Err(ErrorKind::InvalidData.into()),
             },
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -70,8 +71,8 @@ impl DurableMark {
         self.0.retain(|&number, _| keep(number));
     }
 
-    fn encode(&self) -> [u8; BYTES] {
-        let mut bytes = [0; BYTES];
+    fn encode(&self, turn: u64) -> [u8; HALF_BYTES] {
+        let mut bytes = [0; HALF_BYTES];
         let mut words = bytes[8..].chunks_exact_mut(8);
         let mut put = |word: u64| {
             if let Some(place) = words.next() {
@@ -79,6 +80,7 @@ impl DurableMark {
             }
         };
         put(FORMAT);
+        put(turn);
         put(self.0.len() as u64);
         for (&number, &durable) in &self.0 {
             put(number);
@@ -89,21 +91,32 @@ impl DurableMark {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<DurableMark> {
-        let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
+    /// The turn in which it was written, and the mark.
+    fn decode(bytes: &[u8]) -> Option<(u64, DurableMark)> {
+        let bytes: &[u8; HALF_BYTES] = bytes.try_into().ok()?;
         let mut words = bytes.chunks_exact(8).map(little_endian);
         let sum = words.next()?;
         if sum != xxh3_64(&bytes[8..]) || words.next()? != FORMAT {
             return None;
         }
+        let turn = words.next()?;
         let count = usize::try_from(words.next()?).ok()?;
         let entries = (0..count.min(ENTRIES_MAX)).map(|_| Some((words.next()?, words.next()?)));
-        entries.collect::<Option<_>>().map(DurableMark)
+        Some((turn, DurableMark(entries.collect::<Option<_>>()?)))
     }
 }
 
+fn newest_half(bytes: &[u8]) -> Option<(u64, DurableMark)> {
+    let halves = bytes.chunks(HALF_BYTES).filter_map(DurableMark::decode);
+    halves.max_by_key(|(turn, _)| *turn)
+}
+
 /// The file, open.
-pub(super) struct MarkFile(File);
+pub(super) struct MarkFile {
+    file: File,
+    /// Number of the last write.
+    turn: u64,
+}
 
 impl MarkFile {
     /// Makes the file if it is missing, so that later writes change nothing but its bytes.
@@ -112,18 +125,24 @@ impl MarkFile {
         if !path.try_exists()? {
             MarkFile::replace(dir, &DurableMark::default())?;
         }
-        OpenOptions::new().write(true).open(path).map(MarkFile)
+        let turn = newest_half(&std::fs::read(&path)?).map_or(0, |(turn, _)| turn);
+        let file = OpenOptions::new().write(true).open(path)?;
+        Ok(MarkFile { file, turn })
     }
 
-    pub(super) fn write(&self, mark: &DurableMark) -> io::Result<()> {
-        self.0.write_all_at(&mark.encode(), 0)
+    pub(super) fn write(&mut self, mark: &DurableMark) -> io::Result<()> {
+        self.turn += 1;
+        let place = self.turn % 2 * HALF_BYTES as u64;
+        self.file.write_all_at(&mark.encode(self.turn), place)
     }
 
     /// Puts a new file in the place of an old one, durably.
     pub(super) fn replace(dir: &Path, mark: &DurableMark) -> io::Result<()> {
         let new = dir.join(format!("{NAME}.new"));
         let mut file = File::create(&new)?;
-        file.write_all(&mark.encode())?;
+        for turn in 0..2 {
+            file.write_all(&mark.encode(turn))?;
+        }
         file.sync_all()?;
         std::fs::rename(&new, DurableMark::path(dir))?;
         File::open(dir)?.sync_all()
@@ -138,22 +157,42 @@ mod tests {
     fn a_mark_is_read_as_written_or_refused() {
         let dir = tempfile::TempDir::new().unwrap();
         assert_eq!(DurableMark::read(dir.path()).unwrap(), None);
-        let file = MarkFile::open(dir.path()).unwrap();
+        let mut file = MarkFile::open(dir.path()).unwrap();
         let mut mark = DurableMark::default();
         assert_eq!(DurableMark::read(dir.path()).unwrap().as_ref(), Some(&mark));
         for number in 0..40 {
             mark.set(number, number * 1000);
             file.write(&mark).unwrap();
             assert_eq!(DurableMark::read(dir.path()).unwrap().as_ref(), Some(&mark));
+            if number == 20 {
+                file = MarkFile::open(dir.path()).unwrap();
+            }
         }
         assert_eq!((mark.get(39), mark.get(9)), (Some(39_000), None));
         assert_eq!(mark.get(10), Some(10_000));
-        for place in 0..BYTES {
-            let mut bytes = mark.encode();
+        for place in 0..HALF_BYTES {
+            let mut bytes = mark.encode(7);
             bytes[place] ^= 0x10;
             assert_eq!(DurableMark::decode(&bytes), None, "{place}");
         }
-        assert_eq!(DurableMark::decode(&mark.encode()[..500]), None);
+        assert_eq!(DurableMark::decode(&mark.encode(7)[..500]), None);
         assert_eq!(DurableMark::decode(&[]), None);
+    }
+
+    #[test]
+    fn a_torn_half_leaves_the_mark_before_it() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let mut file = MarkFile::open(dir.path()).unwrap();
+        let mut mark = DurableMark::default();
+        for bytes in 1..5 {
+            let before = mark.clone();
+            mark.set(0, bytes);
+            file.write(&mark).unwrap();
+            let place = (file.turn % 2) as usize * HALF_BYTES;
+            let mut torn = std::fs::read(DurableMark::path(dir.path())).unwrap();
+            torn[place + 50] ^= 1;
+            assert_eq!(newest_half(&torn).map(|(_, mark)| mark), Some(before));
+        }
+        assert_eq!(newest_half(&[0; 1024]), None);
     }
 }
