@@ -48,7 +48,6 @@ pub use self::plan::{
     ListOpKind, Plan, RecordOutcome, Stage, TimelineEntry, stamp_holds,
 };
 pub use self::retry::{RetryFailure, retry};
-use crate::change::ChangeRequest;
 use crate::event::Encode;
 use crate::ledger::DeadReason;
 use crate::record::{TaskRecord, Work};
@@ -240,20 +239,14 @@ impl<'a> Draft<'a> {
         record: &TaskRecord<'a>,
         step: DraftStep<'a>,
     ) -> Result<DraftStep<'a>, MissingFact> {
-        match (&record.task.work, step) {
-            (Work::Message(task), DraftStep::Changed(changing)) => {
-                let dead = Death::new(DeadReason::HandlerPanic, PANICKED.to_owned());
-                let version = self.version(record);
-                let asked = ChangeRequest::of(&task.message);
-                let dead = asked.map(|asked| changing.died(version, &asked, dead));
-                dead.map_or_else(|| self.panicked(record), |dead| Ok(DraftStep::Died(dead)))
-            }
-            (_, DraftStep::Died(dead)) => Ok(DraftStep::Died(dead)),
-            // It changes nothing, and has no place to keep.
-            (_, DraftStep::Unchanged { .. }) => {
+        match step {
+            DraftStep::Changed(changing) if changing.head.moves => self.panicked(record),
+            // It changes nothing, or did so before: it has no place to keep.
+            DraftStep::Changed(_) | DraftStep::Unchanged { .. } => {
                 let dead = Death::new(DeadReason::HandlerPanic, PANICKED.to_owned());
                 Ok(DraftStep::Died(dead))
             }
+            DraftStep::Died(dead) => Ok(DraftStep::Died(dead)),
             _ => self.panicked(record),
         }
     }

@@ -268,7 +268,6 @@ fn msg_chat_has_the_required_fields_under_their_numbers() {
     }
 }
 
-// proves S0-40, S0-42, S0-46: the enums are open: a number that this version does not know passes unchanged.
 /// A client, also one of an earlier version, moves on over it: it has the place, and nothing of the change that was asked
 /// for.
 #[test]
@@ -292,6 +291,7 @@ fn a_change_that_died_is_of_no_kind_on_the_wire() {
     assert_ne!(told.asked.subject, asked.subject);
 }
 
+// proves S0-40, S0-42, S0-46: the enums are open: a number that this version does not know passes unchanged.
 #[test]
 fn unknown_types_pass_unchanged() {
     for unknown in [77, i32::MAX, -5] {

@@ -68,17 +68,21 @@ struct RowFront {
     at: Timestamp,
 }
 
-/// Number of kinds that this program knows, in the order of [`MessageChange`].
-const KINDS: u32 = 6;
+/// Position of a change that died, where no message is. It is stored as a recall, so that the
+/// version before this one can read the row, too.
+const NOWHERE: Seq = Seq::ZERO;
+
+/// Number of kinds that are stored, in the order of [`MessageChange`].
+const KINDS: u32 = 4;
 
 impl StoredRow {
     fn decode(value: &[u8]) -> Result<StoredRow> {
         let ((front, kind), _): ((RowFront, u32), _) = decode_front(SEAM, value)?;
         let change = match kind < KINDS {
-            true => {
-                let (_, change): (RowFront, MessageChange) = decode(SEAM, value)?;
-                change
-            }
+            true => match decode(SEAM, value)? {
+                (RowFront { seq: NOWHERE, .. }, MessageChange::Recall) => MessageChange::Died,
+                (_, change) => change,
+            },
             // Of a later version. Refused, no page would have the others.
             false => MessageChange::Unknown,
         };
@@ -211,12 +215,15 @@ impl ChangeStore for EmbeddedChanges {
             let change_key = change_key(row.conversation, row.changed.rev);
             let left_key = own_key(row.conversation, &row.changed)?;
             let version = row.version;
-            let kept = StoredRow {
+            let mut kept = StoredRow {
                 version,
                 author: row.author,
                 changed: row.changed,
             };
             self.list_pin(&mut batch, &kept, row.conversation)?;
+            if kept.changed.has_died() {
+                kept.changed.asked.change = MessageChange::Recall;
+            }
             let value = encode(SEAM, &kept)?;
             if let Some(left_key) = left_key
                 && self.version(Table::Altered, &left_key)? <= Some(version)
@@ -314,7 +321,7 @@ impl ChangeStore for EmbeddedChanges {
         for (_, value) in &found {
             let kept = StoredRow::decode(value)?;
             let asked = &kept.changed.asked;
-            if asked.by == by && asked.send_id == send_id {
+            if asked.by == by && asked.send_id == send_id && !kept.changed.has_died() {
                 return Ok(Some((kept.version, kept.changed)));
             }
         }
@@ -441,17 +448,18 @@ mod tests {
     /// that is torn is not.
     #[test]
     fn kinds_of_a_later_version_are_unknown() {
-        let died = encode(SEAM, &row(MessageChange::Died)).expect("encodes");
-        let (_, kind) = died.split_at(died.len() - 1);
-        assert_eq!(kind, [KINDS as u8 - 1]);
-        let found = StoredRow::decode(&died).expect("decodes").changed;
-        assert_eq!(found, row(MessageChange::Died).changed);
+        let pin = row(MessageChange::Pin { on: true });
+        let pinned = encode(SEAM, &pin).expect("encodes");
+        let (front, kind) = pinned.split_at(pinned.len() - 2);
+        assert_eq!(kind, [KINDS as u8 - 1, 1]);
+        let found = StoredRow::decode(&pinned).expect("decodes").changed;
+        assert_eq!(found, pin.changed);
         for more in [&[KINDS as u8][..], &[KINDS as u8, 1, 2, 3], &[0xff, 0x7f]] {
-            let later = [&died[..died.len() - 1], more].concat();
+            let later = [front, more].concat();
             let found = StoredRow::decode(&later).expect("decodes").changed;
             assert_eq!(found, row(MessageChange::Unknown).changed, "{more:?}");
         }
-        for torn in [&died[..died.len() - 1], &[&died[..], &[0]].concat()] {
+        for torn in [front, &[&pinned[..], &[0]].concat()] {
             let error = StoredRow::decode(torn).err().expect("refused");
             assert_eq!(error.kind, crate::Kind::Corrupt);
         }

@@ -204,7 +204,7 @@ impl ScyllaChanges {
                 "SELECT rev, ver FROM change WHERE {partition} AND rev >= ? ORDER BY rev ASC LIMIT ?"
             )),
             sends: Statement::new(format!(
-                "SELECT rev, uid, send_id, ver FROM change \
+                "SELECT rev, uid, send_id, ver, seq FROM change \
                  WHERE {partition} AND rev > ? AND rev <= ?"
             )),
             one: Statement::new(format!(
@@ -471,9 +471,11 @@ impl ChangeStore for ScyllaChanges {
         for block in blocks.rev() {
             let (kind, low, high) = key(conversation);
             let values = (kind, low, high, block, after, last);
-            let rows: Vec<(i64, i64, Uuid, i64)> = self.cql.rows(&self.sends, values).await?;
-            let same = |row: &&(i64, i64, Uuid, i64)| row.1 == by.get() && row.2 == uuid(send_id);
-            let Some(&(rev, _, _, ver)) = rows.iter().rev().find(same) else {
+            let rows: Vec<(i64, i64, Uuid, i64, i64)> = self.cql.rows(&self.sends, values).await?;
+            let same = |row: &&(i64, i64, Uuid, i64, i64)| {
+                row.1 == by.get() && row.2 == uuid(send_id) && row.4 != NOWHERE
+            };
+            let Some(&(rev, _, _, ver, _)) = rows.iter().rev().find(same) else {
                 continue;
             };
             let version = write_time::version_of(ver).ok_or_else(torn)?;

@@ -121,7 +121,6 @@ impl<'a> Draft<'a> {
             },
             subject,
             head: HeadAfter { head, moves },
-            is_new: matches!(placement, ChangePlacement::New(_)) && moves,
             overlay,
             readers: readers.unwrap_or(Readers::NONE),
         })))
@@ -209,30 +208,6 @@ impl<'a> Draft<'a> {
                 Err(MissingFact)
             }
         }
-    }
-}
-
-impl ChangeDraft<'_> {
-    /// The change was ruled, and its record dies of what follows: a row that stands already keeps its effect.
-    pub(super) fn died(self, version: Version, asked: &ChangeRequest, dead: Death) -> Death {
-        let ChangeDraft {
-            mut row,
-            head,
-            is_new,
-            ..
-        } = self;
-        if !head.moves {
-            return dead;
-        }
-        if is_new {
-            row = ChangeRow {
-                conversation: row.conversation,
-                version,
-                author: asked.by,
-                changed: OrderedChange::died(row.changed.rev, asked),
-            };
-        }
-        dead.at(head.head, row)
     }
 }
 

@@ -105,8 +105,6 @@ pub(super) struct ChangeDraft<'a> {
     pub(super) row: ChangeRow,
     pub(super) subject: Subject<'a>,
     pub(super) head: HeadAfter,
-    /// False where a row of it is stored already.
-    pub(super) is_new: bool,
     /// State of the message after it.
     pub(super) overlay: Overlay,
     pub(super) readers: Readers,
