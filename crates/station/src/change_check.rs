@@ -39,16 +39,18 @@ impl ChangeCheck {
         let Some(asked) = ChangeRequest::of(message) else {
             return self.hide_refused(message, conversation).await;
         };
-        let role = match conversation {
+        let (role, readable_after) = match conversation {
             ConversationId::Group(group) => match self.membership.of(asked.by, group).await {
-                Ok((_, member)) => member.role,
+                Ok((settings, member)) => (member.role, member.readable_after(settings)),
                 Err(refusal) if refusal.code.retryable() => return None,
                 Err(refusal) => return Some(refusal),
             },
-            ConversationId::Private { .. } | ConversationId::System(_) => None,
+            ConversationId::Private { .. } | ConversationId::System(_) => (None, None),
         };
         let original = self.original(asked.by, asked.subject, conversation);
-        let original = original.await.ok()?;
+        // What a member may not read is not there.
+        let original = (original.await.ok()?)
+            .filter(|placed| readable_after.is_none_or(|floor| placed.position.seq > floor));
         let altered = match &original {
             Some(placed) => self.altered(placed).await.ok()?,
             None => Overlay::default(),
