@@ -18,7 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Output;
 use super::daemon::{
-    announce, busiest_addresses, client_urls, edges_url, fit_files, runtime, serve_to_the_end,
+    StopSignals, announce, busiest_addresses, client_urls, edges_url, fit_files, runtime,
+    serve_to_the_end,
 };
 use super::reload::Reload;
 use crate::compose::{Around, Environment, StationProvers, System};
@@ -126,11 +127,13 @@ impl All {
         client_addresses.set(busiest_addresses(system.boat.address_usage()));
         desk.close_minutes(worker, &settings.audit, stop_admin.clone());
         phases.follow(system.conditions());
+        // Whoever sees that it is ready may end it in order.
+        let signals = StopSignals::listen()?;
         phases.enter(Phase::Ready);
         let clients = client_urls(&settings.boat.tls, system.websocket(), system.tcp());
         let edges = edges_url(&settings.station.http, system.edges());
         announce(&self.addresses((clients, edges), &settings.admin.url(admin), probes));
-        let code = serve_to_the_end(system, &phases).await?;
+        let code = serve_to_the_end(system, signals, &phases).await?;
         stop_admin.cancel();
         Ok(code)
     }

@@ -9,7 +9,7 @@ use backend::tls::TlsConfig;
 use operator::doctor::ClientAddresses;
 use operator::lifecycle::{Phase, Phases};
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::terminal::out;
 use crate::compose::System;
@@ -52,19 +52,18 @@ impl Daemon for ServiceProcess {
 /// end and be restarted.
 pub(super) async fn serve_to_the_end(
     mut serving: impl Daemon,
+    mut signals: StopSignals,
     phases: &Phases,
 ) -> Result<ExitCode> {
     tokio::select! {
         biased;
-        requested = stop_requested() => requested?,
+        () = signals.next() => {}
         part = serving.failed() => bail!("{part} ended by itself; its log lines above say why. Start again: nothing accepted is lost"),
     }
     phases.enter(Phase::Draining);
     tokio::select! {
         biased;
-        // Signals are handled before the drain begins.
-        result = stop_requested() => {
-            result?;
+        () = signals.next() => {
             tracing::warn!("a second signal: ending without waiting");
             return Ok(ExitCode::FAILURE);
         }
@@ -130,16 +129,27 @@ pub(super) fn busiest_addresses(usage: boat::AddressUsage) -> impl Fn() -> Clien
     }
 }
 
-/// Waits for SIGTERM or Ctrl-C.
-async fn stop_requested() -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
-    tokio::select! {
-        biased;
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// SIGTERM and Ctrl-C. One that comes before it is waited for is not lost.
+pub(super) struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    pub(super) fn listen() -> Result<StopSignals> {
+        Ok(StopSignals {
+            terminate: signal(SignalKind::terminate()).context("listening for SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("listening for SIGINT")?,
+        })
     }
-    Ok(())
+
+    async fn next(&mut self) {
+        tokio::select! {
+            biased;
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }
 
 /// URL at which clients fetch the addresses of boats.

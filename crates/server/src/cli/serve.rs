@@ -18,7 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Output;
 use super::daemon::{
-    announce, busiest_addresses, client_urls, edges_url, fit_files, runtime, serve_to_the_end,
+    StopSignals, announce, busiest_addresses, client_urls, edges_url, fit_files, runtime,
+    serve_to_the_end,
 };
 use super::reload::Reload;
 use crate::compose::process::{self, Parts};
@@ -183,6 +184,8 @@ impl Member {
             desk.close_minutes(worker, &settings.audit, stop_admin.clone());
         }
         phases.follow(member.conditions());
+        // Whoever sees that it is ready may end it in order.
+        let signals = StopSignals::listen()?;
         phases.enter(Phase::Ready);
         let clients = (member.clients()).map(|(ws, tcp)| client_urls(&settings.boat.tls, ws, tcp));
         let edges = edges_url(&settings.station.http, member.edges());
@@ -192,7 +195,7 @@ impl Member {
             settings.admin.url(admin),
             probes,
         ));
-        let code = serve_to_the_end(member, &phases).await?;
+        let code = serve_to_the_end(member, signals, &phases).await?;
         stop_admin.cancel();
         Ok(code)
     }
