@@ -31,8 +31,9 @@ pub struct Config {
     pub tickets: tickets::Config,
     pub sessions: sessions::Config,
     pub http: http::Config,
-    /// Maximum size of a message's body in bytes; a larger one is refused as `too_large`.
-    #[schemars(range(max = 16_777_216))]
+    /// Maximum size of a message's body in bytes; a larger one is refused as `too_large`. Must leave
+    /// 4 KiB of the 4 MiB that a call between services has.
+    #[schemars(range(max = 4_190_208))]
     pub body_bytes_max: usize,
     /// Maximum size of a placed record in bytes; a larger one becomes a dead letter, so at least 4
     /// KiB more than `body_bytes_max`. Carriers apply the limits of the station that accepted the
@@ -86,8 +87,7 @@ pub struct Config {
     pub batch_items_max: usize,
     /// Time for the log to acknowledge, the checks before it included. Then sends are refused as
     /// `deadline_exceeded`, and it is unknown whether the log has them. Must be less than
-    /// `boat.station_timeout`, so that boats hear the answer, and more than `dedupe_deadline` and
-    /// `members_deadline` together.
+    /// `boat.station_timeout`, so that boats hear the answer.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub publish_deadline: Duration,

@@ -173,7 +173,6 @@ impl Settings {
                 ),
             );
         }
-        self.sends_pass(problems);
         self.pushes_pass(problems);
         self.calls_hold(problems);
         if boat.batch_items_max > station.batch_items_max {
@@ -188,23 +187,6 @@ impl Settings {
             let reason = format!("carrier.list_margin is {}", span::write(other));
             let remedy = "Let both be the same";
             problems.refuse("station.list_margin", span::write(own), &reason, remedy);
-        }
-    }
-
-    /// Checks that sends reach the log while the stores that judge them are silent.
-    fn sends_pass(&self, problems: &mut Problems) {
-        let station = &self.station;
-        let judged = (station.dedupe_deadline).saturating_add(station.members_deadline);
-        if judged >= station.publish_deadline {
-            problems.refuse(
-                "station.publish_deadline",
-                span::write(station.publish_deadline),
-                "it passes while silent stores judge a send, which would then never reach the log",
-                &format!(
-                    "More than {}: station.dedupe_deadline and station.members_deadline",
-                    span::write(judged)
-                ),
-            );
         }
     }
 
@@ -506,16 +488,6 @@ mod tests {
             } else {
                 just_before
             };
-        };
-        refuses(deadline, refusal);
-    }
-
-    #[test]
-    fn sends_reach_the_log_while_the_stores_that_judge_them_are_silent() {
-        let refusal = "station.publish_deadline is 4s: it passes while silent stores judge a send, which would then never \
-                       reach the log. More than 4s: station.dedupe_deadline and station.members_deadline";
-        let deadline = |s: &mut Settings, is_over| {
-            s.station.members_deadline = Duration::from_millis(3_799 + u64::from(is_over));
         };
         refuses(deadline, refusal);
     }
