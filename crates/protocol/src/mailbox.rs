@@ -41,7 +41,8 @@ use crate::{ConversationId, DeviceId, MessageId, Platform, SendId, Timestamp, Us
 /// Retention of the position up to which a user has received.
 pub const RECEIVED_KEEP: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Login numbers are times; a clock that gave one may have been ahead by this much.
+/// Login numbers are times; a clock that gave one may have been ahead by this much. Where a store
+/// lost them, too, of two logins within that time the later one may count as the earlier.
 const LOGIN_AHEAD_MAX: Duration = Duration::from_secs(60);
 
 /// A question about one user: which sessions live; with a message, store it on platforms without

@@ -118,8 +118,7 @@ impl Sessions {
     /// back before it though they had lost their place, leave as at a login; their boats learn it
     /// when they assert them again. A session whose number is unknown displaces nothing. A session
     /// registered under an earlier life of the boat moves to the new life and counts as restored:
-    /// peers that took the earlier life for over may have withheld messages from it. Nothing is
-    /// displaced for a capacity that was lowered.
+    /// peers that took the earlier life for over may have withheld messages from it.
     pub fn reassert(
         &mut self,
         held: &HeldSession,
